@@ -140,7 +140,7 @@ def kernels(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="most rows of logits, and most decoding sequences, to measure " + DEFAULT,
     )
-    add("--torch", action="store_true", help="time what torch has for it beside each operation")
+    add("--torch", action="store_true", help="also time torch's own operations (needs torch)")
     add(
         "--seconds",
         type=float,

@@ -6,24 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
-
-_CACHE_DTYPES = {
-    "float32": torch.float32,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "int8": torch.int8,
-    "fp8": torch.float8_e4m3fn,
-    "fp8_e4m3": torch.float8_e4m3fn,
-    "fp8_e5m2": torch.float8_e5m2,
-}
-
-
-def cache_dtype(name: str) -> torch.dtype:
-    """What `--kv-cache-dtype`, except for `auto`, and the engine's configuration name."""
-    return _CACHE_DTYPES[name]
 
 
 class KVCache(NamedTuple):

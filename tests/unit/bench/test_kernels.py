@@ -14,6 +14,7 @@ from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import load_rounded
 from quire.bench.main import add_arguments
+from quire.bench.peers.torch_calls import TorchCalls
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
 from quire.ops.native import available_isas
@@ -50,7 +51,7 @@ def setting(model: ModelConfig, provider: Any = "cpu", **changes: Any) -> Settin
         "contexts": [33],
         "block_size": 8,
         "max_num_seqs": 4,
-        "with_torch": True,
+        "torch": TorchCalls(1),
     }
     return Setting(**fields | changes)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from collections.abc import Callable
 
-from quire.bench.kernels.case import Case, Variant, copies, noise
-from quire.bench.kernels.cases import Cases, Setting, rotated
-from quire.ops.memory import empty
-from quire.ops.metadata import AttentionMetadata, KVCache, cache_dtype
+import numpy as np
+
+from quire.bench.kernels.case import Case, copies, noise
+from quire.bench.kernels.cases import Cases, Setting
+from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, dtype_of
+from quire.ops.array import Array
+from quire.ops.metadata import AttentionMetadata, KVCache
 
 _LEAST_PREFILL = 16
 
@@ -23,47 +24,40 @@ def attention(s: Setting) -> Cases:
 
 def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Case:
     """`sequences`, each of `context` tokens in scattered blocks, the last `new` of them queries."""
-    m, dtype = s.model, s.variant.torch_dtype
+    m, dtype = s.model, s.variant.numpy_dtype
     heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     window = m.window(0)
     caches, meta = _filled(s, sequences, new, context)
-    q = rotated(dtype, sequences * new, heads, dim)
+    q = s.rotated(dtype, sequences * new, heads, dim)
     # Query i of a sequence, counted from its end, sees all but i keys, but for the window.
     pairs = sequences * sum(min(context - i, window or context) for i in range(new))
     seen = sequences * min(context, (window or context) + new - 1)
     slots = caches[0].k.shape[0] * s.block_size
     kv_bytes = _nbytes(caches[0])
-    dense = noise((2, sequences, kv_heads, context, dim), dtype) if s.with_torch else None
-
-    def plain(i: int) -> Tensor:
-        assert dense is not None
-        queries = q[i % len(q)].view(sequences, new, heads, dim).transpose(1, 2)
-        return F.scaled_dot_product_attention(
-            queries, dense[0], dense[1], is_causal=new > 1, enable_gqa=heads != kv_heads
-        )
-
+    shape = (sequences, kv_heads, context, dim) if s.torch is not None else (0,)
+    dense = [s.noise(dtype, *shape) for _ in range(2)]
     return s.case(
         "attention", name, f"{heads}/{kv_heads}x{dim} ctx {context}", sequences * new,
         lambda i: s.ops.paged_attention(
             q[i % len(q)], caches[i % len(caches)], meta, dim**-0.5, window
         ),
-        plain,
+        lambda torch: torch.attention(q, sequences, *dense),
         flops=4 * pairs * heads * dim, moved_bytes=kv_bytes * seen // slots + 2 * q[0].nbytes,
         rotated_bytes=kv_bytes * len(caches),
     )  # fmt: skip
 
 
 def rope_kv_write(s: Setting) -> Cases:
-    """Norms of q and k, rotation, KV write: what stands between the qkv product and attention."""
-    m, dtype = s.model, s.variant.torch_dtype
+    """Norms of q and k, rotation, KV write: the steps between the qkv product and attention."""
+    m, dtype = s.model, s.variant.numpy_dtype
     heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
-    qk_norm = noise((dim,), dtype) if m.qk_norm else None
+    qk_norm = s.noise(dtype, dim) if m.qk_norm else None
 
     def case(rows: int) -> Case:
         caches, meta = _filled(s, 1, rows, rows)
-        positions = torch.arange(rows)
-        cos_sin = noise((rows, m.rope.rotary_dim), torch.float32) if m.rope else None
-        qkv = rotated(dtype, rows, (heads + 2 * kv_heads) * dim)
+        positions = s.ops.array(np.arange(rows))
+        cos_sin = s.noise(FLOAT32, rows, m.rope.rotary_dim) if m.rope else None
+        qkv = s.rotated(dtype, rows, (heads + 2 * kv_heads) * dim)
         n, unit = len(qkv), qkv[0].nbytes
         return s.case(
             "rope_kv_write", "rope_kv_write", f"{heads}/{kv_heads}x{dim}", rows,
@@ -81,47 +75,48 @@ def rope_kv_write(s: Setting) -> Cases:
 def _filled(
     s: Setting, sequences: int, new: int, context: int
 ) -> tuple[list[KVCache], AttentionMetadata]:
-    """Layers of a cache that outgrow the CPU's, and the metadata of a batch in scattered blocks."""
+    """Return caches larger together than the CPU's, and a batch's metadata in scattered blocks."""
     size, m = s.block_size, s.model
     each = -(-context // size)
-    first = _random_cache((sequences * each, m.num_key_value_heads, size, m.head_dim), s.variant)
-    caches = [first, *(_copy(first) for _ in range(copies(_nbytes(first)) - 1))]
-    tables = torch.randperm(sequences * each).view(sequences, each).int()
-    slots = (tables.long()[:, :, None] * size + torch.arange(size)).flatten(1)
+    make = _random_cache(s, (sequences * each, m.num_key_value_heads, size, m.head_dim))
+    first = make()
+    caches = [first, *(make() for _ in range(copies(_nbytes(first)) - 1))]
+    tables = s.random.permutation(sequences * each).astype(np.int32).reshape(sequences, each)
+    slots = (tables[:, :, np.newaxis].astype(np.int64) * size + np.arange(size)).reshape(
+        sequences, -1
+    )
+    starts = np.arange(0, (sequences + 1) * new, new, dtype=np.int32)
     return caches, AttentionMetadata(
-        query_start_loc=torch.arange(0, (sequences + 1) * new, new, dtype=torch.int32),
-        seq_lens=torch.full((sequences,), context, dtype=torch.int32),
-        block_tables=tables,
-        slot_mapping=slots[:, context - new : context].flatten(),
+        query_start_loc=s.ops.array(starts),
+        seq_lens=s.ops.array(np.full(sequences, context, np.int32)),
+        block_tables=s.ops.array(tables),
+        slot_mapping=s.ops.array(slots[:, context - new : context].reshape(-1)),
         num_seqs=sequences,
         block_size=size,
     )
 
 
-def _random_cache(shape: tuple[int, int, int, int], variant: Variant) -> KVCache:
-    if variant.kv_cache_dtype == "int8":
-        k, v = (
-            _placed((32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8))
-            for _ in range(2)
+def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], KVCache]:
+    """Return a function that makes copies of a layer's cache."""
+    k, v = (noise(s.random, shape, FLOAT32) for _ in range(2))
+    name = s.variant.kv_cache_dtype
+    if name == "int8":
+        k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
+        scales = [np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"]
+        return lambda: KVCache(
+            _placed(s, k), _placed(s, v), *(s.ops.array(scale.copy()) for scale in scales)
         )
-        k_scale, v_scale = (noise(shape[:3], torch.bfloat16).abs() / 32 for _ in range(2))
-        return KVCache(k, v, k_scale, v_scale)
-    name = variant.kv_cache_dtype
-    dtype = variant.torch_dtype if name in (None, "auto") else cache_dtype(name)
-    k, v = (_placed(noise(shape, torch.float32).to(dtype)) for _ in range(2))
-    return KVCache(k, v)
+    own = s.variant.numpy_dtype
+    dtype = own if name in (None, "auto") else dtype_of(name)
+    k, v = k.astype(dtype), v.astype(dtype)
+    return lambda: KVCache(_placed(s, k), _placed(s, v))
 
 
-def _copy(cache: KVCache) -> KVCache:
-    k_scale, v_scale = (
-        None if scale is None else scale.clone() for scale in (cache.k_scale, cache.v_scale)
-    )
-    return cache._replace(k=_placed(cache.k), v=_placed(cache.v), k_scale=k_scale, v_scale=v_scale)
-
-
-def _placed(t: Tensor) -> Tensor:
-    """A copy in such memory as an engine's KV cache has."""
-    return empty(tuple(t.shape), t.dtype).copy_(t)
+def _placed(s: Setting, values: HostArray) -> Array:
+    """Copy into memory like that of an engine's KV cache."""
+    placed = s.ops.empty(values.shape, values.dtype)
+    s.ops.numpy(placed)[...] = values
+    return placed
 
 
 def _nbytes(cache: KVCache) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from quire.core.dtypes import DType, HostArray, dtype_of
 
 Call = Callable[[int], object]
 """Runs the operation on the arguments of turn i; turns rotate through the copies."""
@@ -36,9 +37,8 @@ class Variant:
     kv_cache_dtype: str | None = None
 
     @property
-    def torch_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+    def numpy_dtype(self) -> DType:
+        return dtype_of(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Case:
         moved_bytes: read and written by one call, each tensor once.
         flops: multiplications and additions of one call; 0 where memory is all that counts.
         rotated_bytes: what one rotation of the arguments touches.
-        torch_call: what torch itself has for it, on equal arguments; None if not wanted.
+        torch_call: the same by torch, on equal arguments; None if not wanted.
     """
 
     op: str
@@ -83,8 +83,7 @@ def copies(nbytes: int) -> int:
     return max(1, min(_MAX_COPIES, math.ceil(2 * cache_bytes() / nbytes)))
 
 
-def noise(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Normal random numbers, which repeat after a million: large tensors are made in no time."""
-    count = math.prod(shape)
-    few = torch.randn(min(count, 1 << 20)).to(dtype)
-    return few.repeat(-(-count // len(few)))[:count].view(*shape)
+def noise(random: np.random.Generator, shape: Sequence[int], dtype: DType) -> HostArray:
+    """Return normal random numbers, which repeat after a million: large arrays take no time."""
+    few = random.standard_normal(min(math.prod(shape), 1 << 20), np.float32)
+    return np.resize(few.astype(dtype), tuple(shape))

@@ -9,30 +9,39 @@ so small that 1024 copies fit into the cache stay there, as they do in a step; t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
+from quire.core.dtypes import DType
 from quire.models import layout
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.native_gemm import PackedLinear
 from quire.ops.reference import GATED, Epilogue, LinearWeight
 
+if TYPE_CHECKING:
+    from quire.bench.peers.torch_calls import TorchCalls
+
+Plain = Callable[["TorchCalls"], Call]
+"""Returns torch's call of an operation."""
+
 
 @dataclass(frozen=True)
 class Setting:
-    """What the cases of one family share.
+    """The settings that the cases of one family share.
 
     Attributes:
-        variant: their types and ISA; its `rows` mean nothing.
+        variant: their types and ISA; its `rows` are unused.
         contexts: tokens a decoding sequence has, one case each.
         max_num_seqs: most decoding sequences, and most rows of logits, that are measured.
-        with_torch: build torch's counterparts, too.
+        torch: makes torch's counterparts; None if they are not wanted.
+        random: draws arguments.
     """
 
     model: ModelConfig
@@ -42,7 +51,8 @@ class Setting:
     contexts: list[int]
     block_size: int
     max_num_seqs: int
-    with_torch: bool
+    torch: TorchCalls | None = None
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def case(
         self,
@@ -51,41 +61,45 @@ class Setting:
         shape: str,
         rows: int,
         call: Call,
-        plain: Call | None,
+        plain: Plain | None,
         *,
         moved_bytes: int,
         rotated_bytes: int,
         flops: int = 0,
     ) -> Case:
-        """`plain` is torch's own way, where it has one."""
+        """Return a case; `plain` makes torch's call, if torch has such an operation."""
+        torch_call = None if plain is None or self.torch is None else plain(self.torch)
         return Case(
             op, name, shape, replace(self.variant, rows=rows), call, moved_bytes, flops,
-            rotated_bytes, plain if self.with_torch else None,
+            rotated_bytes, torch_call,
         )  # fmt: skip
+
+    def noise(self, dtype: DType, *shape: int) -> Array:
+        """Return an array of random numbers for the operations."""
+        return self.ops.array(noise(self.random, shape, dtype))
+
+    def rotated(self, dtype: DType, *shape: int) -> list[Array]:
+        """Return copies of such an array, enough to outgrow the caches."""
+        count = copies(dtype.itemsize * math.prod(shape))
+        return list(self.noise(dtype, count, *shape))
 
 
 Cases = Iterator[list[Case]]
 
 
-def rotated(dtype: torch.dtype, *shape: int) -> tuple[Tensor, ...]:
-    """Copies of a tensor, enough to outgrow the caches."""
-    count = copies(dtype.itemsize * torch.Size(shape).numel())
-    return noise((count, *shape), dtype).unbind(0)
-
-
 def embedding(s: Setting) -> Cases:
     """Rows of the token embedding."""
-    vocab, hidden, dtype = s.model.vocab_size, s.model.hidden_size, s.variant.torch_dtype
-    table = noise((vocab, hidden), dtype)
+    vocab, hidden, dtype = s.model.vocab_size, s.model.hidden_size, s.variant.numpy_dtype
+    table = s.noise(dtype, vocab, hidden)
 
     def case(rows: int) -> Case:
         moved = 2 * rows * hidden * dtype.itemsize
-        ids = torch.randint(0, vocab, (copies(moved), rows)).unbind(0)
+        ids = list(s.ops.array(s.random.integers(vocab, size=(copies(moved), rows))))
         n = len(ids)
         return s.case(
             "embedding", "embedding", f"{vocab}x{hidden}", rows,
             lambda i: s.ops.embedding(ids[i % n], table),
-            lambda i: F.embedding(ids[i % n], table),
+            lambda torch: torch.embedding(ids, table),
             moved_bytes=moved, rotated_bytes=n * moved,
         )  # fmt: skip
 
@@ -94,33 +108,28 @@ def embedding(s: Setting) -> Cases:
 
 def norm(s: Setting) -> Cases:
     """The model's norm, alone and with the residual addition."""
-    hidden, eps, dtype = s.model.hidden_size, s.model.norm_eps, s.variant.torch_dtype
+    hidden, eps, dtype = s.model.hidden_size, s.model.norm_eps, s.variant.numpy_dtype
     kind = s.model.norm
-    weights = [noise((hidden,), dtype) for _ in range(1 if kind == "rms_norm" else 2)]
+    weights = [s.noise(dtype, hidden) for _ in range(1 if kind == "rms_norm" else 2)]
     alone, fused = getattr(s.ops, kind), getattr(s.ops, f"add_{kind}")
 
-    def plain(x: Tensor) -> Tensor:
-        if kind == "rms_norm":
-            return F.rms_norm(x, (hidden,), weights[0], eps)
-        return F.layer_norm(x, (hidden,), weights[0], weights[1], eps)
-
     def norms(rows: int) -> Case:
-        x = rotated(dtype, rows, hidden)
+        x = s.rotated(dtype, rows, hidden)
         n, unit = len(x), x[0].nbytes
         return s.case(
             "norm", kind, str(hidden), rows,
             lambda i: alone(x[i % n], *weights, eps),
-            lambda i: plain(x[i % n]),
+            lambda torch: torch.norm(kind, x, weights, eps),
             moved_bytes=2 * unit, rotated_bytes=n * unit,
         )  # fmt: skip
 
     def add_norms(rows: int) -> Case:
-        x, residual = rotated(dtype, rows, hidden), rotated(dtype, rows, hidden)
+        x, residual = (s.rotated(dtype, rows, hidden) for _ in range(2))
         n, unit = len(x), x[0].nbytes
         return s.case(
             "norm", f"add_{kind}", str(hidden), rows,
             lambda i: fused(x[i % n], residual[i % n], *weights, eps),
-            lambda i: plain(x[i % n] + residual[i % n]),
+            lambda torch: torch.add_norm(kind, x, residual, weights, eps),
             moved_bytes=4 * unit, rotated_bytes=2 * n * unit,
         )  # fmt: skip
 
@@ -132,7 +141,7 @@ def pack(s: Setting) -> Cases:
     """Every linear weight from the checkpoint's order to the kernels'; `rows` are the weight's."""
 
     def case(name: str, n: int, k: int, epilogue: Epilogue) -> Case:
-        weights = rotated(s.variant.torch_dtype, n, k)
+        weights = s.rotated(s.variant.numpy_dtype, n, k)
 
         def call(i: int) -> LinearWeight:
             weight = weights[i % len(weights)]
@@ -157,11 +166,11 @@ def gemm(s: Setting) -> Cases:
 
 def quantize(s: Setting) -> Cases:
     """What a product of quantized weights does to its x first; in a step a norm's tasks do it."""
-    dtype = s.variant.torch_dtype
+    dtype = s.variant.numpy_dtype
 
     def case(k: int, rows: int, weight: LinearWeight) -> Case:
         assert isinstance(weight, PackedLinear)
-        x = rotated(dtype, rows, k)
+        x = s.rotated(dtype, rows, k)
         n, unit = len(x), x[0].nbytes
         return s.case(
             "quantize", "rows", str(k), rows,
@@ -173,7 +182,7 @@ def quantize(s: Setting) -> Cases:
         if s.variant.quantization is None:
             yield []  # x is taken as it is
         else:
-            weight = s.ops.pack_linear(noise((32, k), dtype))
+            weight = s.ops.pack_linear(s.noise(dtype, 32, k))
             yield [case(k, rows, weight) for rows in s.rows]
 
 
@@ -187,9 +196,9 @@ def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
 
 def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list[Case]:
     """One linear layer [n, k] with its epilogue; "lm_head" gives float32 logits."""
-    head, dtype = name == "lm_head", s.variant.torch_dtype
+    head, dtype = name == "lm_head", s.variant.numpy_dtype
     compute = s.ops.logits if head else s.ops.linear
-    weight = noise((n, k), dtype)
+    weight = s.noise(dtype, n, k)
 
     def pack() -> LinearWeight:
         return s.ops.pack_linear(weight, epilogue=epilogue, head=head)
@@ -197,16 +206,16 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
     first = pack()
     nbytes: int = getattr(first, "nbytes", weight.nbytes)
     packed = [first, *(pack() for _ in range(copies(nbytes) - 1))]
-    weights = rotated(dtype, n, k) if s.with_torch else ()
+    weights = s.rotated(dtype, n, k) if s.torch is not None else []
     columns = n // 2 if epilogue in GATED else n
 
     def case(rows: int) -> Case:
-        x = noise((len(packed), rows, k), dtype).unbind(0)
+        x = list(s.noise(dtype, len(packed), rows, k))
         y_bytes = rows * columns * (4 if head else dtype.itemsize)
         return s.case(
             "gemm", name, f"{n}x{k}" if epilogue == "none" else f"{n}x{k} {epilogue}", rows,
             lambda i: compute(x[i % len(x)], packed[i % len(x)]),
-            lambda i: F.linear(x[i % len(x)], weights[i % len(weights)]),
+            lambda torch: torch.linear(x, weights),
             flops=2 * rows * n * k, moved_bytes=nbytes + x[0].nbytes + y_bytes,
             rotated_bytes=(nbytes + x[0].nbytes) * len(x),
         )  # fmt: skip
@@ -216,27 +225,17 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
 
 def activation(s: Setting) -> Cases:
     """The feed-forward layer's activation alone; in a step it is its product's epilogue."""
-    m, dtype = s.model, s.variant.torch_dtype
+    m, dtype = s.model, s.variant.numpy_dtype
     name = m.activation
     width = m.intermediate_size * (2 if m.gated_mlp else 1)
-    plain: Callable[[Tensor], Tensor] = {
-        "silu_mul": lambda x: F.silu(x[:, : width // 2]) * x[:, width // 2 :],
-        "gelu_tanh_mul": lambda x: (
-            F.gelu(x[:, : width // 2], approximate="tanh") * x[:, width // 2 :]
-        ),
-        "gelu_mul": lambda x: F.gelu(x[:, : width // 2]) * x[:, width // 2 :],
-        "gelu": F.gelu,
-        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-        "relu": F.relu,
-    }[name]
 
     def case(rows: int) -> Case:
-        x = rotated(dtype, rows, width)
+        x = s.rotated(dtype, rows, width)
         n, unit = len(x), x[0].nbytes
         return s.case(
             "activation", name, str(width), rows,
             lambda i: s.ops.activation(x[i % n], name),
-            lambda i: plain(x[i % n]),
+            lambda torch: torch.activation(name, x),
             moved_bytes=unit + rows * m.intermediate_size * dtype.itemsize, rotated_bytes=n * unit,
         )  # fmt: skip
 

@@ -1,11 +1,12 @@
-"""`quire bench kernels`: how fast is each operation, and what share of what the machine allows?"""
+"""`quire bench kernels`: the speed of each operation, and its share of the machine's limit."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from quire.bench import choices
 from quire.bench.bandwidth import Reader
@@ -24,6 +25,9 @@ from quire.ops.interface import Ops
 from quire.ops.native import available_isas
 from quire.system.hardware import detect
 
+if TYPE_CHECKING:
+    from quire.bench.peers.torch_calls import TorchCalls
+
 FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "embedding": (cases.embedding, ()),
     "norm": (cases.norm, ()),
@@ -37,19 +41,17 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "sampling": (sampling, ()),
     "pack": (cases.pack, ("quantization",)),
 }
-"""Family → its cases, and which types beside `dtype` change it; in the order of a step."""
+"""Family → its cases, and the types besides `dtype` that change it; in the order of a step."""
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Measure every case in turns; one row each."""
-    torch.manual_seed(args.seed)
+    """Measure every case in turns; return one row per case."""
     threads = args.num_threads or detect().cores
-    torch.set_num_threads(threads)
     isas = args.isa or available_isas()[-1:]
     bench = _Bench(args, threads)
     timed: list[tuple[str, Timed]] = []
     families = args.op or list(FAMILIES)
-    with progress(total=len(args.model) * len(families), unit="op") as bar, torch.inference_mode():
+    with progress(total=len(args.model) * len(families), unit="op") as bar:
         for model in args.model:
             for family in families:
                 settings = [s for isa in isas for s in bench.settings(model, family, isa)]
@@ -67,9 +69,11 @@ class _Bench:
         self._tables: dict[tuple[str, str | None], Ops] = {}
         self._limits = Limits(Reader(threads))
         self._cache_bytes = cache_bytes()
+        self._torch = _torch_calls(threads) if args.torch else None
+        self._random = np.random.default_rng(args.seed)
 
     def settings(self, model: str, family: str, isa: str) -> Iterator[Setting]:
-        """One for each combination of types that changes this family.
+        """Yield one setting for each combination of types that changes this family.
 
         Raises:
             ConfigError: an ISA that this machine lacks, or types that the engine refuses.
@@ -84,23 +88,23 @@ class _Bench:
             variant = Variant(0, chosen.dtype, isa, **types)
             yield Setting(
                 config, self._ops(isa, chosen.quantization), variant, args.rows, args.context,
-                args.block_size, args.max_num_seqs, args.torch,
+                args.block_size, args.max_num_seqs, self._torch, self._random,
             )  # fmt: skip
 
     def family(self, name: str, settings: list[Setting]) -> Iterator[Timed]:
-        """Group after group; those of all settings take turns."""
+        """Time group after group; the groups of all settings take turns."""
         args = self._args
         for setting in settings:
-            # Slower instructions than torch's own would be held against torch's limit.
+            # torch's limit is none for slower instructions than its own.
             best = setting.variant.isa == available_isas()[-1]
-            self._limits.add_products(setting.ops, setting.variant, with_torch=best)
+            self._limits.add_products(setting.ops, setting.variant, self._torch if best else None)
         for groups in zip(*(FAMILIES[name][0](s) for s in settings), strict=True):
             found = [case for group in groups for case in group]
             yield from interleave(found, args.repetitions, args.seconds, self._limits.measure)
         self._limits.drop_products()
 
     def row(self, model: str, timed: Timed) -> Row:
-        """What was measured, held against the limits that have been seen by now."""
+        """Return the measurement, compared with the limits known by now."""
         case, seconds = timed.case, timed.median
         peak = self._limits.flops(case.variant)
         for_memory = case.moved_bytes / self._limits.bandwidth
@@ -144,3 +148,16 @@ class _Bench:
         if key not in self._tables:
             self._tables[key] = load_rounded(isa, self._threads, quantization)
         return self._tables[key]
+
+
+def _torch_calls(threads: int) -> TorchCalls:
+    """Raises ConfigError if torch is not installed."""
+    try:
+        from quire.bench.peers.torch_calls import TorchCalls
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--torch needs torch, which is not installed.",
+            fix="pip install torch",
+            param="--torch",
+        ) from None
+    return TorchCalls(threads)

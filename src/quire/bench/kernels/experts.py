@@ -1,12 +1,11 @@
-"""What only some rows go through: low-rank adapters and mixtures of experts."""
+"""Operations that differ by row: low-rank adapters and mixtures of experts."""
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
-from quire.bench.kernels.case import Case, copies, noise
+from quire.bench.kernels.case import Case, copies
 from quire.bench.kernels.cases import Cases, Setting, linears
-from quire.ops.lora import LoraTable
 
 RANK, ADAPTERS = 16, 8
 EXPERTS, TOP_K = 32, 4
@@ -17,30 +16,25 @@ def lora(s: Setting) -> Cases:
 
     The weights of those that some row has are read once; y is read and written.
     """
-    dtype = s.variant.torch_dtype
+    dtype = s.variant.numpy_dtype
 
     def case(name: str, n: int, k: int, rows: int) -> Case:
         unit = ADAPTERS * RANK * (n + k) * dtype.itemsize
         count = copies(unit)
-        a = noise((count, ADAPTERS, RANK, k), dtype)
-        b = noise((count, ADAPTERS, RANK, n), dtype)
-        tables = [LoraTable(k, (n,), ADAPTERS, dtype) for _ in range(count)]
+        a = s.noise(dtype, count, ADAPTERS, RANK, k)
+        b = s.noise(dtype, count, ADAPTERS, RANK, n)
+        tables = [s.ops.lora_table(k, (n,), ADAPTERS, dtype) for _ in range(count)]
         for i, table in enumerate(tables):
             for j in range(ADAPTERS):
                 table.set(j, 0, a[i, j], b[i, j], 1.0)
-        x, y = noise((rows, k), dtype), noise((rows, n), dtype)
-        adapter = torch.arange(rows) * ADAPTERS // max(rows, ADAPTERS)  # neighbours share one
+        x, y = s.noise(dtype, rows, k), s.noise(dtype, rows, n)
+        # Neighbours share one.
+        adapter = s.ops.array(np.arange(rows) * ADAPTERS // max(rows, ADAPTERS))
         used = min(rows, ADAPTERS)
-
-        def plain(i: int) -> None:
-            for j in range(used):
-                mine = adapter == j
-                y[mine] += (x[mine] @ a[i % count, j].t()) @ b[i % count, j]
-
         return s.case(
             "lora", name, f"{n}x{k} rank {RANK}", rows,
             lambda i: s.ops.lora_add(adapter, y, x, tables[i % count]),
-            plain,
+            lambda torch: torch.lora(adapter, y, x, list(a), list(b)),
             moved_bytes=unit * used // ADAPTERS + x.nbytes + 2 * y.nbytes,
             rotated_bytes=count * unit, flops=2 * rows * RANK * (n + k),
         )  # fmt: skip
@@ -55,13 +49,13 @@ def moe(s: Setting) -> Cases:
 
     The weights of the experts that some row chose are read once.
     """
-    m, dtype = s.model, s.variant.torch_dtype
+    m, dtype = s.model, s.variant.numpy_dtype
     hidden, width = m.hidden_size, max(32, m.intermediate_size // 8 // 32 * 32)
     gate_up = [
-        s.ops.pack_linear(noise((2 * width, hidden), dtype), epilogue="silu_mul")
+        s.ops.pack_linear(s.noise(dtype, 2 * width, hidden), epilogue="silu_mul")
         for _ in range(EXPERTS)
     ]
-    down = [s.ops.pack_linear(noise((hidden, width), dtype)) for _ in range(EXPERTS)]
+    down = [s.ops.pack_linear(s.noise(dtype, hidden, width)) for _ in range(EXPERTS)]
     dense = 3 * hidden * width * dtype.itemsize
     nbytes = [
         sum(getattr(part[e], "nbytes", dense // 2) for part in (gate_up, down))
@@ -71,11 +65,11 @@ def moe(s: Setting) -> Cases:
     def case(rows: int) -> Case:
         # As many choices as rotate through all experts, so that their weights leave the caches.
         count = max(1, -(-2 * copies(sum(nbytes)) * EXPERTS // (rows * TOP_K)))
-        chosen = torch.rand(count, rows, EXPERTS).topk(TOP_K).indices
-        experts = [one.contiguous() for one in chosen.unbind(0)]
-        weights = torch.full((rows, TOP_K), 1 / TOP_K)
-        x = noise((rows, hidden), dtype)
-        used = [one.unique().tolist() for one in experts]
+        chosen = s.random.random((count, rows, EXPERTS)).argsort(-1)[:, :, :TOP_K]
+        experts = list(s.ops.array(np.ascontiguousarray(chosen)))
+        weights = s.ops.array(np.full((rows, TOP_K), 1 / TOP_K, np.float32))
+        x = s.noise(dtype, rows, hidden)
+        used = [np.unique(one) for one in chosen]
         moved = sum(sum(nbytes[e] for e in each) for each in used) // count
         return s.case(
             "moe", "experts", f"{EXPERTS} of {2 * width}x{hidden}, top {TOP_K}", rows,

@@ -1,4 +1,4 @@
-"""What this machine can do, for `quire explain`.
+"""Measure this machine's limits for `quire explain`.
 
 Run as `python -m quire.bench.kernels.limits`, in a process of its own, it prints
 `explain.limits.Limits` as JSON.
@@ -28,12 +28,9 @@ BUFFER_BYTES = 2**29
 
 def measure() -> Limits:
     """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
-    import torch
-
     cores, before = detect().cores, read_host()
     counts = sorted({1, cores})
-    with torch.inference_mode():
-        found = {threads: _measure(threads) for threads in counts}
+    found = {threads: _measure(threads) for threads in counts}
     bandwidth = {threads: limits.bandwidth for threads, (limits, _) in found.items()}
     flops = {
         name: {
@@ -46,33 +43,30 @@ def measure() -> Limits:
 
 
 def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
-    """The best of some rounds, and the products that were tried, by the type of their inputs."""
-    import torch
-
+    """Return the best of some rounds, and the products tried, by the type of their inputs."""
     from quire.bench.bandwidth import Reader
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
     from quire.ops.native import available_isas
     from quire.ops.providers import load_ops
 
-    torch.set_num_threads(threads)
     found = timing.Limits(Reader(threads, BUFFER_BYTES))
     variants = {
         quantization or dtype: Variant(0, dtype, available_isas()[-1], quantization)
         for dtype, quantization in TYPES
     }
-    for name, variant in variants.items():
+    for variant in variants.values():
         ops = load_ops("cpu", variant.isa, threads, variant.quantization)
-        found.add_products(ops, variant, with_torch=name != "int8")
+        found.add_products(ops, variant)
     for _ in range(ROUNDS):
         found.measure()
     return found, variants
 
 
 def measure_and_keep() -> Limits:
-    """`measure` in a fresh process, and where `explain.limits.load_limits` finds it.
+    """Run `measure` in a fresh process, and save the limits for `explain.limits.load_limits`.
 
-    Where others use the machine meanwhile it is done twice, and the quieter one counts.
+    If others use the machine meanwhile, measure twice; the quieter one counts.
 
     Raises:
         QuireError: it failed.
@@ -100,7 +94,7 @@ def measure_and_keep() -> Limits:
 
 
 def known_or_measured() -> Limits:
-    """This machine's limits; measured now if they are unknown or were disturbed.
+    """Return this machine's limits; measure now if they are unknown or were disturbed.
 
     Raises:
         QuireError: measuring failed.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from quire.bench.kernels.case import Case, copies, noise
+from quire.bench.kernels.case import Call, Case, copies, noise
 from quire.bench.kernels.cases import Cases, Setting
+from quire.core.dtypes import FLOAT32
 from quire.core.sampling_params import SamplingParams
+from quire.ops.array import Array
 from quire.ops.sampling import SampleRow
+
+if TYPE_CHECKING:
+    from quire.bench.peers.torch_calls import TorchCalls
 
 _DEVIATION = 3.0
 """Of the logits: flatter than most models', so that top_p keeps some thousands of tokens."""
@@ -21,21 +26,23 @@ _DRAWS = {
     "top_p": SamplingParams(temperature=0.8, top_p=0.95),
 }
 
-Of = Callable[[Tensor], object]
+Of = Callable[[Array], object]
+PlainOf = Callable[["TorchCalls", list[Array]], Call]
 
 
 def sampling(s: Setting) -> Cases:
     """What follows the logits, float32 [rows, vocab]; all rows of a case have one setting."""
     vocab = s.model.vocab_size
 
-    def case(name: str, rows: int, native: Of, plain: Of | None = None) -> Case:
+    def case(name: str, rows: int, native: Of, plain: PlainOf | None = None) -> Case:
         unit = 4 * rows * vocab
-        logits = (noise((copies(unit), rows, vocab), torch.float32) * _DEVIATION).unbind(0)
+        drawn = noise(s.random, (copies(unit), rows, vocab), FLOAT32)
+        logits = list(s.ops.array(drawn * np.float32(_DEVIATION)))
         n = len(logits)
         return s.case(
             "sampling", name, str(vocab), rows,
             lambda i: native(logits[i % n]),
-            None if plain is None else lambda i: plain(logits[i % n]),
+            None if plain is None else lambda torch: plain(torch, logits),
             moved_bytes=unit, rotated_bytes=unit * n,
         )  # fmt: skip
 
@@ -48,10 +55,13 @@ def sampling(s: Setting) -> Cases:
         return case(
             "logprobs", rows,
             lambda logits: s.ops.logprobs(logits, range(rows), tokens, counts),
-            lambda logits: torch.log_softmax(logits, dim=-1).topk(min(_LOGPROBS, vocab)),
+            lambda torch, logits: torch.logprobs(logits, min(_LOGPROBS, vocab)),
         )  # fmt: skip
 
-    yield [case("argmax", rows, s.ops.argmax, lambda x: x.max(dim=-1)) for rows in s.rows]
+    def argmax(rows: int) -> Case:
+        return case("argmax", rows, s.ops.argmax, lambda torch, logits: torch.argmax(logits))
+
+    yield [argmax(rows) for rows in s.rows]
     for name, params in _DRAWS.items():
         yield [draw(name, params, rows) for rows in s.rows]
     yield [logprobs(rows) for rows in s.rows]

@@ -1,4 +1,4 @@
-"""Times of calls that take turns, and the limits that they are held against."""
+"""Time calls that take turns, and the limits to compare them with."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from quire.bench.bandwidth import Reader
 from quire.bench.kernels.case import Call, Case, Variant, noise
 from quire.bench.report import percentile
+from quire.ops.array import Array
 from quire.ops.interface import Ops
+
+if TYPE_CHECKING:
+    from quire.bench.peers.torch_calls import TorchCalls
 
 STABLE_SPREAD = 0.05
 """Middle half of a row's repetitions over their median; beyond it the row is marked unstable."""
@@ -51,7 +55,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Timed:
-    """A case's seconds a call, one number a repetition; torch's beside them, if asked for."""
+    """Seconds per call of a case, one number per repetition; torch's as well, if wanted."""
 
     case: Case
     samples: list[float]
@@ -79,11 +83,11 @@ class Timed:
 def interleave(
     cases: Sequence[Case], repetitions: int, seconds: float, between: Callable[[], None]
 ) -> list[Timed]:
-    """Every case once, then every case again …, so that what slows the machine slows all.
+    """Time every case once, then every case again …: a disturbance slows all of them.
 
     Args:
         seconds: of one repetition of one case.
-        between: called before each round, to measure the limits beside the cases.
+        between: called before each round, to measure the limits.
     """
     clocks = [
         (Clock(case.call, seconds), Clock(case.torch_call, seconds) if case.torch_call else None)
@@ -103,7 +107,7 @@ def interleave(
 
 @dataclass
 class Limits:
-    """The best that was seen of this machine: it stands for what the machine can do.
+    """The best measurements of this machine stand for its limits.
 
     Attributes:
         bandwidth: bytes a second that `threads` threads read.
@@ -116,23 +120,25 @@ class Limits:
         default_factory=dict
     )
 
-    def add_products(self, ops: Ops, variant: Variant, *, with_torch: bool) -> None:
+    def add_products(self, ops: Ops, variant: Variant, torch: TorchCalls | None = None) -> None:
         """Have `measure` try products of `variant`'s types that fit into the caches.
 
         Args:
-            with_torch: torch's own products count too; wanted where they use the same
-                instructions, so that slow kernels cannot make a low limit.
+            torch: its products count, too; wanted if they use the same instructions, so that slow
+                kernels cannot make a low limit.
         """
         key = _key(variant)
         if key in self._products:
             return
+        random = np.random.default_rng(0)
         calls: list[tuple[int, Call]] = []
         for n, k, rows in _IN_CACHE:
-            x, weight = noise((rows, k), variant.torch_dtype), noise((n, k), variant.torch_dtype)
+            shapes = (rows, k), (n, k)
+            x, weight = (ops.array(noise(random, s, variant.numpy_dtype)) for s in shapes)
             flops, packed = 2 * rows * n * k, ops.pack_linear(weight)
             calls.append((flops, partial(_call, ops.linear, x, packed)))
-            if with_torch and variant.quantization is None:
-                calls.append((flops, partial(_call, F.linear, x, weight)))
+            if torch is not None and variant.quantization is None:
+                calls.append((flops, torch.linear([x], [weight])))
         for _, call in calls:
             call(0)
         self._products[key] = calls
@@ -148,7 +154,7 @@ class Limits:
                 self._flops[key] = max(self._flops.get(key, 0.0), rate)
 
     def drop_products(self) -> None:
-        """Keep what was measured, but measure these products no more."""
+        """Keep the measurements, but measure these products no more."""
         self._products = {key: [] for key in self._products}
 
     def flops(self, variant: Variant) -> float:
@@ -156,7 +162,7 @@ class Limits:
         return self._flops.get(_key(variant), 0.0)
 
 
-def _call(product: Callable[..., Tensor], x: Tensor, weight: object, _: int) -> Tensor:
+def _call(product: Callable[..., Array], x: Array, weight: object, _: int) -> Array:
     return product(x, weight)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from quire.bench import choices
 from quire.bench.kernels.case import Variant
@@ -79,11 +79,8 @@ def tune(args: argparse.Namespace) -> int:
 
 def outcomes_of(job: Job) -> Iterator[Outcome]:
     """Every subject of a job, one after the other."""
-    torch.set_num_threads(job.threads)
-    torch.manual_seed(job.args.seed)
     for task in _tasks(job):
-        with torch.inference_mode():
-            found = search(task.subject, job.args.repetitions, job.args.seconds)
+        found = search(task.subject, job.args.repetitions, job.args.seconds)
         yield Outcome(task.label, task.shape, None if found is None else task.entry(found))
 
 
@@ -101,7 +98,7 @@ def _tasks(job: Job) -> Iterator[Task]:
         contexts=args.context,
         block_size=16,
         max_num_seqs=max(args.rows),
-        with_torch=False,
+        random=np.random.default_rng(args.seed),
     )
     return products(setting) if job.op == "gemm" else attention(setting, job.threads)
 

@@ -1,7 +1,7 @@
 """The products and the attention of a model, as subjects of a search.
 
-Their cases are those of `quire bench kernels`, with arguments that no cache can hold; in between
-stands what sets a candidate's values.
+Their cases are those of `quire bench kernels`, with arguments that no cache can hold. Before each
+measurement a candidate's values are set.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from torch import Tensor
-
 from quire.bench.kernels import attention as attention_cases
 from quire.bench.kernels import cases as product_cases
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
+from quire.core.dtypes import dtype_of
 from quire.ops import native_attention
-from quire.ops.metadata import AttentionMetadata, KVCache, cache_dtype
+from quire.ops.array import Array
+from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.reference import LinearWeight
@@ -93,8 +93,8 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     chosen = AttentionTuning()
 
     def attend(
-        q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
-    ) -> Tensor:
+        q: Array, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
+    ) -> Array:
         return native_attention.paged_attention(
             kernels.handle, pool, q, cache, meta, scale, window, tuning=chosen
         )
@@ -106,8 +106,8 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     m = setting.model
     heads = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     dtype = setting.variant.kv_cache_dtype
-    kept = setting.variant.torch_dtype if dtype in (None, "auto") else cache_dtype(dtype)
-    kv_dtype = str(kept).removeprefix("torch.")
+    own = setting.variant.numpy_dtype
+    kv_dtype = str(own if dtype in (None, "auto") else dtype_of(dtype))
     ops = setting.ops.using(paged_attention=attend)
     found = [c for group in attention_cases.attention(replace(setting, ops=ops)) for c in group]
     subject = Subject(
