@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,22 @@ def settings(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def instructions() -> dict[str, list[str]]:
-    """The last stage's instructions of the container file, by name."""
+def stages() -> list[dict[str, list[str]]]:
+    """The stages of the container file: instructions by name, each with its values."""
     text = (CONTAINER / "Containerfile").read_text().replace("\\\n", " ")
-    found: dict[str, list[str]] = {}
-    for line in text[text.rindex("\nFROM") :].splitlines():
+    found: list[dict[str, list[str]]] = []
+    for line in text.splitlines():
         if line and not line.startswith("#"):
             name, _, value = line.partition(" ")
-            found.setdefault(name, []).append(value)
+            if name == "FROM":
+                found.append({})
+            found[-1].setdefault(name, []).append(value.strip())
     return found
+
+
+def instructions() -> dict[str, list[str]]:
+    """The last stage's instructions of the container file."""
+    return stages()[-1]
 
 
 def test_the_example_of_an_environment() -> None:
@@ -88,6 +96,38 @@ def test_the_container_is_no_root_and_serves() -> None:
     assert found["EXPOSE"] == [port]
     assert f":{port}/health" in found["HEALTHCHECK"][0]
     assert f"--owner={user.partition(':')[0]}" in found["RUN"][-1]
+
+
+def test_the_container_is_made_of_what_is_there() -> None:
+    build, last = stages()
+    assert {*build, *last} <= {
+        "FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL",
+        "ENTRYPOINT", "CMD",
+    }  # fmt: skip
+    image, _, stage = build["FROM"][0].partition(" AS ")
+    assert last["FROM"] == [image], "what is compiled in one image runs in the other"
+    python = tuple(map(int, re.findall(r"python:(\d+)\.(\d+)-", image)[0]))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert python >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    [source] = build["COPY"]
+    assert source == ". /source"
+    assert all((ROOT / name).exists() for name in ("pyproject.toml", "CMakeLists.txt", "csrc"))
+    [copied] = last["COPY"]
+    origin, path, where = copied.split()
+    assert (origin, path) == (f"--from={stage}", where), "a virtual environment does not move"
+    made, installed = build["RUN"][1:]
+    assert made == f"python -m venv {where}"
+    assert f"{where}/bin/pip install" in installed
+    assert installed.endswith(" /source")
+    [torch] = [each for each in project["dependencies"] if each.startswith("torch")]
+    assert f'"{torch}"' in installed, "or pip replaces it by the one with CUDA"
+    environment = dict(re.findall(r"(\w+)=(\S+)", last["ENV"][0]))
+    assert environment["PATH"].startswith(f"{where}/bin:")
+    [cache] = last["VOLUME"]
+    assert environment["QUIRE_CACHE_DIR"] == cache
+    assert environment["HF_HOME"].startswith(f"{cache}/")
+    assert last["RUN"][0].endswith(f" {cache}")
+    assert project["scripts"]["quire"], "the entry point's program"
 
 
 def test_compose_keeps_the_root_read_only() -> None:
