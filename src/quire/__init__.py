@@ -5,8 +5,6 @@ The public names load on first use, so `import quire` itself costs milliseconds:
     from quire import LLM, SamplingParams
 """
 
-from importlib import import_module
-
 TYPE_CHECKING = False  # `typing` is not imported: it would take longer than all of this
 if TYPE_CHECKING:
     from quire.core.beam_search import BeamSearchParams
@@ -105,6 +103,8 @@ def __getattr__(name: str) -> object:
         raise ImportError(f"Quire has no {name}: {_ABSENT[name]}.")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # the next look-up finds it without this function
     return value

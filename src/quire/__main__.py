@@ -2,12 +2,22 @@
 
 A program that Ctrl-C or a closed pipe ends, ends by that signal and without a word: the shell
 shows 130 or 141, and stops a loop.
+
+Until `main` runs, Ctrl-C prints Python's traceback. So this module imports nothing that Python has
+not loaded: `signal` and `typing` alone would take longer than the rest of the start.
 """
 
+from __future__ import annotations
+
 import os
-import signal
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 _SIGNALS = {130: signal.SIGINT, 141: signal.SIGPIPE}
 """Exit statuses of commands that a signal has ended."""

@@ -92,3 +92,13 @@ def test_answers_without_the_heavy_parts(words: list[str]) -> None:
         f"assert not sorted({heavy!r} & sys.modules.keys())"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_nothing_is_imported_before_signals_are_handled() -> None:
+    """Ctrl-C prints Python's traceback until `main` runs: the module must cost next to nothing."""
+    program = (
+        "import sys; before = {*sys.modules}; import quire.__main__\n"
+        "print(*sorted({*sys.modules} - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stdout.decode().split() == ["__future__", "quire", "quire.__main__"]
