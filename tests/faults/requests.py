@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
 from tests.e2e.serving import Server
+
+EXTREMES = [
+    *("0", "-1", "9223372036854775808", "1180591620717411303424", "1e308", "5e-324", "1e999"),
+    *('""', '"\\u0000"', '"\\ud800"', "true", "[]", '[""]', "[null]", '{"1":1e308}'),
+    '{"a":{"b":[1180591620717411303424]}}',
+]
+"""JSON of values that hardly any field has."""
+
+
+def extremes(body: dict[str, Any], name: str) -> Iterator[str]:
+    """Yield the JSON of a body with each extreme as the field `name`."""
+    for text in EXTREMES:
+        yield json.dumps({**body, name: "@"}).replace('"@"', text)
 
 
 def assert_refused(response: httpx.Response, param: str | None, *words: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_adapter import Tensors, write_tiny_adapter
-from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed
+from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed, extremes
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 A, B = f"{Q}.lora_A.weight", f"{Q}.lora_B.weight"
@@ -194,3 +194,18 @@ def test_models_lists_adapters(lora_server: Server) -> None:
     assert lora_server.http.get("/v1/models/first").json()["id"] == "first"
     chat = {"model": "first", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     assert lora_server.http.post("/v1/chat/completions", json=chat).json()["model"] == "first"
+
+
+def test_row_63_fields_of_calls_about_adapters(lora_server: Server) -> None:
+    canary, known = lora_server.text(), names(lora_server)
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        for name in ("lora_name", "lora_path", "load_inplace"):
+            for whole in extremes({"lora_name": "first", "lora_path": "nowhere"}, name):
+                if path.endswith("unload_lora_adapter") and name != "lora_name":
+                    continue  # it unloads the adapter
+                headers = {"content-type": "application/json"}
+                response = lora_server.http.post(path, content=whole.encode(), headers=headers)
+                assert response.status_code in (400, 404), (path, whole, response.text)
+                assert_no_secret(response.text)
+    assert names(lora_server) == known
+    assert_unharmed(lora_server, canary)

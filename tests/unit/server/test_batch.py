@@ -11,6 +11,7 @@ import pytest
 
 from quire.core.errors import EngineDeadError
 from quire.server.batch import Batch, keep_succeeded, read_lines
+from tests.faults.requests import extremes
 from tests.unit.server.fake_engine import MODEL, Running, running
 
 BODY = {"model": MODEL, "prompt": "a", "max_tokens": 3, "temperature": 0}
@@ -116,3 +117,42 @@ async def test_a_run_is_resumed(tmp_path: Path) -> None:
         [kept] = read_lines(target)
         assert json.loads(kept[1])["custom_id"] == "good"
         assert set(await answer(app, *lines, done={"good"})) == {"bad", None}
+
+
+async def test_a_limit_above_the_room_is_lowered() -> None:
+    async with running() as app:
+        most = app.engine.max_model_len
+        results = await answer(
+            app,
+            line("completion", {**BODY, "max_tokens": most}),
+            line("too many", {**BODY, "max_tokens": most + 1}),
+            line("response", {"input": "a", "max_output_tokens": most}, url="/v1/responses"),
+        )
+    for name, param in (("completion", "max_tokens"), ("response", "max_output_tokens")):
+        response = results[name]["response"]
+        assert response["status_code"] == 200
+        [warning] = response["body"]["warnings"]
+        assert warning["param"] == param
+        assert f"in place of {most}" in warning["message"]
+    assert results["too many"]["response"]["body"]["error"]["param"] == "max_tokens"
+
+
+async def test_extremes_in_every_field_of_a_line() -> None:
+    """Of the line itself, and of its request; each gets an answer or an error of its own."""
+    plain = json.loads(line("x"))
+    bodies = [text for name in ("max_tokens", "temperature", "n") for text in extremes(BODY, name)]
+    lines = [
+        *(text for name in plain for text in extremes(plain, name)),
+        *(line("@", {}).replace('"body": {}', f'"body": {body}') for body in bodies),
+    ]
+    out = io.BytesIO()
+    async with running() as app:
+        batch = Batch(app.app, app.engine, out)
+        await batch.run(iter(enumerate((each.encode() for each in lines), 1)), set())
+        assert "y" in await answer(app, line("y"))
+    assert batch.num_succeeded + batch.num_failed == len(lines)
+    for result in map(json.loads, out.getvalue().splitlines()):
+        if (response := result["response"]) is not None:
+            assert response["status_code"] in (200, 400, 404), result
+        else:
+            assert result["error"]["message"].startswith("Line "), result

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -31,7 +32,15 @@ from quire.frontend.client.core_client import DeathHandler, MessageHandler
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.server.app import create_app
+from quire.server.openai.pooling_protocol import (
+    ClassificationRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from quire.text.dummy import DummyTokenizer
+from tests.faults.requests import extremes
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
 from tests.unit.server.fake_engine import LoopClient, running
 
@@ -307,3 +316,28 @@ async def test_pairs_have_newer_names() -> None:
             assert (await refused(http, "/score", **body))["param"] == param
         both = {"text_1": "a", "queries": "a", "documents": "b"}
         assert (await refused(http, "/score", **both))["param"] == "queries"
+
+
+EXTREME: dict[str, tuple[type[msgspec.Struct], PoolingConfig, dict[str, Any]]] = {
+    "/score": (ScoreRequest, EMBED, {"text_1": "a", "text_2": "b"}),
+    "/rerank": (RerankRequest, SCORE, {"query": "a", "documents": ["b"]}),
+    "/v1/embeddings": (EmbeddingRequest, EMBED, {"input": "a"}),
+    "/classify": (ClassificationRequest, SCORE, {"input": "a"}),
+    "/pooling": (PoolingRequest, EMBED, {"input": "a"}),
+}
+
+
+@pytest.mark.parametrize("path", EXTREME)
+async def test_extremes_in_every_field(path: str) -> None:
+    kind, config, body = EXTREME[path]
+    async with pooling(config, num_labels=1) as http:
+        expected = await ask(http, path, **body)
+        for field in msgspec.structs.fields(kind):
+            for whole in extremes(body, field.encode_name):
+                headers = {"content-type": "application/json"}
+                response = await http.post(path, content=whole.encode(), headers=headers)
+                assert response.status_code in (200, 400, 404), (whole, response.text)
+        again = await ask(http, path, **body)
+        assert again.get("data", again.get("results")) == expected.get(
+            "data", expected.get("results")
+        )
