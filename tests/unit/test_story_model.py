@@ -143,6 +143,13 @@ def test_chat_template_renders(name: str, tokenizer: Tokenizer) -> None:
     assert [t for t in tokens if t.startswith("<|")] == [
         "<|bos|>", "<|system|>", "<|end|>", "<|user|>", "<|end|>", "<|assistant|>",
     ]  # fmt: skip
+    called = {"function": {"name": "find", "arguments": {"name": "fox"}}}
+    told = [
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "content": "red"},
+    ]
+    text = template.render(messages=told, bos_token="", add_generation_prompt=False)
+    assert text == "<|assistant|>find {'name': 'fox'}<|end|><|user|>red<|end|>"
 
 
 @pytest.mark.parametrize(

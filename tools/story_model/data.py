@@ -17,13 +17,19 @@ BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIALS = (PAD, BOS, EOS, SYSTEM, USER, ASSISTANT, END)
 
+# The model knows no tools: it reads a call as its own text and what the tool returned as the user's.
 CHAT_TEMPLATE = (
     "{{- bos_token -}}"
     "{%- for message in messages -%}"
-    "{%- if message['role'] not in ['system', 'user', 'assistant'] -%}"
-    "{{- raise_exception('Unknown role: ' + message['role']) -}}"
+    "{%- set role = 'user' if message['role'] == 'tool' else message['role'] -%}"
+    "{%- if role not in ['system', 'user', 'assistant'] -%}"
+    "{{- raise_exception('Unknown role: ' + role) -}}"
     "{%- endif -%}"
-    "{{- '<|' + message['role'] + '|>' + (message['content'] | trim) + '<|end|>' -}}"
+    "{{- '<|' + role + '|>' + ((message['content'] or '') | trim) -}}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{- call['function']['name'] + ' ' + call['function']['arguments'] | string -}}"
+    "{%- endfor -%}"
+    "{{- '<|end|>' -}}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
