@@ -189,7 +189,7 @@ def create_app(
         Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", list_input_items),
     ]
-    spellings = Middleware(PathMiddleware, prefix=root_path, versioned=_versioned(routes))
+    spellings = Middleware(PathMiddleware, prefix=root_path, paths=[route.path for route in routes])
     app = Starlette(
         routes=routes,
         middleware=[spellings, *middleware],
@@ -221,13 +221,6 @@ def create_app(
 
     app.state.feed = Feed(make_snapshot)
     return app
-
-
-def _versioned(routes: Sequence[Route]) -> list[str]:
-    """Return paths that exist only under `/v1`."""
-    firsts = {route.path.split("/")[1] for route in routes}
-    bare = (route.path.removeprefix("/v1") for route in routes if route.path.startswith("/v1/"))
-    return [path for path in bare if path.split("/")[1] not in firsts]
 
 
 def _template(tokenizer: Tokenizer) -> str:

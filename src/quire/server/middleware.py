@@ -23,17 +23,20 @@ class PathMiddleware:
     """Normalizes an endpoint's path, so that the layers below see one spelling.
 
     A slash at the end is dropped, and a prefix that a proxy has left. `/chat/completions` is
-    `/v1/chat/completions`, as clients ask whose base URL lacks `/v1`.
+    `/v1/chat/completions`, as clients ask whose base URL lacks `/v1`; `/v1/tokenize` is
+    `/tokenize`, as clients ask whose base URL has it.
 
     Args:
         prefix: where a proxy serves this server, such as `/llm`; may be empty.
-        versioned: paths that exist under `/v1` only, without it.
+        paths: of all endpoints.
     """
 
-    def __init__(self, app: ASGIApp, prefix: str, versioned: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, prefix: str, paths: Sequence[str]) -> None:
         self._app = app
         self._prefix = prefix
-        self._versioned = frozenset(each.split("/")[1] for each in versioned)
+        under = {_first(path.removeprefix("/v1")) for path in paths if path.startswith("/v1/")}
+        bare = {_first(path) for path in paths if path != OPEN_PATH} - {"v1"}
+        self._versioned, self._bare = under - bare, bare - under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -45,8 +48,15 @@ class PathMiddleware:
             path = path[len(self._prefix) :] or "/"
         if path != "/":
             path = path.removesuffix("/")
-        first = path.partition("/")[2].partition("/")[0]
-        return f"/v1{path}" if first in self._versioned else path
+        if _first(path) in self._versioned:
+            return f"/v1{path}"
+        rest = path.removeprefix("/v1")
+        return rest if rest != path and _first(rest) in self._bare else path
+
+
+def _first(path: str) -> str:
+    """Return the first step of a path that begins with a slash."""
+    return path.partition("/")[2].partition("/")[0]
 
 
 class RequestIdMiddleware:

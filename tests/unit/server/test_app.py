@@ -85,7 +85,9 @@ async def test_other_spellings_of_a_path(prefix: str) -> None:
                 assert (await app.http.post(found, json=body)).status_code == 200, found
         for path in ["/models/echo", "/v1/models/echo/", prefix + "/health/", prefix or "/"]:
             assert (await app.http.get(path)).status_code == 200, path
-        for path in ["/v1/tokenize", "/v2/completions", "/llmv1/models", "/v1/v1/models"]:
+        tokenized = await app.http.post(f"{prefix}/v1/tokenize/", json={"prompt": "a"})
+        assert tokenized.json()["count"] == 1
+        for path in ["/v2/completions", "/llmv1/models", "/v1/v1/models", "/v1/v1/tokenize"]:
             assert (await app.http.get(path)).status_code == 404, path
 
 

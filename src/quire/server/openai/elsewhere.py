@@ -145,7 +145,7 @@ COMMON: Rules = {
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),
     "lora_path": refused("Send the adapter's name as model."),
-    "rid": refused("Send an X-Request-Id header in its place."),
+    "rid": ignored("A request's id is its X-Request-Id, or request_id."),
 }
 
 COMPLETION: Rules = {

@@ -148,8 +148,9 @@ class CompletionRequest(CommonRequest, kw_only=True):
     """vLLM's: embeddings in its place, the file of `torch.save` in base64; float [tokens, hidden].
     `prompt` may then be empty, as OpenAI's clients want it to be there."""
     echo: bool | None = None
-    logprobs: int | None = None
-    """The most likely tokens to report at each position, in addition to the chosen one."""
+    logprobs: int | bool | None = None
+    """The most likely tokens to report at each position, in addition to the chosen one. False is
+    none, and true one."""
     suffix: str | None = None
     """What comes behind the completion, for models that were trained to fill in text."""
 
@@ -157,6 +158,10 @@ class CompletionRequest(CommonRequest, kw_only=True):
     """Completions to compute; the n with the highest cumulative log-probability are returned."""
 
     rules: ClassVar[Rules] = elsewhere.COMPLETION
+
+    def __post_init__(self) -> None:
+        if isinstance(self.logprobs, bool):  # as chats have it
+            self.logprobs = 1 if self.logprobs else None
 
 
 class TextPart(Strict, tag_field="type", tag="text"):
