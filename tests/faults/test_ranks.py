@@ -18,7 +18,15 @@ from quire.system.hardware import detect
 from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed
-from tests.faults.test_processes import LONG, PATIENCE, Stream, children, core, healthy
+from tests.faults.test_processes import (
+    LONG,
+    PATIENCE,
+    Stream,
+    children,
+    core,
+    healthy,
+    no_next_core,
+)
 
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 RANK = "quire.executor.rank"
@@ -68,13 +76,16 @@ def test_row_40_sigkill_of_a_rank(server: Server) -> None:
     group = [core(server), rank(server)]
     stream = Stream(server)
     with ThreadPoolExecutor(1) as pool:
+        group[0].suspend()
         retried = pool.submit(server.text, **fields)
-        until(lambda: server.metric("num_requests_running") == 2)
-        group[1].kill()
-        until(lambda: not healthy(server))
-        refused = server.complete()
-        assert refused.status_code == 503
-        assert refused.json()["error"]["code"] == "engine_restarting"
+        until(lambda: server.http.get("/load").json()["server_load"] == 2)
+        with no_next_core(server):
+            group[1].kill()
+            group[0].resume()
+            until(lambda: not healthy(server))
+            refused = server.complete()
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "engine_restarting"
         until(lambda: healthy(server))
         assert retried.result() == alone
     assert stream.error()["code"] == "engine_restarting"
@@ -85,8 +96,9 @@ def test_row_40_sigkill_of_a_rank(server: Server) -> None:
 def test_row_40_sigkill_of_a_rank_that_idles(server: Server) -> None:
     canary = server.text()
     group = [core(server), rank(server)]
-    group[1].kill()
-    until(lambda: not healthy(server))
+    with no_next_core(server):
+        group[1].kill()
+        until(lambda: not healthy(server))
     until(lambda: healthy(server))
     assert_other_group(server, group)
     assert_unharmed(server, canary)
