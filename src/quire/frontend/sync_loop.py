@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import socket
+import threading
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -38,7 +41,7 @@ class SyncLoop:
         with _without_running_loop():
             task = self._loop.create_task(work)
             cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
-            with deferred_interrupt(cancel) as interrupt:
+            with _woken_by_signals(self._loop), deferred_interrupt(cancel) as interrupt:
                 try:
                     result = self._loop.run_until_complete(task)
                 except BaseException:
@@ -56,6 +59,23 @@ class SyncLoop:
         if not self._loop.is_closed():
             self.run(asyncio.sleep(0))  # transports close in the loop's next iteration
             self._loop.close()
+
+
+@contextlib.contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let a signal end the loop's wait for events, even if it comes just before the wait.
+
+    A signal interrupts only a wait that has begun, and only in the thread that receives it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wake: socket.socket = loop._csock  # type: ignore[attr-defined] # as asyncio itself does
+    before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
+import time
 
 import pytest
 
@@ -69,6 +71,25 @@ def test_ctrl_c_in_a_task_that_others_wait_for_is_raised_once() -> None:
         loop.run(wait())
     assert loop.run(answer(3)) == 3
     assert ended == [True]
+    loop.close()
+
+
+def test_ctrl_c_that_another_thread_receives_ends_the_wait() -> None:
+    loop, late = SyncLoop(), []
+
+    def press() -> None:
+        time.sleep(0.1)  # the loop waits by then; otherwise it needs no waking
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    async def wait() -> None:
+        threading.Thread(target=press).start()
+        asyncio.get_running_loop().call_later(30, late.append, True)
+        await asyncio.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(wait())
+    assert not late
+    assert loop.run(answer(3)) == 3
     loop.close()
 
 
