@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.dtypes import FLOAT32
+from quire.core.dtypes import FLOAT32, Floats
+from quire.quantize.awq import search_scale
 from quire.quantize.gptq import DAMPING, _inverse_factor, gptq, row_losses
-from quire.quantize.grid import Floats, Grid, fit, round_to_nearest
+from quire.quantize.grid import Grid, fit, round_to_nearest
 
 INT4 = Grid("int", 4, scale_dtype=FLOAT32)
 GRIDS = {
@@ -82,6 +83,24 @@ def test_no_row_is_further_than_rounding(
     theirs = row_losses(weight, round_to_nearest(weight, grid, group), hessian)
     assert (ours <= theirs * (1 + 1e-6)).all()
     assert ours.sum() < 0.8 * theirs.sum()
+
+
+def test_products_of_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, hessian = layer(24, 320, seed=4)
+
+    def halves(scaled: Floats) -> Floats:
+        return np.rint(scaled * 2) / 2
+
+    found = gptq(weight, hessian, INT4, 32)
+    losses = row_losses(weight, found, hessian)
+    scale = search_scale(weight, hessian, np.sqrt(hessian.diagonal()), halves)
+    monkeypatch.setattr("quire.quantize.gptq._ROWS", 7)
+    monkeypatch.setattr("quire.quantize.awq._ROWS", 7)
+    assert np.array_equal(gptq(weight, hessian, INT4, 32).dequantize(), found.dequantize())
+    np.testing.assert_allclose(row_losses(weight, found, hessian), losses, rtol=1e-5)
+    again = search_scale(weight, hessian, np.sqrt(hessian.diagonal()), halves)
+    assert np.array_equal(again, scale)
+    assert not (scale == 1).all()
 
 
 def test_inputs_that_are_never_there() -> None:

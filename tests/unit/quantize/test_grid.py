@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.dtypes import FLOAT8_E4M3, FLOAT32, dtype_of
+from quire.core.dtypes import FLOAT8_E4M3, FLOAT32, Floats, dtype_of
 from quire.core.quantized import QuantizedWeight
-from quire.quantize.grid import Floats, Grid, in_groups, round_to_nearest
+from quire.quantize.grid import Grid, in_groups, round_to_nearest
 
 GRIDS = [
     Grid("int", 4, scale_dtype=FLOAT32),

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from quire.core.config import ModelConfig
-from quire.core.dtypes import BFLOAT16, FLOAT32, DType, converted
+from quire.core.dtypes import BFLOAT16, FLOAT32, DType, Floats, converted
 from quire.layers.embedding import Embedding
 from quire.models.layout import parameters
 from quire.models.registry import model_config
 from quire.ops.providers import load_ops
-from quire.quantize.calibration import Calibration
+from quire.quantize.calibration import Calibration, InputStatistics
 from quire.quantize.gptq import row_losses
-from quire.quantize.grid import Floats
 from quire.quantize.layer import fold_scales, linear_names
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Target, target_of
@@ -134,3 +133,23 @@ def test_statistics_by_hand() -> None:
     assert found.tokens == 111
     np.testing.assert_allclose(found.hessian, x.T @ x, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(found.magnitude, np.abs(x).sum(0), rtol=1e-4, atol=1e-3)
+
+
+def test_second_moments_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the blocks right of the diagonal are products; the others are their mirror images."""
+    monkeypatch.setattr("quire.quantize.calibration._ROWS", 32)
+    x = np.random.default_rng(5).standard_normal((50, 70), np.float32)
+    found = InputStatistics.of_width(70)
+    for part in (x[:20], x[20:]):
+        found.add(part)
+    exact = x.astype(np.float64).T @ x
+    # Sums of 50 products of about 1, in float32.
+    np.testing.assert_allclose(found.hessian, exact, rtol=0, atol=50 * 2.0**-24 * exact.max())
+
+
+def test_the_cpus_kernels_compute_the_layers() -> None:
+    config = model_config(LLAMA)
+    drawn = draw(config, FLOAT32)
+    started(config, drawn).advance(0, {n: v for n, v in drawn.items() if n.startswith("layers.0.")})
+    assert OPS.provider == "cpu"
+    assert not OPS.torch_reasons
