@@ -14,6 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 HostArray = NDArray[Any]
 """An array in the host's memory, of any dtype."""
+Floats = HostArray
+"""A float32 array that is computed with: numpy annotates float32 / float as float64."""
 
 DType = np.dtype[Any]
 FLOAT32: DType = np.dtype(np.float32)

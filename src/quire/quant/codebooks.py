@@ -1,4 +1,4 @@
-"""What codes of 4 bits stand for, where they are not numbers themselves."""
+"""The values of 4-bit codes that are not numbers themselves."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
-from quire.core.dtypes import HostArray
+from quire.core.dtypes import Floats, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.quant.chunks import for_chunks
 from quire.quant.codebooks import buckets
 from quire.quant.gguf import NARROWER
-from quire.quant.scale_search import Floats, fit_affine, fit_scale, inverse, largest
+from quire.quant.scale_search import fit_affine, fit_scale, inverse, largest
 
 Bytes = HostArray
 """uint8."""

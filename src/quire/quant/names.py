@@ -1,4 +1,4 @@
-"""The names that --quantization takes, and what each makes of dense weights."""
+"""The names that --quantization takes, and how each rounds dense weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Rounder(Protocol):
     """Rounds weights to nearest in one format."""
 
     def form(self, columns: int) -> Form:
-        """What `quantize` makes of rows of so many columns."""
+        """Return the form of rows of so many columns once quantized."""
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
-        """The weight, of any float dtype [N, K].
+        """Round a weight [N, K] of any float dtype.
 
         Raises:
             ValueError: a weight is not finite.
@@ -30,11 +30,11 @@ class Rounder(Protocol):
 @dataclass(frozen=True, slots=True)
 class IntRounder:
     """Attributes:
-    bits: of a code.
+    bits: bits of a code.
     group: columns that share a scale; 0 for all.
-    second: "" is symmetric with signed codes, "zero" with a whole number as zero point, "offset"
-        "middle" with the one in the middle, "offset" with a number added behind.
-    act_order: random weights are in groups that are no runs of columns; rounding has no order.
+    second: "" is symmetric with signed codes; "zero" has a whole number as zero point, "middle" the
+        one in the middle; "offset" has a number that is added after scaling.
+    act_order: dummy weights have groups that are not runs of columns; rounding ignores it.
     float_activations: see `Form`.
     """
 
@@ -55,7 +55,7 @@ class IntRounder:
 
 @dataclass(frozen=True, slots=True)
 class Float8Rounder:
-    """`block` is rows and columns that share a scale; None for a scale a row."""
+    """`block`: rows and columns that share a scale; None for one scale per row."""
 
     codes: Literal["float8_e4m3fn", "float8_e5m2"]
     block: tuple[int, int] | None = None
@@ -69,7 +69,7 @@ class Float8Rounder:
 
 @dataclass(frozen=True, slots=True)
 class CodebookRounder:
-    """Codes of 4 bits; `scale` is how a group's scale is kept."""
+    """Codes of 4 bits; `scale` is the format of a group's scale."""
 
     codebook: str
     group: int
@@ -84,7 +84,7 @@ class CodebookRounder:
 
 @dataclass(frozen=True, slots=True)
 class GgufRounder:
-    """A type of GGUF's, or the one that fits the rows."""
+    """A GGUF type, or the one that fits the rows."""
 
     type: str
 
@@ -97,12 +97,12 @@ class GgufRounder:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What a name stands for.
+    """The rounders of a name.
 
     Attributes:
-        layers: of the layers' weights.
-        head: of the output projection; None leaves it dense.
-        about: one line for people.
+        layers: for the layers' weights.
+        head: for the output projection; None leaves it dense.
+        about: one line for users.
     """
 
     layers: Rounder
@@ -111,7 +111,7 @@ class Rounding:
 
 
 def _gguf(name: str) -> Rounding:
-    """As llama.cpp makes files of a type: the output projection has more bits."""
+    """As in llama.cpp's files of a type, the output projection has more bits."""
     head = "Q8_0" if name == "Q8_0" else "Q6_K"
     return Rounding(GgufRounder(name), GgufRounder(head), f"GGUF's {name}; the head in {head}")
 
@@ -135,15 +135,15 @@ NAMES: dict[str, Rounding] = {
     "gptq": Rounding(_GPTQ, None, "GPTQ's format, symmetric, groups of 128"),
     "gptq_actorder": Rounding(_ACT_ORDER, None, "the same with columns out of order (dummy only)"),
     "awq": Rounding(IntRounder(4, 128, "zero"), None, "AWQ's format, zero points, groups of 128"),
-    "fp8": Rounding(Float8Rounder("float8_e4m3fn"), None, "E4M3, a scale a row"),
-    "fp8_e5m2": Rounding(Float8Rounder("float8_e5m2"), None, "E5M2, a scale a row"),
+    "fp8": Rounding(Float8Rounder("float8_e4m3fn"), None, "E4M3, one scale per row"),
+    "fp8_e5m2": Rounding(Float8Rounder("float8_e5m2"), None, "E5M2, one scale per row"),
     "fp8_block": Rounding(
-        Float8Rounder("float8_e4m3fn", (128, 128)), None, "E4M3, a scale for 128 × 128"
+        Float8Rounder("float8_e4m3fn", (128, 128)), None, "E4M3, one scale per 128 × 128"
     ),
-    "mxfp4": Rounding(CodebookRounder("e2m1", 32, "e8m0"), None, "E2M1, a power of two for 32"),
-    "nvfp4": Rounding(CodebookRounder("e2m1", 16, "e4m3"), None, "E2M1, a float of 8 bits for 16"),
-    "nf4": Rounding(CodebookRounder("nf4", 64), None, "bitsandbytes' nf4, a scale for 64"),
-    "fp4": Rounding(CodebookRounder("fp4", 64), None, "bitsandbytes' fp4, a scale for 64"),
+    "mxfp4": Rounding(CodebookRounder("e2m1", 32, "e8m0"), None, "E2M1, a power of two per 32"),
+    "nvfp4": Rounding(CodebookRounder("e2m1", 16, "e4m3"), None, "E2M1, an 8-bit float per 16"),
+    "nf4": Rounding(CodebookRounder("nf4", 64), None, "bitsandbytes' nf4, one scale per 64"),
+    "fp4": Rounding(CodebookRounder("fp4", 64), None, "bitsandbytes' fp4, one scale per 64"),
     **{
         name.lower(): _gguf(name)
         for name in (
@@ -158,7 +158,7 @@ RANDOM_ONLY = {"gptq_actorder"}
 
 
 def rounding(name: str) -> Rounding:
-    """What --quantization NAME makes of dense weights.
+    """Return how --quantization NAME rounds dense weights.
 
     Raises:
         KeyError: there is no such name.

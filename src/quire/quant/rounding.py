@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from quire.core.dtypes import FLOAT8_E4M3, HostArray, dtype_of, finfo
+from quire.core.dtypes import FLOAT8_E4M3, Floats, HostArray, dtype_of, finfo
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import float8
@@ -23,8 +23,6 @@ _CHUNK = 1 << 18
 _TINY = 1e-30
 """Below any scale; a group of zeros is not divided by zero."""
 
-Floats = HostArray
-"""float32; by numpy's annotations float32 / float is float64."""
 Rounded = tuple[HostArray, Floats, Floats | None]
 """Codes [R, G, group], scales [R, G], and zero points or offsets [R, G]."""
 

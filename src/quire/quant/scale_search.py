@@ -13,10 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quire.core.dtypes import HostArray
+from quire.core.dtypes import Floats
 
-Floats = HostArray
-"""float32; by numpy's annotations float32 / float is float64."""
 Nearest = Callable[[Floats], Floats]
 """Round numbers to levels; may overwrite its argument."""
 

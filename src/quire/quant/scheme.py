@@ -2,8 +2,8 @@
 
     config.json ─ registry.method ─► Method ─ scheme(layer) ─► Scheme ─ read(tensors) ─► canonical
 
-A method is what a checkpoint's `quantization_config` says of the whole model; a scheme is how the
-weight of one linear layer is stored. A configuration can be checked, and memory be counted, before
+A method is a checkpoint's `quantization_config` for the whole model; a scheme is how the weight of
+one linear layer is stored. A configuration can be checked, and memory be counted, before
 any weight is read.
 """
 
@@ -27,11 +27,11 @@ FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One of the tensors that a layer's weight is stored in.
+    """One stored tensor of a layer's weight.
 
     Attributes:
-        dtypes: the types it may have, as safetensors calls them.
-        shapes: the shapes it may have; none where only its reader can tell.
+        dtypes: the types it may have, by safetensors' names.
+        shapes: the shapes it may have; none if only its reader can tell.
         optional: the weight can be read without it.
         raw: handed to the reader as stored (BF16 and 8-bit floats as bits); else as float32.
     """
@@ -46,25 +46,25 @@ class Scheme(Protocol):
     """How the weight [rows, columns] of a linear layer is stored."""
 
     def form(self, columns: int) -> Form:
-        """What `read` makes."""
+        """Return the form that `read` returns."""
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
-        """Suffix behind "layer." → tensor, the one that says that the layer is quantized first.
+        """Return suffix behind "layer." → tensor, first the one that marks the layer as quantized.
 
         Raises:
-            ValueError: a weight of this shape cannot be stored so; says why.
+            ValueError: a weight of this shape cannot be stored so; the message says why.
         """
 
     def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         """The weight in the canonical form; `tensors` are those of `stored` that are there.
 
         Raises:
-            ValueError: their values contradict each other; says how.
+            ValueError: their values contradict each other; the message says how.
         """
 
 
 class Method(Protocol):
-    """What a checkpoint's configuration says about its quantization.
+    """A checkpoint's quantization, from its configuration.
 
     Attributes:
         name: as `quant_method` and --quantization have it.
@@ -73,5 +73,7 @@ class Method(Protocol):
     name: str
 
     def scheme(self, layer: str) -> Scheme | None:
-        """The scheme of a linear layer, such as "model.layers.0.self_attn.q_proj"; None if it is
-        left dense. Where the checkpoint then has a dense weight all the same, that counts."""
+        """Return the scheme of a linear layer, such as "model.layers.0.self_attn.q_proj".
+
+        None if it stays dense. A dense weight in the checkpoint overrides the scheme.
+        """

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quire.quantize.grid import Floats
+from quire.core.dtypes import Floats
 
 _POWERS = tuple(step / 20 for step in range(20))
 _LEAST = 1e-4

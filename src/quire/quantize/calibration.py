@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.config import ModelConfig
-from quire.core.dtypes import FLOAT32, HostArray, converted
+from quire.core.dtypes import FLOAT32, Floats, HostArray, converted
 from quire.core.quantized import QuantizedWeight
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens
@@ -22,7 +22,6 @@ from quire.models.layout import Layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.quantize.grid import Floats
 
 _BATCH_TOKENS = 2048
 """Tokens computed at once: some tens of MB of a wide feed-forward."""

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from quire.core.dtypes import HostArray
+from quire.core.dtypes import Floats, HostArray
 from quire.core.quantized import QuantizedWeight
-from quire.quantize.grid import Floats, Grid, Scales, fit, round_to_nearest
+from quire.quantize.grid import Grid, Scales, fit, round_to_nearest
 
 DAMPING = 0.01
 """Added to the diagonal of H, in units of its mean: directions without any sample still count."""

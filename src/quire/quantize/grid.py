@@ -12,7 +12,7 @@ from quire.core.dtypes import (
     FLOAT8_E4M3,
     FLOAT32,
     DType,
-    HostArray,
+    Floats,
     converted,
     dtype_of,
     finfo,
@@ -20,9 +20,6 @@ from quire.core.dtypes import (
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import float8
 from quire.quant.chunks import for_chunks
-
-Floats = HostArray
-"""float32; by numpy's annotations float32 / float is float64."""
 
 _FLOAT8_MOST = float(finfo(FLOAT8_E4M3).max)
 _SHRINK = tuple(1.0 - 0.04 * step for step in range(12))

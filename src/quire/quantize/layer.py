@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.config import ModelConfig
-from quire.core.dtypes import FLOAT32, DType, converted
+from quire.core.dtypes import FLOAT32, DType, Floats, converted
 from quire.models.layout import AttentionSpec, Layout, LinearSpec, NormSpec, linears
 from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics
-from quire.quantize.grid import Floats
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
 

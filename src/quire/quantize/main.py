@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="DIR|FILE.gguf",
-        help="what to make; unfinished work is kept beside it, in OUTPUT.work, and the same "
-        "command goes on from there",
+        help="the folder or file to write. Unfinished work stays in OUTPUT.work; the same command "
+        "continues it",
     )
     add(
         "--scheme",
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=("rtn", "awq", "gptq"),
         default="rtn",
-        help="round to nearest; or with a look at what each layer is fed: awq scales the columns "
-        "that matter (any scheme), gptq makes up for each column's error in the next ones "
+        help="rtn rounds to nearest. awq and gptq use calibration texts: awq scales the columns "
+        "with large inputs (any scheme), gptq compensates each column's error in the next ones "
         + _DEFAULT,
     )
     _add_details(parser.add_argument_group("details"))
@@ -56,30 +56,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_details(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--group-size", type=int, default=128, metavar="N", help="of int4 " + _DEFAULT)
-    add("--asymmetric", action="store_true", help="int4 with a zero point a group")
+    add(
+        "--group-size",
+        type=int,
+        default=128,
+        metavar="N",
+        help="columns per scale of int4 " + _DEFAULT,
+    )
+    add("--asymmetric", action="store_true", help="int4 with one zero point per group")
     add(
         "--no-act-order",
         action="store_true",
-        help="gptq takes columns as they lie, not those with the largest inputs first",
+        help="gptq keeps the order of columns; default: largest inputs first",
     )
     add(
         "--ignore",
         nargs="+",
         default=["lm_head"],
         metavar="NAME",
-        help="layers to leave as they are, by name or as re:PATTERN (default: lm_head)",
+        help="layers to leave unquantized, by name or as re:PATTERN (default: lm_head)",
     )
     add(
         "--max-shard-bytes",
         type=parse_size,
         default=5 * 10**9,
         metavar="SIZE",
-        help="of a .safetensors file (default: 5GB)",
+        help="largest size of a .safetensors file (default: 5GB)",
     )
-    add("--num-threads", type=int, metavar="N", help="(default: one a core)")
-    add("--revision", metavar="REVISION", help="of a hub id")
-    add("--download-dir", metavar="DIR", help="where hub models are kept")
+    add(
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="threads of the model's operations (default: one per core)",
+    )
+    add("--revision", metavar="REVISION", help="revision of a hub id")
+    add("--download-dir", metavar="DIR", help="folder for downloads of hub models")
 
 
 def _add_calibration(group: argparse._ArgumentGroup) -> None:
@@ -88,11 +99,17 @@ def _add_calibration(group: argparse._ArgumentGroup) -> None:
         "--calibration",
         default="self",
         metavar="FILE|self",
-        help="texts: a file with lines of --- between documents, or .jsonl (.gz); `self` lets the "
-        "model write them " + _DEFAULT,
+        help="texts: a file with lines of --- between documents, or .jsonl (.gz). With `self` the "
+        "model writes them " + _DEFAULT,
     )
-    add("--num-samples", type=int, default=128, metavar="N", help="texts " + _DEFAULT)
-    add("--seqlen", type=int, default=512, metavar="N", help="most tokens of a text " + _DEFAULT)
+    add("--num-samples", type=int, default=128, metavar="N", help="number of texts " + _DEFAULT)
+    add(
+        "--seqlen",
+        type=int,
+        default=512,
+        metavar="N",
+        help="largest number of tokens of a text " + _DEFAULT,
+    )
 
 
 def _add_report(group: argparse._ArgumentGroup) -> None:
@@ -100,19 +117,19 @@ def _add_report(group: argparse._ArgumentGroup) -> None:
         "--report",
         type=Path,
         metavar="FILE",
-        help="run both models over a text and write what was lost: perplexity, KL divergence, "
-        "top-1 agreement, as JSON; the table is printed",
+        help="run both models on a text; print perplexity, KL divergence and top-1 agreement, and "
+        "write them as JSON",
     )
     group.add_argument(
         "--text",
         type=Path,
         metavar="FILE",
-        help="that text, not the calibration's (default: stories that come with Quire)",
+        help="text of --report, not of the calibration (default: stories that come with Quire)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Quantize, and report what it costs if asked.
+    """Quantize, and write the report if asked.
 
     Raises:
         QuireError: see `job.quantize`.
@@ -122,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--text is for --report.", param="--text")
     if args.text is not None and job.recipe.needs_calibration and _same(args.text, job.calibration):
         raise ConfigError(
-            "--text is the calibration text: a model is not judged by what it was fitted to.",
+            "--text is the calibration text; a report needs another text.",
             fix="Name another.",
             param="--text",
         )
@@ -132,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
         with _progress() as progress:
             output = quantize(job, progress)
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        print("\nStopped. The same command continues from here.", file=sys.stderr)
         raise
     print(f"{output}: {_size(output) / 1e6:.1f} MB")
     if args.report is not None:

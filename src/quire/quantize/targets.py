@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quire.core.dtypes import DType
+from quire.core.dtypes import DType, Floats
 from quire.core.errors import ConfigError
 from quire.core.quantized import QuantizedWeight
 from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.gptq import gptq, nearer_rows
-from quire.quantize.grid import Floats, Grid, round_to_nearest
+from quire.quantize.grid import Grid, round_to_nearest
 from quire.quantize.recipe import Recipe
 
 Quantized = QuantizedWeight | Blocks
