@@ -128,7 +128,7 @@ async def test_no_other_origin_is_allowed_by_default() -> None:
 
 
 async def test_origins_that_are_allowed() -> None:
-    from quire.server.app import Cors
+    from quire.server.options import Cors
 
     async with running(api_keys=["secret"], cors=Cors((ORIGIN,))) as app:
         answer = await app.http.options("/v1/completions", headers=PREFLIGHT)

@@ -87,21 +87,21 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
     from quire.frontend.async_llm import AsyncLLM
     from quire.server.app import create_app
     from quire.server.batch import Batch, read_lines
+    from quire.server.options import AppOptions
 
-    if args.max_itl_stretch is None:  # no one watches the tokens, so long steps are best
+    if args.max_itl_stretch is None:  # no stream waits for tokens: long steps are best
         args = replace(args, max_itl_stretch=math.inf)
     total = sum(1 for _ in read_lines(namespace.input_file)) - len(done)
     engine = await AsyncLLM.start(args)
     try:
-        app = create_app(
-            engine,
-            tuple(namespace.served_model_name or (args.model,)),
+        options = AppOptions(
             max_body_bytes=sys.maxsize,
             max_queued_requests=sys.maxsize,
             chat_template=chat_template(namespace),
             tool_call_parser=namespace.tool_call_parser,
             reasoning_parser=namespace.reasoning_parser,
         )
+        app = create_app(engine, tuple(namespace.served_model_name or (args.model,)), options)
         began = time.monotonic()
         with (
             namespace.output_file.open("ab") as out,

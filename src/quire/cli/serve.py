@@ -23,7 +23,7 @@ from quire.system import env
 
 if TYPE_CHECKING:
     from quire.frontend.client.core_client import ProcessClient
-    from quire.server.app import Cors
+    from quire.server.options import Cors
     from quire.server.serve import Tls
 
 
@@ -299,7 +299,7 @@ def _tls(namespace: argparse.Namespace) -> Tls | None:
 def _cors(namespace: argparse.Namespace) -> Cors | None:
     """Return the CORS settings; raises `ConfigError` if every page could use a browser's
     credentials."""
-    from quire.server.app import Cors
+    from quire.server.options import Cors
 
     origins = tuple(namespace.allowed_origins)
     if not origins:

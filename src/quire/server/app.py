@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,6 +48,7 @@ from quire.server.openai.pooling import (
 )
 from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
+from quire.server.options import AppOptions
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
@@ -63,77 +63,68 @@ from quire.server.responses.endpoints import (
 from quire.server.responses.store import ResponseStore
 from quire.server.sleep import is_sleeping, sleep, wake_up
 from quire.server.snapshot import Camera
-from quire.server.state import (
-    DEFAULT_MAX_BODY_BYTES,
-    DEFAULT_MAX_QUEUED_REQUESTS,
-    DEFAULT_MAX_STORED_RESPONSES,
-    ServerState,
-    server_state,
-)
+from quire.server.state import ServerState, server_state
 from quire.server.tools.table import choose_parsers
 
 if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True, slots=True)
-class Cors:
-    """What pages of other origins may do in browsers."""
-
-    origins: tuple[str, ...]
-    """`*` is any."""
-    methods: tuple[str, ...] = ("*",)
-    headers: tuple[str, ...] = ("*",)
-    credentials: bool = False
+DEFAULT_OPTIONS = AppOptions()
 
 
 def create_app(
     engine: Engine,
     model_names: Sequence[str],
+    options: AppOptions = DEFAULT_OPTIONS,
     *,
-    api_keys: Sequence[str] = (),
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
-    max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES,
-    chat_template: str | None = None,
-    strict_fields: bool = False,
-    cors: Cors | None = None,
     devices: Sequence[Device] = (),
-    tool_call_parser: str | None = None,
-    reasoning_parser: str | None = None,
     adapters: ServedAdapters | None = None,
-    root_path: str = "",
-    force_include_usage: bool = False,
-    trust_request_chat_template: bool = False,
 ) -> Starlette:
     """Return the ASGI application that serves `engine`.
 
     Args:
-        model_names: the names clients may use, at least one; the first goes into responses.
-        api_keys: any of them admits a request; none admits every request.
-        max_body_bytes: the largest request body; more is 413.
-        max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
-        max_stored_responses: the latest that are kept for `previous_response_id`.
-        chat_template: its Jinja source, in place of the model's own.
-        strict_fields: refuse fields without effect, where they would be ignored and reported.
-        cors: other origins whose pages may use it; none, if None.
-        devices: whose power, heat and load go into the metrics.
-        tool_call_parser, reasoning_parser: names in `tools.table`; by default the chat template
-            tells.
-        adapters: those served beside the model, and where clients may load more from.
-        root_path: the prefix under which a proxy serves it, such as `/llm`.
-        force_include_usage: every stream tells its usage, asked or not.
-        trust_request_chat_template: requests may bring a chat template of their own.
+        model_names: names for clients, at least one; responses have the first one.
+        devices: hardware whose power, heat and load are in the metrics.
+        adapters: served adapters, and the folder from which clients may load others.
 
     Raises:
         ConfigError: there is no parser of that name.
     """
-    template = chat_template or _template(engine.tokenizer)
-    parsers = choose_parsers(template, tool_call_parser, reasoning_parser)
-    middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
-    if cors is not None:  # before the key is asked for: a browser's preflight has none
-        middleware.insert(
-            0,
+    template = options.chat_template or _template(engine.tokenizer)
+    parsers = choose_parsers(template, options.tool_call_parser, options.reasoning_parser)
+    routes = _routes()
+    app = Starlette(
+        routes=routes, middleware=_middleware(options, routes), exception_handlers=HANDLERS
+    )
+    app.router.redirect_slashes = False  # `PathMiddleware` normalizes the path
+    app.state.server = server = ServerState(
+        engine,
+        tuple(model_names),
+        int(time.time()),
+        options,
+        parsers,
+        adapters or ServedAdapters(),
+        fingerprint(engine.resolved, engine.facts, engine.default_sampling_params, template),
+    )
+    app.state.responses = ResponseStore(options.max_stored_responses)
+    app.state.explaining = asyncio.Lock()
+    app.state.metrics = Metrics(engine.stats, model_names[0], devices)
+
+    camera = Camera(server)
+
+    async def make_snapshot() -> bytes:
+        return msgspec.json.encode(await camera.take())
+
+    app.state.feed = Feed(make_snapshot)
+    return app
+
+
+def _middleware(options: AppOptions, routes: Sequence[Route]) -> list[Middleware]:
+    """Return the middleware, the outermost first."""
+    paths = [route.path for route in routes]
+    found = [Middleware(PathMiddleware, prefix=options.root_path, paths=paths)]
+    if (cors := options.cors) is not None:  # before the key's check: a preflight has no key
+        found.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=cors.origins,
@@ -141,11 +132,16 @@ def create_app(
                 allow_headers=cors.headers,
                 allow_credentials=cors.credentials,
                 expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
-            ),
+            )
         )
-    if api_keys:
-        middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
-    routes = [
+    found += [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
+    if options.api_keys:
+        found.append(Middleware(ApiKeyMiddleware, keys=tuple(options.api_keys)))
+    return found
+
+
+def _routes() -> list[Route]:
+    return [
         *page_routes(),
         Route(OPEN_PATH, health),
         Route("/ready", ready),
@@ -189,42 +185,10 @@ def create_app(
         Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", list_input_items),
     ]
-    spellings = Middleware(PathMiddleware, prefix=root_path, paths=[route.path for route in routes])
-    app = Starlette(
-        routes=routes,
-        middleware=[spellings, *middleware],
-        exception_handlers=HANDLERS,
-    )
-    app.router.redirect_slashes = False  # `PathMiddleware` has found the path
-    app.state.server = server = ServerState(
-        engine,
-        tuple(model_names),
-        int(time.time()),
-        max_body_bytes,
-        max_queued_requests,
-        chat_template,
-        strict_fields,
-        parsers,
-        adapters or ServedAdapters(),
-        fingerprint(engine.resolved, engine.facts, engine.default_sampling_params, template),
-        force_include_usage,
-        trust_request_chat_template,
-    )
-    app.state.responses = ResponseStore(max_stored_responses)
-    app.state.explaining = asyncio.Lock()
-    app.state.metrics = Metrics(engine.stats, model_names[0], devices)
-
-    camera = Camera(server)
-
-    async def make_snapshot() -> bytes:
-        return msgspec.json.encode(await camera.take())
-
-    app.state.feed = Feed(make_snapshot)
-    return app
 
 
 def _template(tokenizer: Tokenizer) -> str:
-    """Return all of the model's templates, to detect tools and reasoning."""
+    """Return all of the model's templates, to detect formats of tools and reasoning."""
     return "\n".join(tokenizer.chat_templates.values())
 
 

@@ -103,7 +103,7 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
         ClientDisconnect: the client went away while sending.
     """
     server = server_state(request)
-    body = await read_body(request, server.max_body_bytes)
+    body = await read_body(request, server.options.max_body_bytes)
     try:
         return cast(T, _decoded(body, kind))
     except msgspec.ValidationError as error:
@@ -116,7 +116,7 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
     await asyncio.sleep(0)
     if mend is not None:
         mend(request, value)
-    relaxed = Relaxed(value, kind, strict=server.strict_fields)
+    relaxed = Relaxed(value, kind, strict=server.options.strict_fields)
     for _ in relaxed.steps():
         await asyncio.sleep(0)
     for notice in relaxed.notices:
@@ -133,7 +133,7 @@ def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
     try:
         return convert(value, kind, where)
     except ApiError:
-        strict = server_state(request).strict_fields
+        strict = server_state(request).options.strict_fields
         for notice in relax(value, kind, where, strict=strict):
             report(request, notice)
         return convert(value, kind, where)

@@ -68,7 +68,7 @@ def ignore(request: Request, param: str, message: str) -> None:
     Raises:
         ApiError: 400, with `--strict-fields`.
     """
-    if server_state(request).strict_fields:
+    if server_state(request).options.strict_fields:
         raise not_supported(param, message)
     report(request, Notice(param, message))
 

@@ -1,9 +1,9 @@
-"""`quire serve`: bind, load, listen, and leave cleanly.
+"""`quire serve`: bind, load, listen, and stop cleanly.
 
-The port is bound first, so that a port in use costs no model load; it listens once the model can
-answer, so that `/health` never says yes too early. After SIGTERM or SIGINT `/ready` says 503 and no
-request is taken any more; those under way may end until --shutdown-timeout, whoever remains then
-gets an error event, and the program exits with 0. A second signal does not wait.
+The port is bound first, so that a port in use is an error before the model is loaded. It listens
+once the model can answer, so that `/health` is never too early. After SIGTERM or SIGINT, `/ready`
+returns 503 and new requests are refused. Requests in progress may finish within --shutdown-timeout;
+then they get an error event, and the program exits with 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,9 @@ from quire.frontend.client.core_client import ProcessClient
 from quire.profile.devices import devices
 from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
-from quire.server.app import Cors, create_app
+from quire.server.app import create_app
+from quire.server.options import AppOptions
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
-from quire.server.state import (
-    DEFAULT_MAX_BODY_BYTES,
-    DEFAULT_MAX_QUEUED_REQUESTS,
-    DEFAULT_MAX_STORED_RESPONSES,
-)
 from quire.server.tools.table import choose_parsers
 from quire.system.heap import share_one_heap
 
@@ -48,13 +44,13 @@ MAX_CONNECTIONS = 16_384
 """Connections at once; fewer if the system limits open files."""
 RESERVED_FILES = 128
 LAST_WRITES_SECONDS = 5
-"""How long connections may take to write what there is, once all requests have ended. Less where
-the shutdown's timeout ends before, but a second in any case."""
+"""How long connections may write their last data after all requests have ended. Less if the
+shutdown's timeout ends before, but at least a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM; `cert_reqs` as in `ssl`: with 2 clients need a certificate of `ca_certs`."""
+    """PEM files; `cert_reqs` as in `ssl`: with 2, clients need a certificate from `ca_certs`."""
 
     certfile: str
     keyfile: str | None = None
@@ -62,40 +58,22 @@ class Tls:
     cert_reqs: int = ssl.CERT_NONE
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(AppOptions):
     """Settings of the server; see `cli.serve` for the flags."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str, ...] = ()
     allow_no_key: bool = False
     model_names: tuple[str, ...] = ()
-    """Names for clients; the model as the user wrote it, if empty."""
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
-    max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES
-    chat_template: str | None = None
-    """Jinja source in place of the model's own."""
-    strict_fields: bool = False
-    """Refuse fields without effect, where they would be ignored and reported."""
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    """Names in `tools.table`; unset, the chat template tells."""
+    """Names for clients; if empty, the model as the user wrote it."""
     shutdown_timeout: float = 25.0
     """Seconds for requests in progress after a signal."""
     tls: Tls | None = None
-    cors: Cors | None = None
-    """Other origins whose pages may use the server; None: no browser lets any."""
-    root_path: str = ""
-    """The prefix under which a proxy serves it, such as `/llm`."""
-    force_include_usage: bool = False
-    trust_request_chat_template: bool = False
-    """Every stream tells its usage, asked or not."""
     lora_modules: tuple[tuple[str, str], ...] = ()
     """Names and folders of adapters to serve."""
     lora_dir: Path | None = None
-    """Where adapters lie that clients may load; None: they may load none."""
+    """Folder from which clients may load adapters; None means they may not."""
 
 
 def serve(
@@ -108,7 +86,7 @@ def serve(
         core: see `AsyncLLM.start`.
 
     Raises:
-        QuireError: what keeps the server from starting.
+        QuireError: the server cannot start.
     """
     _check_exposure(options)
     choose_parsers(None, options.tool_call_parser, options.reasoning_parser)
@@ -124,15 +102,17 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a TCP socket bound to `host` and `port` (0: any free port), not listening yet.
 
     Raises:
-        ConfigError: the address is not this machine's, or the port is taken.
+        ConfigError: the address is not this machine's, or the port is in use.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(f"--host {host} is no address: {error.strerror}.", param="host") from None
+        raise ConfigError(
+            f"--host {host} is not an address: {error.strerror}.", param="host"
+        ) from None
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
-    # Lets a restart take over a port whose old connections are still winding down.
+    # A restart can then use the port while old connections are still closing.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
@@ -143,8 +123,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but it sleeps while nobody asks, where uvicorn looks ten times a second whether to
-    stop; and signals end the program with status 0 instead of being raised again."""
+    """uvicorn's server without its polling, which wakes up ten times per second.
+
+    Also, signals end the program with status 0 instead of being raised again.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -158,7 +140,7 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self, *, force: bool = False) -> None:
-        """Let open connections write their data; with `force`, not even that."""
+        """Stop after open connections have written their data; with `force`, at once."""
         self.should_exit, self.force_exit = True, force
         self._stopped.set()
 
@@ -180,27 +162,10 @@ async def _serve(
         adapters = ServedAdapters(options.lora_dir)
         for name, path in options.lora_modules:
             await adapters.load(engine, name, path)
-        app = create_app(
-            engine,
-            names,
-            api_keys=options.api_keys,
-            max_body_bytes=options.max_body_bytes,
-            max_queued_requests=options.max_queued_requests,
-            max_stored_responses=options.max_stored_responses,
-            chat_template=options.chat_template,
-            strict_fields=options.strict_fields,
-            cors=options.cors,
-            devices=devices(),
-            tool_call_parser=options.tool_call_parser,
-            reasoning_parser=options.reasoning_parser,
-            adapters=adapters,
-            root_path=options.root_path,
-            force_include_usage=options.force_include_usage,
-            trust_request_chat_template=options.trust_request_chat_template,
-        )
+        app = create_app(engine, names, options, devices=devices(), adapters=adapters)
         server = _Server(_uvicorn_config(app, options.tls))
-        # What is here now stays: without it, a full collection takes microseconds, not 25 ms in
-        # which no stream is served.
+        # Exclude all present objects from collection. A full collection then takes microseconds
+        # instead of 25 ms, in which no stream is served.
         gc.collect()
         gc.freeze()
 
@@ -224,7 +189,7 @@ async def _serve(
         with _on_signals(stop):
             try:
                 listener.listen(BACKLOG)
-            except OSError as error:  # bound by two, but only one can listen
+            except OSError as error:  # two processes can bind the port, only one can listen
                 raise _bind_error(options.host, options.port, error) from None
             now = time.monotonic()
             phases = {"program": start_began - began, **engine.phases, "http": now - started}
@@ -269,7 +234,7 @@ def _announce(
     lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
     lines += [f"  in parallel: {name} {seconds:.2f} s" for name, seconds in engine.beside.items()]
     lines.append(f"Serving {model} (context {engine.max_model_len} tokens) on {url}/v1")
-    with contextlib.suppress(OSError):  # a log that cannot be written is no reason not to serve
+    with contextlib.suppress(OSError):  # serve even if the log cannot be written
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -287,7 +252,7 @@ def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
         loop="asyncio",
         lifespan="off",
         log_config=None,
-        log_level="error",  # what clients get wrong is theirs to know
+        log_level="error",  # clients' errors are not logged
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -312,7 +277,7 @@ def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files, and so connections, as the system permits."""
+    """Raise the limit on open files, and so on connections, to the system's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -332,7 +297,7 @@ def _check_exposure(options: ServeOptions) -> None:
         return
     raise ConfigError(
         f"--host {options.host} is open to the network and no API key is set.",
-        fix="Set --api-key (or QUIRE_API_KEY), or say --allow-no-key.",
+        fix="Set --api-key (or QUIRE_API_KEY), or add --allow-no-key.",
         param="host",
     )
 

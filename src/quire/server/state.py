@@ -1,10 +1,10 @@
-"""Read-only state of all endpoints: the engine, the served names, the limits."""
+"""Read-only state of all endpoints: the engine, the served names, the options."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -17,16 +17,14 @@ from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
 from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
+from quire.server.options import AppOptions
 from quire.server.request_ids import choose_request_id
 from quire.server.tools.table import Parsers
 
-DEFAULT_MAX_BODY_BYTES = 32 * 2**20
-DEFAULT_MAX_QUEUED_REQUESTS = 1024
-DEFAULT_MAX_STORED_RESPONSES = 1024
 MAX_NAME = 200
-"""Characters of a name that an error repeats."""
+"""Most characters of a name in an error."""
 RETRY_SECONDS = (1, 60)
-"""The shortest and the longest that a client is asked to wait."""
+"""Shortest and longest `Retry-After`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +32,20 @@ class ServerState:
     """One served model.
 
     Attributes:
-        model_names: the names clients may use; the first is the one in responses.
-        chat_template: the operator's, in place of the model's own.
-        strict_fields: refuse fields without effect, where they would be ignored and reported.
-        adapters: those that are served as models of their own.
-        parsers: what reads reasoning and tool calls in the model's answers.
-        created: when it began to be served, in seconds since the epoch.
+        model_names: names for clients; responses have the first one.
+        created: when the server started, in seconds since the epoch.
+        parsers: read reasoning and tool calls in the model's answers.
+        adapters: served as models of their own.
         system_fingerprint: the model's; see `frontend.fingerprint`.
-        force_include_usage: every stream tells its usage, asked or not.
-        trust_request_chat_template: requests may bring a template of their own.
     """
 
     engine: Engine
     model_names: tuple[str, ...]
     created: int
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
-    chat_template: str | None = None
-    strict_fields: bool = False
-    parsers: Parsers = field(default_factory=Parsers)
-    adapters: ServedAdapters = field(default_factory=ServedAdapters)
-    system_fingerprint: str = ""
-    force_include_usage: bool = False
-    trust_request_chat_template: bool = False
+    options: AppOptions
+    parsers: Parsers
+    adapters: ServedAdapters
+    system_fingerprint: str
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,7 +103,7 @@ class ServerState:
         rate of the latest requests.
         """
         queued = self.engine.num_queued
-        if queued < self.max_queued_requests:
+        if queued < (most := self.options.max_queued_requests):
             return
         stats = self.engine.stats
         stats.rejected += 1
@@ -123,8 +112,7 @@ class ServerState:
         wait = longest if seconds is None else min(max(math.ceil(seconds), shortest), longest)
         raise ApiError(
             HTTPStatus.TOO_MANY_REQUESTS,
-            f"{queued} requests wait already, and the queue holds {self.max_queued_requests}; "
-            f"try again in {wait} s.",
+            f"{queued} requests wait already, and the queue holds {most}; try again in {wait} s.",
             code="queue_full",
             headers={"Retry-After": str(wait)},
         )

@@ -27,6 +27,7 @@ from quire.frontend.client.core_client import DeathHandler, MessageHandler
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.server.app import create_app
+from quire.server.options import AppOptions
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
 
@@ -153,12 +154,13 @@ async def running(
     executor: Callable[[], EchoExecutor] = FaultyExecutor,
     **options: Any,
 ) -> AsyncIterator[Running]:
-    """An application over a fresh engine; `options` are `create_app`'s."""
+    """An application over a fresh engine; `options` are those of `AppOptions` and `create_app`."""
     client = LoopClient(seconds, executor)
     resolved = resolved_echo(generation_config)
     engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
-    app = Running(engine, client, create_app(engine, [MODEL], **options))
+    parts = {name: options.pop(name) for name in ("devices", "adapters") if name in options}
+    app = Running(engine, client, create_app(engine, [MODEL], AppOptions(**options), **parts))
     try:
         async with app.http:
             yield app

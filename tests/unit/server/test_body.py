@@ -17,14 +17,14 @@ from quire.server.errors import ApiError
 from quire.server.leniency import MAX_UNKNOWN
 from quire.server.notices import MAX_NOTICES, notices_of
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
+from quire.server.options import AppOptions
 
 
 def decode(body: bytes, kind: type[Any], *, strict: bool = False) -> tuple[Any, dict[str, str]]:
     """What `read_request` makes of a body, and its notices by field."""
     stats = SimpleNamespace(ignored_fields=Counter[str]())
-    server = SimpleNamespace(
-        max_body_bytes=2**20, strict_fields=strict, engine=SimpleNamespace(stats=stats)
-    )
+    options = AppOptions(max_body_bytes=2**20, strict_fields=strict)
+    server = SimpleNamespace(options=options, engine=SimpleNamespace(stats=stats))
     app = SimpleNamespace(state=SimpleNamespace(server=server))
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "path": "/p", "headers": headers, "state": {}, "app": app}

@@ -64,7 +64,7 @@ async def create_chat_completion(request: Request) -> Response:
         call,
         reading,
         search_params(request, body, call.params, server.engine.default_sampling_params),
-        UsageCounter.of_stream(body.stream_options, force=server.force_include_usage),
+        UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
         body=body,
         echoed=echoed(body),
     )

@@ -89,7 +89,7 @@ async def create_completion(request: Request) -> Response:
         call,
         body,
         beams,
-        UsageCounter.of_stream(body.stream_options, force=server.force_include_usage),
+        UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
     )
     return await respond(answer, request, stream=bool(body.stream))
 

@@ -94,8 +94,8 @@ def template_of(body: ChatRequest, server: ServerState) -> str | None:
     Raises:
         ApiError: 400, it brings one that is not trusted, or documents that it does not read.
     """
-    template = body.chat_template or server.chat_template
-    if body.chat_template is not None and not server.trust_request_chat_template:
+    template = body.chat_template or server.options.chat_template
+    if body.chat_template is not None and not server.options.trust_request_chat_template:
         raise invalid(
             "chat_template is not taken from requests; start the server with "
             "--trust-request-chat-template to allow it.",

@@ -174,7 +174,7 @@ class _Call(Generic[B]):
             add_special_tokens=body.add_special_tokens,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        prompt = chat_prompt(plain_form(chat), self.server.chat_template)
+        prompt = chat_prompt(plain_form(chat), self.server.options.chat_template)
         work = self.server.engine.tokenize(prompt, False)
         return [await while_connected(work, self.request.receive)]
 

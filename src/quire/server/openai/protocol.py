@@ -1,8 +1,8 @@
-"""Completions and chat completions as OpenAI's API has them, with vLLM's extra fields.
+"""OpenAI's completions and chat completions, with vLLM's extra fields.
 
-A field that would change the answer is implemented, or refused by name. One that changes nothing is
-ignored and reported: the fields of a type are those that have an effect, and its `rules` are those
-that exist elsewhere (see `server.rules`). What is in neither is unknown, and ignored too.
+A field that would change the answer is implemented or refused by name. A field without effect is
+ignored and reported. A type's fields are those with an effect; its `rules` are fields of other
+servers (see `server.rules`). Fields in neither are unknown, and ignored, too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quire.server.openai import elsewhere
 from quire.server.rules import Rules
 
 MAX_SEQUENCES = 2048
-"""Most completions of one request: its prompts times n."""
+"""Most completions of a request: prompts times n."""
 MAX_MESSAGES = 2048
-"""Of a conversation; also its items, and the parts of one message."""
+"""Most messages or items of a conversation, and most parts of a message."""
 MAX_TOOLS = 1024
-"""Of a request; also the calls of one message."""
+"""Most tools of a request, and most calls of a message."""
 
 T = TypeVar("T")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -30,7 +30,7 @@ Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of everything a client sends."""
+    """Base of all types that a client sends."""
 
     rules: ClassVar[Rules] = {}
     """Fields without effect, in addition to those of the bases."""
@@ -39,13 +39,13 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
 class StreamOptions(Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    """vLLM's: every chunk tells what was used so far, and not the last one alone."""
+    """vLLM's: each chunk reports the usage so far, not only the last chunk."""
 
     rules: ClassVar[Rules] = elsewhere.STREAM_OPTIONS
 
 
 class JsonSchema(Strict):
-    """A schema under its name; it is held to in any case, whether or not it is `strict`."""
+    """A schema with a name; the answer always follows it, `strict` or not."""
 
     name: str
     schema: dict[str, Any] | bool
@@ -75,10 +75,10 @@ class StructuredOutputs(Strict):
 
 
 class CommonRequest(Strict):
-    """What completions and chat completions share."""
+    """Fields of both completions and chat completions."""
 
     model: str | None = None
-    """The served model's name; may be left out, as in vLLM."""
+    """The served model's name; optional, as in vLLM."""
     max_tokens: int | None = None
     n: int | None = None
     temperature: float | None = None
@@ -88,11 +88,11 @@ class CommonRequest(Strict):
     frequency_penalty: float | None = None
     stop: str | list[str] | None = None
     logit_bias: dict[int, float] | None = None
-    """JSON's keys are strings: token ids in decimal."""
+    """Token id in decimal (JSON keys are strings) → bias."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    # vLLM's extra fields, which its clients send through `extra_body`.
+    # vLLM's extra fields, which OpenAI's clients send in `extra_body`.
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -106,7 +106,7 @@ class CommonRequest(Strict):
     spaces_between_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
-    """Report the log-probabilities of these tokens, too."""
+    """Also report the log-probabilities of these tokens."""
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     use_beam_search: bool | None = None
@@ -114,20 +114,20 @@ class CommonRequest(Strict):
     early_stopping: bool | Literal["never"] | None = None
     """Beam search: see `core.beam_search`."""
     thinking_token_budget: int | None = None
-    """Most tokens of reasoning, whose end is then forced."""
+    """Most tokens of reasoning; then its end is forced."""
     priority: int | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
-    """llama.cpp's: false computes the whole prompt, also if a prefix of it is known."""
+    """llama.cpp's: false computes the whole prompt, even if a prefix is cached."""
     return_token_ids: bool | None = None
     """Return the token ids of prompt and answer, in addition to the text."""
     return_tokens_as_token_ids: bool | None = None
-    """In log-probabilities tokens are `token_id:N`, which tells tokens of one text apart."""
+    """Write tokens in log-probabilities as `token_id:N`: two tokens may have the same text."""
     request_id: str | None = None
-    """A name for the answer's id, if no `X-Request-Id` says it: letters, digits, `.`, `_`, `:` and
-    `-`, up to 128."""
+    """Part of the answer's id, if there is no `X-Request-Id`: up to 128 letters, digits, `.`, `_`,
+    `:` and `-`."""
 
-    # What the text has to be: one of these at most.
+    # The text's structure: at most one of these.
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | bool | None = None
@@ -145,14 +145,14 @@ class CompletionRequest(CommonRequest, kw_only=True):
     prompt: str | list[str | int | list[int]] | None = None
     """One text or one list of token ids, or a list of either."""
     prompt_embeds: str | Annotated[list[str], Meta(max_length=MAX_SEQUENCES)] | None = None
-    """vLLM's: embeddings in its place, the file of `torch.save` in base64; float [tokens, hidden].
-    `prompt` may then be empty, as OpenAI's clients want it to be there."""
+    """vLLM's: embeddings instead of `prompt`, float [tokens, hidden]; a file of `torch.save` in
+    base64. `prompt` may be empty then; OpenAI's clients always send it."""
     echo: bool | None = None
     logprobs: int | bool | None = None
     """The most likely tokens to report at each position, in addition to the chosen one. False is
     none, and true one."""
     suffix: str | None = None
-    """What comes behind the completion, for models that were trained to fill in text."""
+    """Text after the completion, for models that were trained to fill in text."""
 
     best_of: int | None = None
     """Completions to compute; the n with the highest cumulative log-probability are returned."""
@@ -171,7 +171,7 @@ class TextPart(Strict, tag_field="type", tag="text"):
 
 
 class RefusalPart(Strict, tag_field="type", tag="refusal"):
-    """What the assistant said in place of an answer."""
+    """The assistant's refusal to answer."""
 
     refusal: str
 
@@ -179,11 +179,11 @@ class RefusalPart(Strict, tag_field="type", tag="refusal"):
 class CalledFunction(Strict):
     name: str
     arguments: str | dict[str, Any] | None = None
-    """The text of a JSON object, or the object; any other text is taken as it is."""
+    """A JSON object or its text; other text is accepted unchanged."""
 
 
 class CalledTool(Strict):
-    """A call in an assistant's message, as a client echoes it."""
+    """A call in an assistant's message, sent back by a client."""
 
     id: str
     function: CalledFunction
@@ -200,13 +200,13 @@ class ChatMessage(Strict):
     tool_calls: Tools[CalledTool] | None = None
     """The assistant's."""
     tool_call_id: str | None = None
-    """Which call a tool's message answers."""
+    """The call that a tool's message answers."""
     reasoning: str | None = None
     reasoning_content: str | None = None
     """The same; templates may show it to the model."""
 
     refusal: str | None = None
-    """The assistant's; it is text as any other."""
+    """The assistant's; treated as text."""
     function_call: CalledFunction | None = None
     """The older form of `tool_calls`."""
 
@@ -217,9 +217,9 @@ class FunctionDefinition(Strict):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """A JSON schema; none is a function without parameters."""
+    """A JSON schema; None means no parameters."""
     strict: bool | None = None
-    """Hold the arguments to the schema; see `server.openai.tools`."""
+    """Arguments must follow the schema; see `server.openai.tools`."""
 
 
 class ToolDefinition(Strict):
@@ -264,21 +264,21 @@ class ChatRequest(CommonRequest, kw_only=True):
     tools: Tools[ToolDefinition] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
-    """Whether an answer may have several calls; all but the first are left out otherwise."""
+    """Whether an answer may have several calls; if false, only the first is returned."""
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
-    """Goes to the chat template, which has to know it."""
+    """Passed to the chat template, which must support it."""
     functions: Tools[FunctionDefinition] | None = None
     function_call: Literal["none", "auto"] | ChosenFunction | None = None
     """The older forms of `tools` and `tool_choice`; see `openai.forms`."""
     documents: Tools[dict[str, Any]] | None = None
-    """For a chat template that reads them."""
+    """For chat templates that use them."""
     add_special_tokens: bool | None = None
-    """Add those that the model wants around a text to what the template writes."""
+    """Add the model's special tokens to those that the template writes."""
     echo: bool | None = None
     """Begin the answer with the last message, if the assistant continues it."""
     chat_template: str | None = None
-    """Jinja source in place of the model's; needs --trust-request-chat-template."""
+    """Jinja source that replaces the model's template; needs --trust-request-chat-template."""
 
     rules: ClassVar[Rules] = elsewhere.CHAT
 
@@ -292,7 +292,7 @@ class CompletionTokensDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Tokens of the whole request; each prompt counts once, however large n is."""
+    """Tokens of the whole request. Each prompt counts once, independent of n."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -312,10 +312,10 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, one entry a token.
+    """Parallel lists with one entry per token.
 
-    `text_offset` adds up the tokens' characters, from the start of the choice's text; it is exact
-    where every token is whole characters of that text.
+    `text_offset` sums the tokens' characters from the start of the choice's text. It is exact if
+    each token consists of whole characters of that text.
     """
 
     tokens: list[str]
@@ -336,7 +336,7 @@ class CompletionChoice(msgspec.Struct):
 
 
 class CompletionResponse(msgspec.Struct):
-    """A whole completion, or (streaming) one piece of it; the field names are the same."""
+    """A whole completion or, in a stream, a part of it, with the same field names."""
 
     id: str
     created: int
@@ -372,7 +372,7 @@ class FunctionCall(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct):
-    """A call, or (streaming) a piece of one: `id` and the name come first, and once."""
+    """A call or, in a stream, a part of it: `id` and name come first, and once."""
 
     index: int | UnsetType
     function: FunctionCall
@@ -386,7 +386,7 @@ class AssistantMessage(msgspec.Struct):
     refusal: None = None
     tool_calls: list[ToolCall] | UnsetType = UNSET
     function_call: FunctionCall | UnsetType = UNSET
-    """Where the request has `functions`."""
+    """Set if the request has `functions`."""
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
 

@@ -70,4 +70,6 @@ def template_kwargs(
 
 def chat_template_of(server: ServerState) -> str:
     """Return the template's source; all of them, where the model has several."""
-    return server.chat_template or "\n".join(server.engine.tokenizer.chat_templates.values())
+    return server.options.chat_template or "\n".join(
+        server.engine.tokenizer.chat_templates.values()
+    )

@@ -131,7 +131,7 @@ async def tokenizer_info(request: Request) -> Response:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         special_tokens=dict(tokenizer.special_tokens),
-        chat_template=server.chat_template or tokenizer.chat_template,
+        chat_template=server.options.chat_template or tokenizer.chat_template,
     )
     return Response(encode(answer), media_type="application/json")
 

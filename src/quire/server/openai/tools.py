@@ -1,10 +1,10 @@
-"""Tools in a chat: what the request asks for, and what is read of the answer."""
+"""Tools in a chat: reads the request's tools, and the calls in the answer."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -40,20 +40,20 @@ ID_LENGTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a request's answers are to be read.
+    """How to read a request's answers.
 
     Attributes:
-        calls: look for tool calls, in the model's own format.
-        required: they are a JSON list, and nothing else.
+        calls: look for tool calls in the model's own format.
+        required: the answer is a JSON list of calls only.
         named: the function whose arguments the answer is.
-        parallel: an answer may have several.
-        reasoning: show it.
-        strict: the arguments of calls are held to their schemas, although they need not come.
-        either: the text is JSON, or calls and nothing else.
-        types: of the functions' parameters.
-        functions: a call is told as a `function_call`, the older form.
-        structured: the text is held to a structure, which begins behind the reasoning.
-        called: calls in the conversation so far.
+        parallel: an answer may have several calls.
+        reasoning: return it.
+        strict: the arguments of optional calls follow their schemas.
+        either: the text is either JSON or only calls.
+        types: types of the functions' parameters.
+        functions: return a call as `function_call`, the older form.
+        structured: the text has a structure, which begins after the reasoning.
+        called: number of calls in the conversation so far.
     """
 
     parsers: Parsers
@@ -71,7 +71,7 @@ class Reading:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to read; else all of the text is the content."""
+        """Return whether the text must be parsed; else all of it is content."""
         if self.required or self.named is not None:
             return True
         if self.structured:
@@ -80,7 +80,7 @@ class Reading:
 
     @property
     def reasoning_marks(self) -> ReasoningMarks | None:
-        """What stands around the reasoning, where that is so simple."""
+        """Return the texts around the reasoning, if the format has such texts."""
         known = self.parsers.reasoning
         if not known or not known.begins:
             return None
@@ -88,7 +88,7 @@ class Reading:
         return ReasoningMarks(known.begins, known.ends, barred=calls)
 
     def new_call_id(self, call: deltas.CallDelta) -> str:
-        """For a call, the model's own, or as the model's template wants it."""
+        """Return a call's id: the model's own, or one in the format of its template."""
         known = self.parsers.tools
         if call.id:
             return call.id
@@ -99,7 +99,7 @@ class Reading:
         return f"call_{secrets.token_hex(ID_LENGTH // 2)}"
 
     def parser(self, tokenizer: Tokenizer, output: RequestOutput) -> OutputParser:
-        """For one choice."""
+        """Return the parser of one choice."""
         inside = False
         if self.parsers.reasoning is not None:
             begins, ends = self.parsers.reasoning.begins, self.parsers.reasoning.ends
@@ -117,70 +117,54 @@ class Reading:
 
 
 def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
-    """What `tools` and `tool_choice` ask for.
+    """Return how to read the answers under `tools` and `tool_choice`.
 
     Raises:
-        ApiError: 400, where they contradict each other, or the model's calls cannot be read.
+        ApiError: 400 if they contradict each other, or Quire cannot read the model's calls.
     """
-    show = body.include_reasoning is not False
     structured = _has_structure(body)
+    reading = Reading(parsers, reasoning=body.include_reasoning is not False, structured=structured)
     if not body.tools:
         if body.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice needs tools.", "tool_choice")
-        return Reading(parsers, reasoning=show, structured=structured)
+        return reading
     names = [tool.function.name for tool in body.tools]
     if len(set(names)) < len(names):
-        raise invalid("tools has two functions of one name.", "tools")
+        raise invalid("tools has two functions with the same name.", "tools")
     choice = body.tool_choice or "auto"
     if choice == "none":
-        return Reading(parsers, reasoning=show, structured=structured)
+        return reading
+    reading = replace(reading, called=_called(body))
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, ChosenTool):
         if choice.function is None:
             raise invalid("tool_choice.function is missing.", "tool_choice.function")
-        if choice.function.name not in names:
-            raise invalid(
-                f"tool_choice names {choice.function.name!r}, which tools do not have.",
-                "tool_choice",
-            )
-        return Reading(
-            parsers,
-            named=choice.function.name,
-            reasoning=show,
-            structured=True,
-            called=_called(body),
-        )
+        if (name := choice.function.name) not in names:
+            raise invalid(f"tool_choice names {name!r}, which is not in tools.", "tool_choice")
+        return replace(reading, named=name, structured=True)
     if choice == "required":
-        return Reading(
-            parsers,
-            required=True,
-            parallel=parallel,
-            reasoning=show,
-            structured=True,
-            called=_called(body),
-        )
+        return replace(reading, required=True, parallel=parallel, structured=True)
     if parsers.tools is None:
         raise invalid(
-            "this model's chat template has no tool calls that Quire knows; set tool_choice to "
+            "this model's chat template has no known format of tool calls; set tool_choice to "
             "required or to a function, or start the server with --tool-call-parser.",
             "tools",
         )
     if structured:
         _check_beside(body, parsers.tools)
-    return Reading(
-        parsers,
+    return replace(
+        reading,
         calls=True,
         parallel=parallel,
-        reasoning=show,
         strict=any(tool.function.strict for tool in body.tools),
+        structured=False,
         either=structured,
         types=_types(body.tools) if parsers.tools.typed else None,
-        called=_called(body),
     )
 
 
 def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
-    """Check that the structure of a text can be told from calls; raises `ApiError`."""
+    """Raise `ApiError` if a structured text could be mistaken for calls."""
     if not _wants_json(body):
         raise invalid(
             "tools do not work with this structure, unless tool_choice is none; they work with "
@@ -189,9 +173,9 @@ def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
         )
     if calls.unmarked and could_be_call(structured_outputs(body)):
         raise invalid(
-            "this model writes calls as JSON objects without marks, from which this "
-            "response_format cannot be told apart; send the schema of an object whose properties "
-            "are not name and parameters, or set tool_choice to none or required.",
+            "this model writes calls as JSON objects without marks, which this response_format "
+            "could be mistaken for; send the schema of an object whose properties are not name "
+            "and parameters, or set tool_choice to none or required.",
             "response_format",
         )
 
@@ -199,10 +183,10 @@ def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
 def with_tools(
     params: SamplingParams, body: ChatRequest, reading: Reading, tokenizer: Tokenizer
 ) -> SamplingParams:
-    """`params`, under which the answer can be read as it is to be.
+    """Return `params` with the structure and the settings that reading the answer needs.
 
     Raises:
-        ApiError: 400 for a function's schema that is none.
+        ApiError: 400 if a function's schema is invalid.
     """
     text = params.structured_outputs
     wanted = structure_of_calls(body.tools or [], reading, text) or text
@@ -217,7 +201,7 @@ def with_tools(
 
 
 def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
-    """For the chat template; none where none is to be called."""
+    """Return the tools for the chat template; None if none may be called."""
     if not body.tools or body.tool_choice == "none":
         return None
     return [
@@ -227,10 +211,10 @@ def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
 
 
 class ChoiceReader:
-    """One choice's text, piece by piece, as content, reasoning and tool calls.
+    """Splits one choice's text into content, reasoning and tool calls, piece by piece.
 
     Attributes:
-        reasoning_tokens: those so far that any of the reasoning's text was made of, shown or not.
+        reasoning_tokens: tokens of the reasoning so far, returned or not.
     """
 
     def __init__(self, reading: Reading, tokenizer: Tokenizer, output: RequestOutput) -> None:
@@ -241,7 +225,7 @@ class ChoiceReader:
         self.reasoning_tokens = 0
 
     def read(self, completion: CompletionOutput) -> deltas.Delta:
-        """What an output, the whole or a DELTA, tells; content with its tokens' logprobs."""
+        """Return the parts of an output, whole or DELTA; content has its tokens' logprobs."""
         if completion.logprobs is not None:
             self._logprobs.add(completion.logprobs, completion.text_ends)
         if self._reading.parsers.reasoning is not None:
@@ -267,13 +251,13 @@ class ChoiceReader:
         return self._reading.reasoning or part.kind == "content"
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """The choice's own; a stop behind a tool call is the call's."""
+        """Return the choice's finish reason: that of a call if there is one."""
         if reason != "stop" or not self._parser.num_calls:
             return reason
         return "function_call" if self._reading.functions else "tool_calls"
 
     def delta(self, found: deltas.Delta) -> Delta:
-        """As an event tells it."""
+        """Return the parts as the delta of an event."""
         delta = Delta()
         if found.content:
             delta.content = found.content
@@ -281,14 +265,14 @@ class ChoiceReader:
             delta.reasoning = delta.reasoning_content = found.reasoning
         if found.calls:
             pieces = [self._piece(call) for call in found.calls]
-            if self._reading.functions:  # one call at most, and so one piece
+            if self._reading.functions:  # at most one call, so one piece
                 delta.function_call = pieces[0].function
             else:
                 delta.tool_calls = pieces
         return delta
 
     def message(self, found: deltas.Delta) -> AssistantMessage:
-        """As a whole answer tells it."""
+        """Return the parts as the message of a whole answer."""
         message = AssistantMessage(found.content)
         if found.reasoning:
             message.reasoning = message.reasoning_content = found.reasoning
@@ -314,7 +298,7 @@ class ChoiceReader:
 
 
 def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
-    """Of the functions' parameters."""
+    """Return the types of the functions' parameters."""
     found: dict[str, dict[str, frozenset[str]]] = {}
     for tool in tools:
         schema = tool.function.parameters or {}
@@ -335,7 +319,7 @@ def _has_structure(body: ChatRequest) -> bool:
 
 
 def _wants_json(body: ChatRequest) -> bool:
-    """Whether the text has to be JSON, in OpenAI's field."""
+    """Return whether OpenAI's field asks for JSON."""
     wanted = body.response_format
     is_json = wanted is not None and wanted.type != "text"
     return is_json and not _has_other_structure(body)

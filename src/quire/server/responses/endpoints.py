@@ -109,7 +109,7 @@ async def count_input_tokens(request: Request) -> Response:
         server.served_name(body.model)
         chat = _with_effort(request, as_chat(body, items, tools))
         read_tools(chat, server.parsers)
-        work = server.live_engine().tokenize(chat_prompt(chat, server.chat_template), True)
+        work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
         tokens = await while_connected(work, request.receive)
     return _json(InputTokens(len(tokens)))
 
@@ -192,7 +192,7 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
     def behind(start: int) -> ChatPrompt:
         kept = [m for m in messages[:start] if m.role in ("system", "developer")]
         chat.messages = [*kept, *messages[start:]]
-        return chat_prompt(chat, server.chat_template)
+        return chat_prompt(chat, server.options.chat_template)
 
     starts = [index for index, message in enumerate(messages) if message.role == "user"]
     first, last = 0, len(starts) - 1

@@ -39,6 +39,7 @@ from quire.server.openai.pooling_protocol import (
     RerankRequest,
     ScoreRequest,
 )
+from quire.server.options import AppOptions
 from quire.text.dummy import DummyTokenizer
 from tests.faults.requests import extremes
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
@@ -104,7 +105,7 @@ async def pooling(
     config: PoolingConfig, chat_template: str | None = None, **shape: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with counting(config, **shape) as engine:
-        app = create_app(engine, ["m"], chat_template=chat_template)
+        app = create_app(engine, ["m"], AppOptions(chat_template=chat_template))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             yield http
