@@ -38,9 +38,9 @@ def test_quantized_weights_and_cache_keep_the_perplexity(
         shared: Path = request.getfixturevalue("shared_dir")
         model = str(shared / "models" / model)
     # The model's own words, so that they are words it knows.
-    params = [SamplingParams(max_tokens=150, seed=seed) for seed in range(12)]
+    params = [SamplingParams(max_tokens=150, seed=seed) for seed in range(6)]
     with LLM(model=model) as llm:
-        stories = llm.generate(["Once upon a time"] * 12, params, use_tqdm=False)
+        stories = llm.generate(["Once upon a time"] * 6, params, use_tqdm=False)
     prompts = [story.prompt_token_ids + story.outputs[0].token_ids for story in stories]
     exact = perplexity(model, prompts)
     for flags, most in FLAGS:

@@ -34,7 +34,7 @@ def answers(model: str, **flags: Any) -> list[list[int]]:
         {"prompt_token_ids": stem[: rng.randint(1, 150)] + [rng.randrange(VOCAB_SIZE)] * (i % 40)}
         for i in range(24)
     ]
-    sampling = SamplingParams(temperature=0.8, seed=1, max_tokens=90, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.8, seed=1, max_tokens=45, ignore_eos=True)
     with LLM(model=model, max_model_len=400, **flags) as llm:
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         # All of 400 tokens would take 25 blocks.

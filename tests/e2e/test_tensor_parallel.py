@@ -58,7 +58,9 @@ def test_adapters(tmp_path: Path) -> None:
     assert len({*map(tuple, one)}) == 4
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("modernbert", 0), ("bert", 1)])
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("modernbert", 0), pytest.param("bert", 1, marks=pytest.mark.slow)]
+)
 def test_texts_are_pooled(kind: str, labels: int, tmp_path: Path) -> None:
     """An encoder's embeddings, and a cross-encoder's scores."""
     make_encoder(tmp_path, kind, labels=labels, hidden_size=64, num_attention_heads=4)

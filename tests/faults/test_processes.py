@@ -155,7 +155,7 @@ def status(server: Server, path: str) -> int | None:
 
 def test_row_43_sigterm_lets_requests_end(model: Path) -> None:
     with serving(model, "--num-gpu-blocks-override", "2048") as server:
-        stream = Stream(server, max_tokens=3000)
+        stream = Stream(server, max_tokens=1500)
         server.process.terminate()
         until(lambda: status(server, "/ready") in (503, None))
         assert status(server, "/health") in (200, None)
