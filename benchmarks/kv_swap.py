@@ -29,7 +29,7 @@ from quire.core.batch import BlockCopies, BlockLoad, BlockStore
 from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
 from quire.models.cost import first_guess
-from quire.ops.interface import Ops
+from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.kv_host import HostKV
 from quire.runner.kv_tensors import allocate_kv_caches
 
@@ -59,7 +59,7 @@ def copies(config: EngineConfig, repetitions: int) -> dict[int, dict[str, float]
     """Seconds of storing and loading sequences of each length, and gigabytes a second."""
     blocks = max(LENGTHS) // BLOCK
     dtype = dtype_of(config.kv_cache_dtype)
-    caches = allocate_kv_caches(Ops(), config.model, blocks, BLOCK, dtype)
+    caches = allocate_kv_caches(TorchOps(), config.model, blocks, BLOCK, dtype)
     for cache in caches:
         cache.k.zero_()
         cache.v.zero_()

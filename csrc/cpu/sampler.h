@@ -1,7 +1,7 @@
 // From logits to tokens: edits, temperature, top_k, min_p, top_p, the draw. Baseline code on the
 // passes of sample.h.
 //
-// The meaning of every parameter is that of the reference (quire.ops.sampling). All arithmetic on
+// The meaning of every parameter is that of the reference (quire.ops.sample_row). All arithmetic on
 // logits is the reference's to the bit; weights are sums in another order, and of another exp, so
 // that a token can differ from the reference's where a sum of weights that decides lies within its
 // rounding error of the number that it is compared with. A row's token depends on that row alone.

@@ -324,7 +324,7 @@ def route(
     renormalize: bool,
     /,
 ) -> None:
-    """experts int64 [rows, top_k] and their weights float32, as `ops.moe.route`."""
+    """experts int64 [rows, top_k] and their weights float32, as `Ops.route`."""
 
 def moe(
     kernels: Kernels,
@@ -337,7 +337,7 @@ def moe(
     weights: Matrix,
     /,
 ) -> None:
-    """As `ops.moe.moe`; experts int64 [rows, top_k]."""
+    """As `Ops.moe`; experts int64 [rows, top_k]."""
 
 def activation(kernels: Kernels, pool: Pool, epilogue: int, y: Matrix, x: Matrix, /) -> None:
     """y = f(x), one of EPILOGUES; of a gated one x is gate and up, side by side."""
@@ -439,7 +439,7 @@ def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:
 
 @final
 class SampleRow:
-    """What one row of logits is sampled with; `ops.sampling.SampleRow` tells what each means.
+    """What one row of logits is sampled with; `ops.sample_row.SampleRow` tells what each means.
 
     Token ids are int64 [size], floats float32 [size], by address: the row's edits read them when
     it is sampled. Raises IndexError for a token outside [0, vocab).

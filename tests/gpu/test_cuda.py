@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.ops.cuda import CudaDevice
-from quire.ops.weight_stream import WeightStream
+from quire.ops.torch_ops.cuda import CudaDevice
+from quire.ops.torch_ops.weight_stream import WeightStream
 from tests.e2e.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")

@@ -17,7 +17,7 @@ from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
 from quire.ops.native_attention import attention_misfit, paged_attention
-from quire.ops.reference import quantize_heads, to_float8
+from quire.ops.torch_ops.reference import quantize_heads, to_float8
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 NAN = float("nan")

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops import native_attention, paged_attention
+from quire.ops import native_attention
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
+from quire.ops.torch_ops import paged_attention
 
 LENGTHS = (1, 5, 16, 70, 129, 300, 1100)
 HEADS, KV_HEADS, BLOCK = 4, 2, 16

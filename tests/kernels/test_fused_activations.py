@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from quire.core.config import Activation
-from quire.ops import reference
 from quire.ops.native_fused import FusedKernels
+from quire.ops.torch_ops import reference
 from tests.kernels.fused_common import (
     COLS,
     U,

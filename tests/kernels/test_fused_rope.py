@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops import reference
 from quire.ops.metadata import KVCache
 from quire.ops.native_fused import FusedKernels
+from quire.ops.torch_ops import reference
 from tests.kernels.fused_common import (
     U,
     assert_close,

@@ -13,7 +13,7 @@ from quire.ops.native_float8 import is_float8, pack_float8
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.reference import Epilogue
+from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_codes import GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool
-from quire.ops.reference import Epilogue
+from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops import lora
 from quire.ops.lora import LoraTable
 from quire.ops.native import NativeKernels
 from quire.ops.native_lora import lora_add
+from quire.ops.torch_ops import lora
 from tests.kernels.fused_common import (
     U,
     assert_close,

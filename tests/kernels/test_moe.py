@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops import moe as plain
-from quire.ops import reference
 from quire.ops.interface import Ops
-from quire.ops.moe import Scores
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.native_moe import moe
 from quire.ops.plan import record
 from quire.ops.providers import load_ops
+from quire.ops.torch_ops import moe as plain
+from quire.ops.torch_ops import reference
+from quire.ops.weights import Scores
 from tests.kernels.fused_common import (
     U,
     assert_close,

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from quire import _native
 from quire.core.sampling_params import SamplingParams
-from quire.ops import filters, sampling
+from quire.ops import filters
 from quire.ops.filters import FloatRow
 from quire.ops.native import NativeKernels, available_isas
 from quire.ops.native_sampling import SamplingKernels
-from quire.ops.sampling import LogitEdits, SampleRow
+from quire.ops.sample_row import LogitEdits, SampleRow
+from quire.ops.torch_ops import sampling
 from tests.kernels.fused_common import SEED, each_isa
 
 VOCAB = 151_936

@@ -62,12 +62,11 @@ class Attention:
             qkv, tokens.positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
-        given = q, cache, meta, self.scale, self.window
-        if not self.causal:
-            return ops.paged_attention(*given, self.softcap, causal=False).flatten(1)
-        if self.softcap is None:
-            return ops.paged_attention(*given).flatten(1)
-        return ops.paged_attention(*given, self.softcap).flatten(1)
+        mixed = ops.paged_attention(
+            q, cache, meta, self.scale, self.window, self.softcap, self.causal
+        )
+        flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
+        return flat
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, heads · D] → [T, hidden]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.reference import LinearWeight
+from quire.ops.weights import LinearWeight
 
 
 class Embedding:

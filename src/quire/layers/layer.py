@@ -19,7 +19,7 @@ class Tokens:
     Attributes:
         positions: int64 [T].
         meta: where their keys and values are and go.
-        adapter: see `ops.lora.lora_add`.
+        adapter: see `Ops.lora_add`.
     """
 
     positions: Array

@@ -6,7 +6,7 @@ from quire.core.dtypes import FLOAT32
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.reference import LinearWeight
+from quire.ops.weights import LinearWeight
 
 
 class Linear:
@@ -36,7 +36,7 @@ class Linear:
         self.run = run
 
     def forward(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, in] → [T, out]; `adapter` as in `ops.lora.lora_add`."""
+        """[T, in] → [T, out]; `adapter` as in `Ops.lora_add`."""
         y = ops.linear(x, self.weight, *((FLOAT32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)

@@ -22,7 +22,7 @@ from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.reference import LinearWeight
+from quire.ops.weights import LinearWeight
 
 if TYPE_CHECKING:
     from quire.ops.packed_file import StoredLinear
@@ -115,7 +115,9 @@ class Builder:
     def embedding(self, head: Linear | None) -> Embedding:
         """The embedding; its weight is the head's if they are tied."""
         config, tied = self._config, self._config.tie_word_embeddings
-        weight: Array = head.weight if head is not None and tied else self._array("embed.weight")
+        weight: Array | LinearWeight = (
+            head.weight if head is not None and tied else self._array("embed.weight")
+        )
         self.modules[id(weight)] = "embed"
         positions = self._positions(config)
         if positions is not None:

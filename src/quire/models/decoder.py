@@ -89,7 +89,7 @@ class Decoder:
 
         Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
-        `row_adapter` (see `ops.lora.lora_add`) are the tokens' and those of `rows`. With `embeds`,
+        `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
         [T, hidden], these stand for the embeddings of `input_ids`. With token types, position p of
         the second text of a pair is given as max_position_embeddings + p.
         """

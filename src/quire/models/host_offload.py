@@ -7,8 +7,8 @@ import logging
 from quire.core.config import EngineConfig
 from quire.models.offload import HOST_ALIGNMENT, LAYERS_AHEAD, OffloadPlan, layer_of
 from quire.ops.device import Accelerator
-from quire.ops.reference import LinearWeight
-from quire.ops.weight_stream import Slab, StreamingOps
+from quire.ops.torch_ops.weight_stream import Slab, StreamingOps
+from quire.ops.weights import LinearWeight
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 class HostOffload(OffloadPlan):
     """The last layers' linear weights in one slab of host memory, no larger than was asked for.
 
-    Two layers' worth of them are on the device at a time (`ops.weight_stream`).
+    Two layers' worth of them are on the device at a time (`ops.torch_ops.weight_stream`).
     """
 
     def __init__(self, config: EngineConfig, device: Accelerator) -> None:

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
 
-Array: TypeAlias = Any
-"""An array on the provider's device, with `shape`, `dtype` and `nbytes`; views of its rows are
-`array[first:last]`. Only its provider computes with it: `Ops.array` makes one from a numpy array,
-`Ops.numpy` reads one."""
+
+class Array(Protocol):
+    """An array on the provider's device. Only its provider computes with it.
+
+    `Ops.array` makes one from a numpy array, and `Ops.numpy` reads one. Other rooms may take rows,
+    `x[first:last]` or `x[rows]`, and view contiguous results in another shape.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any:
+        """The provider's dtype."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Self: ...
+
+    def __iter__(self) -> Iterator[Self]: ...
+
+    def reshape(self, *shape: int) -> Any: ...

@@ -16,9 +16,8 @@ from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS
-from quire.ops import moe as plain_moe
-from quire.ops import native_attention, native_lora, native_moe, paged_attention, reference
-from quire.ops.interface import OP_NAMES, Ops
+from quire.ops import native_attention, native_lora, native_moe
+from quire.ops.interface import OP_NAMES
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
@@ -30,10 +29,14 @@ from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.rank_group import RankGroup
-from quire.ops.reference import DenseWeight, Epilogue, LinearWeight
-from quire.ops.sampling import SampleRow
+from quire.ops.sample_row import SampleRow
 from quire.ops.torch_arrays import tensor, torch_dtype
+from quire.ops.torch_ops import moe as plain_moe
+from quire.ops.torch_ops import paged_attention, reference
+from quire.ops.torch_ops.provider import TorchOps
+from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.tuning import load_tuning
+from quire.ops.weights import Epilogue, LinearWeight
 
 _KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
@@ -42,7 +45,7 @@ _KINDS: dict[torch.dtype, WeightKind] = {
 }
 
 
-class CpuOps(FusedKernels, Ops):
+class CpuOps(FusedKernels, TorchOps):
     """Operations on the kernels of `isa`, the most capable if None.
 
     Args:
@@ -65,7 +68,7 @@ class CpuOps(FusedKernels, Ops):
     ) -> None:
         kernels, pool = NativeKernels(isa), Pool(num_threads)
         FusedKernels.__init__(self, kernels, pool)
-        Ops.__init__(self)
+        TorchOps.__init__(self)
         self._table, self._threads, self._group = kernels, pool, group
         self._tuning = load_tuning(kernels.isa, num_threads)
         self._attention_tuning = cache(self._tuning.of_attention)
@@ -87,11 +90,11 @@ class CpuOps(FusedKernels, Ops):
     def pack_linear(
         self,
         weight: Weights | StoredLinear,
-        bias: HostArray | Tensor | None = None,
+        bias: HostArray | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
-        dtype: DType | torch.dtype = FLOAT32,
+        dtype: DType = FLOAT32,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
             packed: LinearWeight = PackedLinear.from_stored(

@@ -2,39 +2,155 @@
 
 from __future__ import annotations
 
+import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, DType, HostArray
-from quire.core.quantized import QuantizedWeight as HostWeight
-from quire.ops import reference
+from quire.core.messages import TokenLogprobs
+from quire.core.quantized import Weights
 from quire.ops.array import Array
-from quire.ops.device import CPU, Device
-from quire.ops.lora import LoraTable, lora_add
-from quire.ops.memory import empty
-from quire.ops.moe import moe, route
-from quire.ops.paged_attention import paged_attention
-from quire.ops.quantized import QuantizedWeight, Weights, parts_of
-from quire.ops.reference import Epilogue, LinearWeight
-from quire.ops.sampling import argmax, logprobs, sample
-from quire.ops.torch_arrays import array, tensor, torch_dtype
+from quire.ops.filters import FloatRow
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.sample_row import SampleRow, TokenIds
+from quire.ops.weights import Epilogue, LinearWeight, Scores
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from quire import _native
+    from quire.ops.device import Device
+    from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
 
+    A = TypeVar("A", default=Array)
+else:
+    A = typing.TypeVar("A")
 
-class Ops:
-    """All operations in plain torch, on any device; a provider overrides what it computes itself.
 
-    An op's signature is that of its torch function: mypy holds model code and overrides to it.
-    Each is documented there (`ops.reference`, `ops.moe`, `ops.sampling` …).
+class StepOps(ABC, Generic[A]):
+    """The ops of a step. `torch_ops` defines what each computes, and documents it in full."""
+
+    @abstractmethod
+    def embedding(self, ids: A, table: A | LinearWeight) -> A:
+        """Return rows `ids` of a table, which `pack_linear` may have made."""
+
+    @abstractmethod
+    def add(self, x: A, y: A) -> A: ...
+
+    @abstractmethod
+    def linear(self, x: A, packed: LinearWeight, dtype: DType | None = None) -> A:
+        """Return epilogue(x @ weight.T + bias), of `dtype` or x's."""
+
+    @abstractmethod
+    def logits(self, x: A, packed: LinearWeight) -> A:
+        """Return the product as float32."""
+
+    @abstractmethod
+    def all_reduce(self, x: A, dtype: Any) -> A:
+        """Return the sum over all ranks, rounded to `dtype`, the provider's."""
+
+    @abstractmethod
+    def all_gather(self, x: A, first: int, width: int) -> A:
+        """Return the ranks' columns side by side; this rank's begin at `first`."""
+
+    @abstractmethod
+    def vocab_embedding(self, ids: A, table: A | LinearWeight, first: int, vocab: int) -> A:
+        """Return rows of a table that is split among ranks; this rank's begin at `first`."""
+
+    @abstractmethod
+    def rms_norm(self, x: A, weight: A, eps: float) -> A: ...
+
+    @abstractmethod
+    def add_rms_norm(self, x: A, residual: A, weight: A, eps: float) -> tuple[A, A]: ...
+
+    @abstractmethod
+    def layer_norm(self, x: A, weight: A, bias: A, eps: float) -> A: ...
+
+    @abstractmethod
+    def add_layer_norm(self, x: A, residual: A, weight: A, bias: A, eps: float) -> tuple[A, A]: ...
+
+    @abstractmethod
+    def rope_kv_write(
+        self,
+        qkv: A,
+        positions: A,
+        cos_sin: A | None,
+        q_norm: A | None,
+        k_norm: A | None,
+        eps: float,
+        cache: KVCache,
+        slot_mapping: A,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> A:
+        """Split qkv, normalize and rotate q and k, store k and v; return q."""
+
+    @abstractmethod
+    def paged_attention(
+        self,
+        q: A,
+        cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        causal: bool = True,
+    ) -> A:
+        """Return the attention of each new token over its sequence's cached tokens."""
+
+    @abstractmethod
+    def activation(self, x: A, kind: Activation) -> A: ...
+
+    @abstractmethod
+    def scale(self, x: A, factor: float) -> A: ...
+
+    @abstractmethod
+    def softcap(self, x: A, cap: float) -> A: ...
+
+    @abstractmethod
+    def lora_add(self, adapter: A, y: A, x: A, table: LoraTable) -> A:
+        """Add each row's adapter to y, in place."""
+
+    @abstractmethod
+    def route(
+        self, logits: A, top_k: int, scores: Scores = "softmax", renormalize: bool = True
+    ) -> tuple[A, A]:
+        """Return the experts of each row and their weights."""
+
+    @abstractmethod
+    def moe(
+        self,
+        x: A,
+        experts: A,
+        weights: A,
+        gate_up: Sequence[LinearWeight],
+        down: Sequence[LinearWeight],
+    ) -> A:
+        """Return the weighted sum of each row's experts."""
+
+    @abstractmethod
+    def argmax(self, logits: A) -> tuple[TokenIds, FloatRow]:
+        """Return the first index of each row's largest logit, and that logit, on the host."""
+
+    @abstractmethod
+    def sample(self, logits: A, rows: Sequence[SampleRow]) -> list[int]:
+        """Return a token for each of `rows`; -1 if its largest logit is not finite."""
+
+    @abstractmethod
+    def logprobs(
+        self, logits: A, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """Return the log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens."""
+
+
+class Ops(StepOps[A]):
+    """What a provider of operations has: the ops of a step, and arrays and weights for them.
 
     Attributes:
         provider: "reference" or "cpu".
@@ -44,100 +160,72 @@ class Ops:
         ranks: processes among which layers are split: over which `all_reduce` sums.
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
-        device: where they compute: of all their tensors, unless the op says "on the host".
-        isa: instruction set of the kernels, for reports.
+        device: where they compute: of all their arrays, unless the op says "on the host".
     """
 
-    embedding = staticmethod(reference.embedding)
-    add = staticmethod(reference.add)
-    linear = staticmethod(reference.linear)
-    logits = staticmethod(reference.logits)
-    all_reduce = staticmethod(reference.all_reduce)
-    all_gather = staticmethod(reference.all_gather)
-    vocab_embedding = staticmethod(reference.vocab_embedding)
-    rms_norm = staticmethod(reference.rms_norm)
-    add_rms_norm = staticmethod(reference.add_rms_norm)
-    layer_norm = staticmethod(reference.layer_norm)
-    add_layer_norm = staticmethod(reference.add_layer_norm)
-    rope_kv_write = staticmethod(reference.rope_kv_write)
-    paged_attention = staticmethod(paged_attention)
-    activation = staticmethod(reference.activation)
-    scale = staticmethod(reference.scale)
-    softcap = staticmethod(reference.softcap)
-    lora_add = staticmethod(lora_add)
-    route = staticmethod(route)
-    moe = staticmethod(moe)
-    argmax = staticmethod(argmax)
-    sample = staticmethod(sample)
-    logprobs = staticmethod(logprobs)
-
-    provider = "reference"
+    provider: str
     note = ""
     ranks = 1
     new_plan: Callable[[], _native.Plan] | None = None
 
-    def __init__(self, device: Device = CPU) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.sources = dict.fromkeys(OP_NAMES, "reference")
         self.torch_reasons: dict[str, str] = {}
 
     @property
+    @abstractmethod
     def isa(self) -> str:
-        kind = torch.backends.cpu.get_cpu_capability() if self.device.is_host else "cuda"
-        return f"torch {kind.lower()}"
+        """Instruction set of the kernels, for reports."""
 
+    @abstractmethod
     def pack_linear(
         self,
         weight: Weights | StoredLinear,
-        bias: HostArray | Tensor | None = None,
+        bias: HostArray | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
-        dtype: DType | torch.dtype = FLOAT32,
+        dtype: DType = FLOAT32,
     ) -> LinearWeight:
-        """`reference.pack_linear` on the device, of a weight and a bias on the host.
+        """Return what `linear` and `logits` take for this weight [out, in] and bias [out].
 
-        A provider's `StoredLinear` is what it has packed before.
+        Args:
+            weight: on the host; several are one weight, whose rows follow each other. They are
+                copied and may be freed. A `StoredLinear` is what the provider packed before.
+            head: the weight makes logits; a provider may round it less than others.
+            dtype: the model's. A quantized weight is dequantized to it if no product exists for
+                its form, and rows that are looked up have it.
         """
-        if not isinstance(weight, (Tensor, np.ndarray, QuantizedWeight, HostWeight, Sequence)):
-            raise TypeError("torch takes no stored weight")
-        parts: Any = [part.to(self.device.torch) for part in parts_of(weight)]
-        if bias is not None:
-            bias = tensor(bias).to(self.device.torch)
-        return reference.pack_linear(
-            parts, bias, epilogue=epilogue, head=head, dtype=torch_dtype(dtype)
-        )
 
-    def array(self, values: HostArray) -> Array:
+    @abstractmethod
+    def array(self, values: HostArray) -> A:
         """Return the values on the device; on the host it shares their memory if it can."""
-        return tensor(values).to(self.device.torch)
 
-    def numpy(self, values: Array) -> HostArray:
+    @abstractmethod
+    def numpy(self, values: A) -> HostArray:
         """Return the values on the host: their own memory if they are there, else a copy."""
-        return array(values)
 
-    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> A:
         """Allocate an array on the device; what it holds means nothing.
 
         On the host see `ops.memory`.
         """
-        if self.device.is_host:
-            return empty(shape, torch_dtype(dtype))
-        return torch.empty(shape, dtype=torch_dtype(dtype), device=self.device.torch)
 
-    def inference(self) -> AbstractContextManager[object]:
-        """Return the context in which a step is computed."""
-        return torch.inference_mode()
-
-    def use_threads(self, num_threads: int) -> None:
-        """Let torch compute with so many threads."""
-        torch.set_num_threads(num_threads)
-
+    @abstractmethod
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
     ) -> LoraTable:
         """Return an empty `LoraTable` on the device."""
-        return LoraTable(columns, parts, adapters, torch_dtype(dtype), self.device.torch)
+
+    @abstractmethod
+    def inference(self) -> AbstractContextManager[object]:
+        """Return the context in which a step is computed."""
+
+    @abstractmethod
+    def use_threads(self, num_threads: int) -> None:
+        """Let the provider compute with so many threads."""
 
     def using(self, **ops: Callable[..., Any]) -> Self:
         """Return a copy that calls these in place of its own ops of these names."""
@@ -151,10 +239,10 @@ class Ops:
         return self.using(**{name: wrap(name, getattr(self, name)) for name in OP_NAMES})
 
 
-OP_NAMES = tuple(name for name, op in vars(Ops).items() if isinstance(op, staticmethod))
-"""What a step may call: all but `pack_linear`."""
+OP_NAMES = tuple(name for name in vars(StepOps) if not name.startswith("_"))
+"""The ops that a step may call."""
 SAMPLING_OPS = frozenset({"argmax", "sample", "logprobs"})
-"""Those that take logits and return to Python."""
+"""Ops that take logits and return to Python."""
 
 
 def torch_note(torch_ops: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what they add to a layer, and how; in plain torch, the kernels' oracle."""
+"""The low-rank adapters of a linear layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from quire.core.dtypes import HostArray
 from quire.ops.device import CPU
-from quire.ops.reference import DenseWeight, linear
 from quire.ops.torch_arrays import tensor
 
 MAX_PARTS = 3
@@ -89,29 +88,3 @@ class LoraTable:
         """What `set` was given."""
         held = self._held.get((adapter, part))
         return None if held is None else (*held, float(self.entries["scale"][adapter, part]))
-
-
-def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
-    """y += scale · B[i] @ (A[i] @ x), in place, each row with its own adapter i (Hu et al. 2021).
-
-    Args:
-        adapter: int64 [T], numbers in `table`; -1 leaves its row as it is. Or [0]: all rows are
-            left as they are.
-        y: [T, N], what the layer gives without adapters, in the model's dtype or float32.
-        x: [T, K], what went into the layer.
-
-    Returns:
-        y. Sums are float32, and the result is rounded once.
-    """
-    for index in adapter[adapter >= 0].unique().tolist():
-        rows = (adapter == index).nonzero()[:, 0]
-        for part, end in enumerate(table.ends):
-            held = table.get(index, part)
-            if held is None:
-                continue
-            a, b, scale = held
-            columns = slice(end - table.parts[part], end)
-            low = linear(x[rows].float(), DenseWeight(a.float(), None, "none")) * scale
-            high = linear(low, DenseWeight(b.float().t().contiguous(), None, "none"))
-            y[rows, columns] = (y[rows, columns].float() + high).to(y.dtype)
-    return y

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import Any, NamedTuple
 
 
 class KVCache(NamedTuple):
-    """One layer's paged cache: two tensors [num_blocks, num_kv_heads, block_size, head_dim].
+    """One layer's paged cache: the provider's arrays
+    [num_blocks, num_kv_heads, block_size, head_dim].
 
     ```
     k[block]  head 0  ┌ token 0 ─ head_dim values ┐      The tokens of one head lie together,
@@ -25,15 +24,15 @@ class KVCache(NamedTuple):
     product with `k_unit` or `v_unit`.
     """
 
-    k: Tensor
-    v: Tensor
-    k_scale: Tensor | None = None
-    v_scale: Tensor | None = None
+    k: Any
+    v: Any
+    k_scale: Any | None = None
+    v_scale: Any | None = None
     k_unit: float = 1.0
     v_unit: float = 1.0
 
     @property
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Any]:
         """All that there are."""
         return [t for t in self[:4] if t is not None]
 
@@ -60,10 +59,10 @@ class AttentionMetadata:
         block_size: tokens in a block.
     """
 
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    block_tables: Tensor
-    slot_mapping: Tensor
+    query_start_loc: Any
+    seq_lens: Any
+    block_tables: Any
+    slot_mapping: Any
     num_seqs: int
     block_size: int
 

@@ -56,7 +56,7 @@ def paged_attention(
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
 ) -> Tensor:
-    """What `quire.ops.paged_attention.paged_attention` computes, on all threads of `pool`.
+    """What `torch_ops.paged_attention` computes, on all threads of `pool`.
 
     A token's result is the same to the bit in every batch and chunking and with any number of
     threads; on one instruction set, that is.

@@ -8,7 +8,7 @@ from torch import Tensor
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.reference import Epilogue
+from quire.ops.weights import Epilogue
 
 TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 

@@ -19,7 +19,6 @@ from quire import _native
 from quire.core.config import Activation
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
-from quire.ops.moe import Scores
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import (
     cache_view,
@@ -33,8 +32,8 @@ from quire.ops.native_checks import (
     misfit,
     view,
 )
-from quire.ops.reference import GATED
-from quire.ops.sampling import TokenIds
+from quire.ops.sample_row import TokenIds
+from quire.ops.weights import GATED, Scores
 
 
 class FusedKernels:
@@ -213,7 +212,7 @@ class FusedKernels:
     def route(
         self, logits: Tensor, top_k: int, scores: Scores = "softmax", renormalize: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """`ops.moe.route`. A row's bits do not depend on the others."""
+        """`Ops.route`. A row's bits do not depend on the others."""
         given, rows = matrix("logits", logits), logits.shape[0]
         if not 1 <= top_k <= logits.shape[1]:
             raise ValueError(f"top_k is {top_k}, for {logits.shape[1]} experts")

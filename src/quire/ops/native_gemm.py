@@ -14,8 +14,8 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices, view
 from quire.ops.native_codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.packed_file import StoredLinear
-from quire.ops.reference import GATED, Epilogue
 from quire.ops.tuning import GemmTuning
+from quire.ops.weights import GATED, Epilogue
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4", "u6"]
 """What weights can be rounded to while they are packed."""

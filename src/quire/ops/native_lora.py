@@ -18,7 +18,7 @@ def lora_add(
     x: Tensor,
     table: LoraTable,
 ) -> Tensor:
-    """`ops.lora.lora_add`. A row's bits do not depend on the others, nor on their number.
+    """`Ops.lora_add`. A row's bits do not depend on the others, nor on their number.
 
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an adapter
     that is not there.

@@ -22,7 +22,7 @@ def moe(
     gate_up: Sequence[PackedLinear],
     down: Sequence[PackedLinear],
 ) -> Tensor:
-    """`ops.moe.moe`. A row's bits do not depend on the others, nor on their number.
+    """`Ops.moe`. A row's bits do not depend on the others, nor on their number.
 
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an expert
     that is not there.

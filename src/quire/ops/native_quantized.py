@@ -13,7 +13,7 @@ from quire.ops.native_codes import GroupedCodes, grouped_codes, int8_rows, toget
 from quire.ops.native_float8 import is_float8, pack_float8
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.quantized import QuantizedWeight, can_follow, dense, joined
-from quire.ops.reference import Epilogue
+from quire.ops.weights import Epilogue
 
 _DENSE: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",

@@ -1,4 +1,4 @@
-"""Sampling and log-probabilities on torch tensors, native, as `ops.sampling` defines them.
+"""Sampling and log-probabilities on torch tensors, native, as `torch_ops.sampling` defines them.
 
 A sum of float64 weights that decides which token is kept or drawn is rounded otherwise than in
 numpy, so that a token may differ where `u`, or the mass before a token, lies that close to a
@@ -17,7 +17,7 @@ from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import matrix
-from quire.ops.sampling import LogitEdits, SampleRow, TokenIds
+from quire.ops.sample_row import LogitEdits, SampleRow, TokenIds
 
 
 class SamplingKernels:

@@ -18,7 +18,7 @@ from torch import Tensor
 from quire.core.op_profile import OpTime
 from quire.ops.interface import SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.reference import DenseWeight
+from quire.ops.torch_ops.reference import DenseWeight
 
 NATIVE = "native "
 """What the source of a native op begins with."""

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from quire.core.errors import ConfigError
 from quire.ops.arena import Lifetime, assign_offsets
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
@@ -35,8 +36,8 @@ from quire.ops.plan_meter import PlanMeter
 if TYPE_CHECKING:
     from quire import _native
 
-Inputs = Sequence[Tensor | AttentionMetadata]
-"""What a step brings along."""
+Inputs = Sequence[Any]
+"""What a step brings along: arrays, and `AttentionMetadata`."""
 
 
 @dataclass(slots=True)
@@ -195,7 +196,7 @@ class Plan:
 
 def record(
     ops: Ops,
-    function: Callable[[Ops], Tensor],
+    function: Callable[[Ops], Array],
     inputs: Inputs,
     max_rows: int,
     modules: Mapping[int, str] | None = None,
@@ -234,9 +235,10 @@ class _Recorder:
             _storage(t): _Input(i) for i, t in enumerate(self._input_tensors)
         }
 
-    def record(self, function: Callable[[Ops], Tensor], max_rows: int) -> Plan:
+    def record(self, function: Callable[[Ops], Array], max_rows: int) -> Plan:
         with _OnlyOps(self._known):
             output = function(self._ops.wrapped(self._recorded))
+        assert isinstance(output, Tensor)
         result = self._view(output)
         if not isinstance(result, _View):
             raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
-from quire.ops.cuda import CudaDevice
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
-from quire.ops.reference import LinearWeight
+from quire.ops.torch_ops.cuda import CudaDevice
+from quire.ops.torch_ops.provider import TorchOps
+from quire.ops.weights import LinearWeight
 from quire.system import env
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def load_ops(
     quantization: str | None = None,
     device: Device = CPU,
     group: RankGroup | None = None,
-) -> Ops:
+) -> Ops[Any]:
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
     Args:
@@ -51,7 +52,7 @@ def load_ops(
     Raises:
         ConfigError: the native module or the instruction set was asked for and is not there.
     """
-    plain = Ops(device)
+    plain = TorchOps(device)
     if provider == "reference" or not device.is_host:
         if quantization is not None:
             raise ConfigError("the reference ops have no quantized products.", param="quantization")

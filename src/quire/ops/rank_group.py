@@ -50,7 +50,7 @@ class RankGroup:
     def all_reduce(
         self, kernels: NativeKernels, pool: _native.Pool, x: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """`ops.reference.all_reduce`: summed in the order of the ranks, so that all get the same
+        """`Ops.all_reduce`: summed in the order of the ranks, so that all get the same
         bits. Every rank calls it with the same shape.
 
         Raises:
@@ -70,7 +70,7 @@ class RankGroup:
         first: int,
         vocab: int,
     ) -> Tensor:
-        """`ops.reference.vocab_embedding`: each row from the rank that has it, to the bit. Every
+        """`Ops.vocab_embedding`: each row from the rank that has it, to the bit. Every
         rank calls it with the same ids.
 
         Raises:
@@ -89,7 +89,7 @@ class RankGroup:
         return y
 
     def all_gather(self, pool: _native.Pool, x: Tensor, first: int, width: int) -> Tensor:
-        """`ops.reference.all_gather`; the ranks' columns do not overlap, and are all of `width`.
+        """`Ops.all_gather`; the ranks' columns do not overlap, and are all of `width`.
 
         Raises:
             ValueError: x is not a contiguous float32 matrix, or lies beyond `width`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ class Source:
     def embedding(self) -> Embedding:
         """Return the embedding on the mapped file: only the rows looked up are read."""
         [table] = self._pieces["embed.weight"]
-        positions = None
+        positions: Any = None
         if pieces := self._pieces.get("positions.weight"):
             positions = self.stored(pieces[0].name)[self.config.learned_positions_offset :]
         return Embedding(self.stored(table.name), positions, self.config.embedding_scale)

@@ -22,7 +22,7 @@ from quire.system.native_marks import Mark, make_marks
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-    from quire.ops.sampling import MaskWords
+    from quire.ops.sample_row import MaskWords
     from quire.sampling.state import SamplingState
     from quire.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.ops.sampling import LogitEdits
+from quire.ops.sample_row import LogitEdits
 
 TokenRow = NDArray[np.int32]
 

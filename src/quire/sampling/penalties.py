@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.sampling import LogitEdits
+from quire.ops.sample_row import LogitEdits
 from quire.sampling.masks import TokenRow
 
 

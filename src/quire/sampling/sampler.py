@@ -15,7 +15,7 @@ from quire.core.messages import TokenLogprobs
 from quire.core.refusals import reason_of
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
-from quire.ops.sampling import SampleRow
+from quire.ops.sample_row import SampleRow
 from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
 

@@ -11,7 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import NOT_FOLLOWED
-from quire.ops.sampling import LogitEdits, MaskWords
+from quire.ops.sample_row import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow
 from quire.sampling.penalties import Penalties

@@ -19,6 +19,7 @@ from quire.engine.core import EngineCore
 from quire.executor.base import Executor
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.runner import ModelRunner
 from tests.unit.engine.fakes import engine_config
 from tests.unit.runner.fakes import MODEL
@@ -67,7 +68,7 @@ class RunnerExecutor(Executor):
             num_blocks=NUM_BLOCKS,
             kv_dtype=FLOAT32,
             decoder=Monotone(),  # type: ignore[arg-type]
-            ops=Ops(),
+            ops=TorchOps(),
         )
 
     def start(self) -> None: ...

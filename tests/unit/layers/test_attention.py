@@ -10,9 +10,9 @@ from quire.layers.attention import Attention
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.layers.rotary import rope_table
-from quire.ops import reference
 from quire.ops.metadata import KVCache
 from quire.ops.providers import load_ops
+from quire.ops.torch_ops import reference
 from tests.golden.harness import make_metadata
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TOKENS = 20, 4, 2, 6, 11

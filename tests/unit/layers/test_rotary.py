@@ -13,7 +13,7 @@ from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.layers.rotary import rope_table
 from quire.models.rope import rope
-from quire.ops import reference
+from quire.ops.torch_ops import reference
 
 HEAD_DIM = 64
 MAX_LEN = 300

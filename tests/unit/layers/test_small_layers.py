@@ -11,7 +11,7 @@ from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.norm import LayerNorm, RMSNorm
 from quire.ops.providers import load_ops
-from quire.ops.reference import Epilogue
+from quire.ops.weights import Epilogue
 
 OPS = load_ops("reference")
 

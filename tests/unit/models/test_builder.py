@@ -15,7 +15,7 @@ from quire.core.dtypes import BFLOAT16, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.models.builder import Builder
 from quire.models.layout import Layout, NormSpec, parameters
-from quire.ops.interface import Ops
+from quire.ops.torch_ops.provider import TorchOps
 from tests.arrays import array
 from tests.unit.executor.configs import TINY
 
@@ -49,7 +49,7 @@ def test_gains_multiply_as_in_transformers(gain: Any, theirs: Any) -> None:
     x = torch.randn(50, 64, generator=generator).bfloat16()
     oracle = theirs(64, eps=1e-6).bfloat16()
     oracle.weight.data = weight
-    model, ops = replace(TINY, norm_gain=gain, norm_eps=1e-6), Ops()
+    model, ops = replace(TINY, norm_gain=gain, norm_eps=1e-6), TorchOps()
     norm = Builder(model, One(array(weight)), 8, ops).norm(NormSpec("norm", 64))
     assert torch.equal(norm.forward(ops, x), oracle(x))
 

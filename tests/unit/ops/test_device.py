@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError, OutOfMemoryError
-from quire.ops.cuda import CudaDevice
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
 from quire.ops.quantized import QuantizedWeight
+from quire.ops.torch_ops.cuda import CudaDevice
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
-from quire.ops.paged_attention import paged_attention
-from quire.ops.reference import quantize_heads, to_float8, write_kv
+from quire.ops.torch_ops.paged_attention import paged_attention
+from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import make_metadata, spoiled_cache
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])

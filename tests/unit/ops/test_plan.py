@@ -14,6 +14,7 @@ from quire.core.errors import ConfigError
 from quire.ops.interface import Ops
 from quire.ops.plan import Plan, record
 from quire.ops.providers import load_ops
+from quire.ops.torch_ops.provider import TorchOps
 
 WIDTH = 32
 MAX_ROWS = 50
@@ -181,7 +182,7 @@ def test_what_cannot_be_recorded(
 
 def test_reference_ops_cannot_be_recorded() -> None:
     with pytest.raises(ConfigError, match="only native ops"):
-        recorded(Ops(), lambda table, x: table.activation(x, "relu"))
+        recorded(TorchOps(), lambda table, x: table.activation(x, "relu"))
 
 
 def test_an_op_that_fails_ends_the_recording(ops: Ops) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError
-from quire.ops import reference
 from quire.ops.interface import OP_NAMES, Ops, torch_note
 from quire.ops.providers import load_ops
+from quire.ops.torch_ops import reference
 
 
 def test_reference_is_all_reference() -> None:

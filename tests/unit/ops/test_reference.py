@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.ops import reference
 from quire.ops.metadata import KVCache
+from quire.ops.torch_ops import reference
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(32, 64), (33, 50), (64, 200), (384, 128), (768, 640), (1024, 512)]

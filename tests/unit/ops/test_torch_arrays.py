@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quire.core.dtypes import dtype_of
-from quire.ops.interface import Ops
 from quire.ops.torch_arrays import array, numpy_dtype, tensor, torch_dtype
+from quire.ops.torch_ops.provider import TorchOps
 
 NAMES = (
     "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2",
@@ -37,5 +37,5 @@ def test_read_only_arrays_are_copied() -> None:
 
 
 def test_ops_take_and_return_the_hosts_memory() -> None:
-    ops, values = Ops(), np.ones((2, 3), dtype_of("bfloat16"))
+    ops, values = TorchOps(), np.ones((2, 3), dtype_of("bfloat16"))
     assert np.shares_memory(ops.numpy(ops.array(values)), values)

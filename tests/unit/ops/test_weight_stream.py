@@ -14,8 +14,8 @@ from torch import Tensor
 
 from quire.ops.device import Accelerator, CopyQueue, Event
 from quire.ops.op_times import TimedOps
-from quire.ops.reference import DenseWeight, linear, pack_linear
-from quire.ops.weight_stream import Slab, StreamedWeight, StreamingOps, WeightStream
+from quire.ops.torch_ops.reference import DenseWeight, linear, pack_linear
+from quire.ops.torch_ops.weight_stream import Slab, StreamedWeight, StreamingOps, WeightStream
 
 
 @dataclass

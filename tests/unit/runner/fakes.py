@@ -16,6 +16,7 @@ from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.drafts import Proposer
 from quire.runner.runner import ModelRunner
 
@@ -107,7 +108,7 @@ def make_runner(
         num_blocks=200,
         kv_dtype=np.dtype(np.float64),
         decoder=decoder or FakeDecoder(),
-        ops=Ops(),
+        ops=TorchOps(),
         proposer=proposer,
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, dtype_of
 from quire.models.memory import kv_bytes_per_token
-from quire.ops.interface import Ops
+from quire.ops.torch_ops.provider import TorchOps
 from quire.runner import kv_tensors
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from tests.unit.runner.fakes import MODEL
@@ -18,7 +18,7 @@ from tests.unit.runner.fakes import MODEL
 
 def test_one_pair_a_layer() -> None:
     model = dataclasses.replace(MODEL, num_hidden_layers=3, num_key_value_heads=2, head_dim=4)
-    caches = allocate_kv_caches(Ops(), model, 5, 16, BFLOAT16)
+    caches = allocate_kv_caches(TorchOps(), model, 5, 16, BFLOAT16)
     assert len(caches) == 3
     for cache in caches:
         assert cache.k.shape == cache.v.shape == (5, 2, 16, 4)
@@ -30,7 +30,7 @@ def test_one_pair_a_layer() -> None:
 
 def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
     model = dataclasses.replace(MODEL, num_hidden_layers=3, num_key_value_heads=2, head_dim=64)
-    caches = allocate_kv_caches(Ops(), model, 5, 16, dtype_of("int8"))
+    caches = allocate_kv_caches(TorchOps(), model, 5, 16, dtype_of("int8"))
     for cache in caches:
         assert cache.k.dtype == cache.v.dtype == torch.int8
         for scale in (cache.k_scale, cache.v_scale):
@@ -44,7 +44,7 @@ def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
 def test_8_bit_floats_have_scales_or_units(scales: bool) -> None:
     model = dataclasses.replace(MODEL, num_hidden_layers=2, num_key_value_heads=2, head_dim=64)
     units = [(0.5, 2.0), (1.0, 3.0)]
-    caches = allocate_kv_caches(Ops(), model, 5, 16, FLOAT8_E4M3, scales=scales, units=units)
+    caches = allocate_kv_caches(TorchOps(), model, 5, 16, FLOAT8_E4M3, scales=scales, units=units)
     nbytes = sum(t.nbytes for cache in caches for t in cache.tensors)
     planned = kv_bytes_per_token(model, "fp8_e4m3", scales)
     assert nbytes == 5 * 16 * planned
@@ -57,7 +57,7 @@ def test_pages_are_backed_once_and_ahead_of_what_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = dataclasses.replace(MODEL, num_hidden_layers=1, num_key_value_heads=8, head_dim=128)
-    [cache] = allocate_kv_caches(Ops(), model, 300, 16, BFLOAT16)  # 64 blocks a huge page
+    [cache] = allocate_kv_caches(TorchOps(), model, 300, 16, BFLOAT16)  # 64 blocks a huge page
     asked: list[tuple[int, int]] = []
 
     def back(part: Tensor) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import ModelOutput
-from quire.ops.interface import Ops
+from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.runner import ModelRunner
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
@@ -116,7 +116,7 @@ def test_prompt_logits_exist_a_few_rows_at_a_time() -> None:
 
     hidden = torch.randn(150, 10, generator=torch.Generator().manual_seed(0))
     targets = np.arange(150, dtype=np.int32) % 10
-    entries = prompt_logprobs(Ops(), compute, hidden, targets, 1)
+    entries = prompt_logprobs(TorchOps(), compute, hidden, targets, 1)
     assert sizes == [64, 64, 22]
     expected = hidden.double().log_softmax(-1)
     got = [entry.logprobs[0] for entry in entries]

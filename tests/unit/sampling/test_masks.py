@@ -15,7 +15,7 @@ from transformers.generation.logits_process import SequenceBiasLogitsProcessor
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
-from quire.ops.sampling import LogitEdits
+from quire.ops.sample_row import LogitEdits
 from quire.sampling.masks import BadWords, Masks, TokenRow
 
 VOCAB = 20

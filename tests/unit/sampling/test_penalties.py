@@ -13,7 +13,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
-from quire.ops.sampling import LogitEdits
+from quire.ops.sample_row import LogitEdits
 from quire.sampling.penalties import Penalties
 from tests.unit.sampling.oracle import edited
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from quire.core.messages import TokenLogprobs
 from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
-from quire.ops import sampling
 from quire.ops.filters import FloatRow
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
+from quire.ops.torch_ops import sampling
+from quire.ops.torch_ops.provider import TorchOps
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch, _no_token
 from quire.sampling.state import SamplingState
@@ -222,7 +223,7 @@ def test_plain_greedy_is_an_argmax_and_only_rows_that_need_an_operation_pay() ->
         seen.extend(row + 100 for row in rows)
         return sampling.logprobs(logits, rows, tokens, counts)
 
-    ops = Ops().using(argmax=argmax, sample=spy, logprobs=logprobs)
+    ops = TorchOps().using(argmax=argmax, sample=spy, logprobs=logprobs)
     logits = rows(0, 5)
     sample(ops, logits, [state(temperature=0.0) for _ in range(5)])
     assert not seen
@@ -239,10 +240,10 @@ def test_a_fault_of_the_operation_is_one_rows(caplog: pytest.LogCaptureFixture) 
 
     logits = rows(0, 3)
     states = [state(seed=i) for i in range(3)]
-    result = sample(Ops().using(sample=faulty), logits, states)
+    result = sample(TorchOps().using(sample=faulty), logits, states)
     assert list(result.errors) == [1]
     assert "broken" in result.errors[1]
-    healthy = sample(Ops(), logits, states)
+    healthy = sample(TorchOps(), logits, states)
     assert [result.token_ids[i] for i in (0, 2)] == [healthy.token_ids[i] for i in (0, 2)]
     assert len(caplog.records) == 1
 

@@ -102,9 +102,11 @@ def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], 
     name = s.variant.kv_cache_dtype
     if name == "int8":
         k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
-        scales = [np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"]
+        k_scale, v_scale = [
+            np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"
+        ]
         return lambda: KVCache(
-            _placed(s, k), _placed(s, v), *(s.ops.array(scale.copy()) for scale in scales)
+            _placed(s, k), _placed(s, v), _placed(s, k_scale), _placed(s, v_scale)
         )
     own = s.variant.numpy_dtype
     dtype = own if name in (None, "auto") else dtype_of(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from quire.models import layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.native_gemm import PackedLinear
-from quire.ops.reference import GATED, Epilogue, LinearWeight
+from quire.ops.weights import GATED, Epilogue, LinearWeight
 
 if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls
@@ -145,7 +145,7 @@ def pack(s: Setting) -> Cases:
 
         def call(i: int) -> LinearWeight:
             weight = weights[i % len(weights)]
-            return s.ops.pack_linear(weight, epilogue=epilogue, head=name == "lm_head")
+            return s.ops.pack_linear(s.ops.numpy(weight), epilogue=epilogue, head=name == "lm_head")
 
         unit = weights[0].nbytes
         moved = unit + getattr(call(0), "nbytes", unit)
@@ -170,7 +170,7 @@ def quantize(s: Setting) -> Cases:
 
     def case(k: int, rows: int, weight: LinearWeight) -> Case:
         assert isinstance(weight, PackedLinear)
-        x = s.rotated(dtype, rows, k)
+        x: list[Any] = s.rotated(dtype, rows, k)
         n, unit = len(x), x[0].nbytes
         return s.case(
             "quantize", "rows", str(k), rows,
@@ -182,7 +182,7 @@ def quantize(s: Setting) -> Cases:
         if s.variant.quantization is None:
             yield []  # x is taken as it is
         else:
-            weight = s.ops.pack_linear(s.noise(dtype, 32, k))
+            weight = s.ops.pack_linear(s.ops.numpy(s.noise(dtype, 32, k)))
             yield [case(k, rows, weight) for rows in s.rows]
 
 
@@ -198,7 +198,7 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
     """One linear layer [n, k] with its epilogue; "lm_head" gives float32 logits."""
     head, dtype = name == "lm_head", s.variant.numpy_dtype
     compute = s.ops.logits if head else s.ops.linear
-    weight = s.noise(dtype, n, k)
+    weight = s.ops.numpy(s.noise(dtype, n, k))
 
     def pack() -> LinearWeight:
         return s.ops.pack_linear(weight, epilogue=epilogue, head=head)

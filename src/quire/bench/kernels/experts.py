@@ -26,7 +26,7 @@ def lora(s: Setting) -> Cases:
         tables = [s.ops.lora_table(k, (n,), ADAPTERS, dtype) for _ in range(count)]
         for i, table in enumerate(tables):
             for j in range(ADAPTERS):
-                table.set(j, 0, a[i, j], b[i, j], 1.0)
+                table.set(j, 0, s.ops.numpy(a[i, j]), s.ops.numpy(b[i, j]), 1.0)
         x, y = s.noise(dtype, rows, k), s.noise(dtype, rows, n)
         # Neighbours share one.
         adapter = s.ops.array(np.arange(rows) * ADAPTERS // max(rows, ADAPTERS))
@@ -52,10 +52,10 @@ def moe(s: Setting) -> Cases:
     m, dtype = s.model, s.variant.numpy_dtype
     hidden, width = m.hidden_size, max(32, m.intermediate_size // 8 // 32 * 32)
     gate_up = [
-        s.ops.pack_linear(s.noise(dtype, 2 * width, hidden), epilogue="silu_mul")
+        s.ops.pack_linear(s.ops.numpy(s.noise(dtype, 2 * width, hidden)), epilogue="silu_mul")
         for _ in range(EXPERTS)
     ]
-    down = [s.ops.pack_linear(s.noise(dtype, hidden, width)) for _ in range(EXPERTS)]
+    down = [s.ops.pack_linear(s.ops.numpy(s.noise(dtype, hidden, width))) for _ in range(EXPERTS)]
     dense = 3 * hidden * width * dtype.itemsize
     nbytes = [
         sum(getattr(part[e], "nbytes", dense // 2) for part in (gate_up, down))

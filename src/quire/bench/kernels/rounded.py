@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire.core.dtypes import HostArray
 from quire.core.quantization import QUANTIZATIONS
-from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
-from quire.ops.reference import LinearWeight
+from quire.ops.weights import LinearWeight
 from quire.quant.names import rounding
 
 
@@ -18,11 +18,11 @@ def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
         return load_ops("cpu", isa, threads, quantization)
     ops, found = load_ops("cpu", isa, threads), rounding(quantization)
 
-    def pack_linear(weight: Array, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
+    def pack_linear(weight: HostArray, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
         rounder = found.head if head else found.layers
         if rounder is None:
             return ops.pack_linear(weight, *args, head=head, **rest)
-        quantized = rounder.quantize(ops.numpy(weight))
+        quantized = rounder.quantize(weight)
         return ops.pack_linear(quantized, *args, head=head, dtype=weight.dtype, **rest)
 
     return ops.using(pack_linear=pack_linear)

@@ -12,7 +12,7 @@ from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import FLOAT32
 from quire.core.sampling_params import SamplingParams
 from quire.ops.array import Array
-from quire.ops.sampling import SampleRow
+from quire.ops.sample_row import SampleRow
 
 if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls

@@ -135,7 +135,7 @@ class Limits:
         for n, k, rows in _IN_CACHE:
             shapes = (rows, k), (n, k)
             x, weight = (ops.array(noise(random, s, variant.numpy_dtype)) for s in shapes)
-            flops, packed = 2 * rows * n * k, ops.pack_linear(weight)
+            flops, packed = 2 * rows * n * k, ops.pack_linear(ops.numpy(weight))
             calls.append((flops, partial(_call, ops.linear, x, packed)))
             if torch is not None and variant.quantization is None:
                 calls.append((flops, torch.linear([x], [weight])))

@@ -21,7 +21,6 @@ from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
-from quire.ops.reference import LinearWeight
 from quire.ops.tuning import (
     AttentionTuning,
     GemmTuning,
@@ -29,6 +28,7 @@ from quire.ops.tuning import (
     TunedAttention,
     TunedGemm,
 )
+from quire.ops.weights import LinearWeight
 from quire.tune.kernels.search import Found, Subject, Values
 
 _KIB = 1 << 10
@@ -93,7 +93,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     chosen = AttentionTuning()
 
     def attend(
-        q: Array, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
+        q: Any, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
     ) -> Array:
         return native_attention.paged_attention(
             kernels.handle, pool, q, cache, meta, scale, window, tuning=chosen

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from quire.ops.reference import LinearWeight, linear, logits
-
-Scores = Literal["softmax", "sigmoid"]
+from quire.ops.torch_ops.reference import linear, logits
+from quire.ops.weights import LinearWeight, Scores
 
 
 def route(

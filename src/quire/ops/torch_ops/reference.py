@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from quire.core.dtypes import DType
 from quire.ops.metadata import KVCache
 from quire.ops.quantized import QuantizedWeight, Weights, dense, parts_of
 from quire.ops.torch_arrays import torch_dtype
+from quire.ops.weights import Epilogue, LinearWeight
 
 LINEAR_ROWS = 32
 """Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
@@ -40,29 +41,6 @@ threads, 512 rows take twice the time of one call, one row the time of 32."""
 def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y, rounded to their dtype."""
     return x + y
-
-
-Epilogue = Literal["none"] | Activation
-"""The activation that `linear` applies to its result."""
-GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul"]] = {
-    "silu": "silu_mul",
-    "gelu_tanh": "gelu_tanh_mul",
-    "gelu": "gelu_mul",
-}
-"""Activation → those which halve the columns: [gate, up] → activation(gate) · up."""
-GATED: frozenset[Epilogue] = frozenset(GATED_BY.values())
-
-
-class LinearWeight(Protocol):
-    """What a provider's `pack_linear` makes, for its own `linear` and `logits` alone."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[out, in]."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a product reads."""
 
 
 class DenseWeight(NamedTuple):

@@ -8,12 +8,10 @@ where it likes, and with it the rounding of a row.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
@@ -89,31 +87,8 @@ class SampleRow:
     edits: LogitEdits | None = None
 
 
-def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
-    """The first index (int64 [rows]) of each row's largest of float32 [rows, vocab], and that.
-
-    Both are new arrays in host memory: tensors would cost more than the search, in a process whose
-    caches a step has just filled with weights. A largest of NaN or an infinity marks a row that is
-    sick; its index has no meaning.
-    """
-    peaks, tokens = logits.max(dim=-1)  # passes NaN on
-    return tokens.cpu().numpy(), peaks.cpu().numpy()
-
-
-def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
-    """A token for each of `rows` of logits, float32 [n, vocab], which are left as they are.
-
-    Returns:
-        tokens; -1 where the row's largest logit, after its edits, is not finite.
-
-    Raises:
-        IndexError: an edit names a token outside the vocabulary.
-    """
-    matrix = logits.cpu().numpy()
-    return [_sample(matrix[row.row], row) for row in rows]
-
-
-def _sample(logits: FloatRow, row: SampleRow) -> int:
+def sample_row(logits: FloatRow, row: SampleRow) -> int:
+    """Return the row's token; -1 if its largest logit, after its edits, is not finite."""
     if row.edits is not None:
         logits = logits.copy()
         row.edits.apply(logits)
@@ -125,21 +100,8 @@ def _sample(logits: FloatRow, row: SampleRow) -> int:
     return draw(*filtered(logits, row.params), row.u)
 
 
-def logprobs(
-    logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
-) -> list[TokenLogprobs]:
-    """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]]), in float64.
-
-    Ties rank equal, and are listed by id; no more are listed than there are.
-
-    Args:
-        logits: float32 [n, vocab]; the largest of each row is finite.
-    """
-    matrix = logits.cpu().numpy()
-    return [_logprobs(matrix[row], *rest) for row, *rest in zip(rows, tokens, counts, strict=True)]
-
-
-def _logprobs(logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+def row_logprobs(logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+    """Return the log-probabilities of `token` and of the `k` likeliest, in float64."""
     peak = np.float64(logits.max())
     log_total = peak + math.log(np.exp(logits - peak).sum())
     ids = [token]

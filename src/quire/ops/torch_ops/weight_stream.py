@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import DType
-from quire.ops import reference
 from quire.ops.device import Accelerator, Event
-from quire.ops.interface import Ops
-from quire.ops.reference import DenseWeight, Epilogue, LinearWeight, dense_weight
+from quire.ops.torch_ops import reference
+from quire.ops.torch_ops.provider import TorchOps
+from quire.ops.torch_ops.reference import DenseWeight, dense_weight
+from quire.ops.weights import Epilogue, LinearWeight
 
 
 @dataclass(slots=True)
@@ -171,7 +172,7 @@ class Slab:
         )
 
 
-class StreamingOps(Ops):
+class StreamingOps(TorchOps):
     """The operations of a device in torch, which take weights out of a slab as well."""
 
     def linear(self, x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:

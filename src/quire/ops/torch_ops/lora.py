@@ -1,0 +1,34 @@
+"""What low-rank adapters add to a layer, in plain torch."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quire.ops.lora import LoraTable
+from quire.ops.torch_ops.reference import DenseWeight, linear
+
+
+def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
+    """y += scale · B[i] @ (A[i] @ x), in place, each row with its own adapter i (Hu et al. 2021).
+
+    Args:
+        adapter: int64 [T], numbers in `table`; -1 leaves its row as it is. Or [0]: all rows are
+            left as they are.
+        y: [T, N], what the layer gives without adapters, in the model's dtype or float32.
+        x: [T, K], what went into the layer.
+
+    Returns:
+        y. Sums are float32, and the result is rounded once.
+    """
+    for index in adapter[adapter >= 0].unique().tolist():
+        rows = (adapter == index).nonzero()[:, 0]
+        for part, end in enumerate(table.ends):
+            held = table.get(index, part)
+            if held is None:
+                continue
+            a, b, scale = held
+            columns = slice(end - table.parts[part], end)
+            low = linear(x[rows].float(), DenseWeight(a.float(), None, "none")) * scale
+            high = linear(low, DenseWeight(b.float().t().contiguous(), None, "none"))
+            y[rows, columns] = (y[rows, columns].float() + high).to(y.dtype)
+    return y

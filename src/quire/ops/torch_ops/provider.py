@@ -1,0 +1,98 @@
+"""The provider "reference": every op in plain torch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.core.quantized import Weights
+from quire.ops import quantized, torch_arrays
+from quire.ops.device import CPU, Device
+from quire.ops.interface import Ops
+from quire.ops.lora import LoraTable
+from quire.ops.memory import empty
+from quire.ops.packed_file import StoredLinear
+from quire.ops.torch_arrays import tensor, torch_dtype
+from quire.ops.torch_ops import lora, moe, paged_attention, reference, sampling
+from quire.ops.weights import Epilogue, LinearWeight
+
+
+class TorchOps(Ops[Tensor]):
+    """All operations in plain torch; the native provider overrides what it computes itself."""
+
+    embedding = staticmethod(reference.embedding)
+    add = staticmethod(reference.add)
+    linear = staticmethod(reference.linear)
+    logits = staticmethod(reference.logits)
+    all_reduce = staticmethod(reference.all_reduce)
+    all_gather = staticmethod(reference.all_gather)
+    vocab_embedding = staticmethod(reference.vocab_embedding)
+    rms_norm = staticmethod(reference.rms_norm)
+    add_rms_norm = staticmethod(reference.add_rms_norm)
+    layer_norm = staticmethod(reference.layer_norm)
+    add_layer_norm = staticmethod(reference.add_layer_norm)
+    rope_kv_write = staticmethod(reference.rope_kv_write)
+    paged_attention = staticmethod(paged_attention.paged_attention)
+    activation = staticmethod(reference.activation)
+    scale = staticmethod(reference.scale)
+    softcap = staticmethod(reference.softcap)
+    lora_add = staticmethod(lora.lora_add)
+    route = staticmethod(moe.route)
+    moe = staticmethod(moe.moe)
+    argmax = staticmethod(sampling.argmax)
+    sample = staticmethod(sampling.sample)
+    logprobs = staticmethod(sampling.logprobs)
+
+    provider = "reference"
+
+    def __init__(self, device: Device = CPU) -> None:
+        super().__init__(device)
+
+    @property
+    def isa(self) -> str:
+        kind = torch.backends.cpu.get_cpu_capability() if self.device.is_host else "cuda"
+        return f"torch {kind.lower()}"
+
+    def pack_linear(
+        self,
+        weight: Weights | StoredLinear,
+        bias: HostArray | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        head: bool = False,
+        dtype: DType = FLOAT32,
+    ) -> LinearWeight:
+        if isinstance(weight, StoredLinear):
+            raise TypeError("torch takes no stored weight")
+        parts: Any = [part.to(self.device.torch) for part in quantized.parts_of(weight)]
+        given = None if bias is None else tensor(bias).to(self.device.torch)
+        return reference.pack_linear(
+            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype)
+        )
+
+    def array(self, values: HostArray) -> Tensor:
+        return tensor(values).to(self.device.torch)
+
+    def numpy(self, values: Tensor) -> HostArray:
+        return torch_arrays.array(values)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        if self.device.is_host:
+            return empty(shape, torch_dtype(dtype))
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=self.device.torch)
+
+    def lora_table(
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
+    ) -> LoraTable:
+        return LoraTable(columns, parts, adapters, torch_dtype(dtype), self.device.torch)
+
+    def inference(self) -> AbstractContextManager[object]:
+        return torch.inference_mode()
+
+    def use_threads(self, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)

@@ -1,0 +1,31 @@
+"""Words for weights and activations that every provider shares."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from quire.core.config import Activation
+
+Epilogue = Literal["none"] | Activation
+"""The activation that `linear` applies to its result."""
+GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul"]] = {
+    "silu": "silu_mul",
+    "gelu_tanh": "gelu_tanh_mul",
+    "gelu": "gelu_mul",
+}
+"""Activation → the gated form, which halves the columns: [gate, up] → activation(gate) · up."""
+GATED: frozenset[Epilogue] = frozenset(GATED_BY.values())
+Scores = Literal["softmax", "sigmoid"]
+"""How a router's logits become the weights of experts."""
+
+
+class LinearWeight(Protocol):
+    """What a provider's `pack_linear` makes, for its own `linear` and `logits` only."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a product reads."""
