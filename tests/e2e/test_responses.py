@@ -78,6 +78,20 @@ def test_an_input_of_a_grammar(
     assert gone_on.usage.input_tokens > found.usage.input_tokens
 
 
+def test_a_grammar_holds_the_input_of_a_call_that_may_be_another(client: openai.OpenAI) -> None:
+    """Inside a JSON string, as the regular expression that it is."""
+    other = {**custom("lark", 'start: "a-b #&~" /[^a"]{2}/ "\\n" "Ü" "\\"q\\""'), "name": "other"}
+    expected = {"patch": PATCH_TEXT, "other": re.compile('a-b #&~[^a"]{2}\nÜ"q"')}
+    for tools in ([custom("lark", PATCH), other], [other, custom("lark", PATCH)]):
+        fields = {**SHORT, "tools": tools, "tool_choice": "required", "max_output_tokens": 400}
+        found = client.responses.create(**fields, parallel_tool_calls=False)
+        [call] = found.output
+        assert call.type == "custom_tool_call"
+        assert found.status == "completed"
+        assert expected[call.name].fullmatch(call.input), call.input
+        assert not getattr(found, "warnings", None)
+
+
 def test_a_grammar_that_is_none_is_named(client: openai.OpenAI) -> None:
     tools = [{"type": "web_search"}, custom("lark", "start: nothing")]
     with pytest.raises(openai.BadRequestError) as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
@@ -34,10 +35,12 @@ from quire.server.responses.tool_types import (
     Tool,
     ToolChoice,
 )
+from quire.text.lark_regex import regex_of
 
 _KINDS: dict[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool}
 _ONLY_SHOWN = (
-    "The model sees the grammar. Its input is not held to it, unless the tool has to be called."
+    "The model sees the grammar. It is no regular expression, so the input is not held to it, "
+    "unless the tool has to be called."
 )
 Choice = Literal["none", "auto", "required"] | ChosenTool | None
 
@@ -234,8 +237,8 @@ def _allow(found: ToolSet, choice: AllowedTools) -> None:
 
 def _is_only_shown(one: ServedTool, choice: Choice) -> bool:
     """Whether the model sees a grammar and is not held to it."""
-    is_lark = one.grammar is not None and one.grammar.syntax == "lark"
-    return is_lark and not isinstance(choice, ChosenTool)
+    held = one.grammar is None or _regex(one.grammar.syntax, one.grammar.definition) is not None
+    return not held and not isinstance(choice, ChosenTool)
 
 
 def _keys(one: ServedTool) -> set[tuple[str, str]]:
@@ -254,7 +257,12 @@ def _function(tool: Tool) -> FunctionDefinition:
     syntax = "Lark grammar" if grammar.syntax == "lark" else "regular expression"
     told = f"The input is a text of this {syntax}:\n{grammar.definition}"
     description = f"{tool.description}\n\n{told}" if tool.description else told
-    if grammar.syntax == "lark":
+    if (regex := _regex(grammar.syntax, grammar.definition)) is None:
         return FunctionDefinition(tool.name, description, parameters(None))
-    pattern = f"^(?:{grammar.definition})$"
-    return FunctionDefinition(tool.name, description, parameters(pattern), strict=True)
+    return FunctionDefinition(tool.name, description, parameters(f"^(?:{regex})$"), strict=True)
+
+
+@lru_cache(maxsize=64)
+def _regex(syntax: str, definition: str) -> str | None:
+    """Return an expression of the texts of a grammar; None if there is none."""
+    return definition if syntax == "regex" else regex_of(definition)

@@ -14,7 +14,7 @@ from tests.unit.server.openai.test_tools import CALL, saying
 from tests.unit.server.responses.test_responses import THINKING, TOOL
 
 SHELL: Any = {"type": "custom", "name": "shell", "description": "Runs a command."}
-GRAMMAR: Any = {"type": "grammar", "syntax": "lark", "definition": 'start: "ls"'}
+GRAMMAR: Any = {"type": "grammar", "syntax": "lark", "definition": 'start: "ls" start?'}
 COMMAND = 'ls "a b"\n# é'
 SHELL_CALL = (
     f'<tool_call>{{"name": "shell", "arguments": {json.dumps({"input": COMMAND})}}}</tool_call>'
