@@ -125,7 +125,7 @@ def test_max_tokens_are_held_to_the_context(client: openai.OpenAI, context: int)
     assert answer.choices[0].finish_reason == "length"
     [(param, message)] = warned(answer).items()
     assert param == "max_tokens"
-    assert message.startswith(f"It is {answer.usage.completion_tokens} in place of {context}")
+    assert message.startswith(f"It is {answer.usage.completion_tokens} instead of {context}")
 
     stream = client.completions.create(**{**TEXT, "max_tokens": context}, stream=True)
     first = next(iter(stream))

@@ -133,7 +133,7 @@ async def test_a_limit_above_the_room_is_lowered() -> None:
         assert response["status_code"] == 200
         [warning] = response["body"]["warnings"]
         assert warning["param"] == param
-        assert f"in place of {most}" in warning["message"]
+        assert f"instead of {most}" in warning["message"]
     assert results["too many"]["response"]["body"]["error"]["param"] == "max_tokens"
 
 

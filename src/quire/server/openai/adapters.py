@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ERRORS = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, *OF_ENGINE)
 
 @contract(body=LoadLoRAAdapterRequest, answer="text/plain", errors=_ERRORS)
 async def load_lora_adapter(request: Request) -> Response:
-    """Load an adapter from the folder that the operator has set aside for it."""
+    """Load an adapter from the operator's folder for adapters."""
     server = server_state(request)
     body = await read_request(request, LoadLoRAAdapterRequest)
     folder = _allowed(server.adapters)
@@ -56,7 +56,7 @@ async def load_lora_adapter(request: Request) -> Response:
 
 @contract(body=UnloadLoRAAdapterRequest, answer="text/plain", errors=_ERRORS)
 async def unload_lora_adapter(request: Request) -> Response:
-    """Serve an adapter no more."""
+    """Stop serving an adapter."""
     server = server_state(request)
     body = await read_request(request, UnloadLoRAAdapterRequest)
     _allowed(server.adapters)
@@ -65,10 +65,10 @@ async def unload_lora_adapter(request: Request) -> Response:
 
 
 def confined(folder: Path, path: str) -> Path:
-    """`path`, itself or below `folder`, with links followed.
+    """Return `path` inside `folder`, with links resolved.
 
     Raises:
-        ApiError: 400, it leads out of `folder`, or is no path.
+        ApiError: 400 if it leads out of `folder`, or is no path.
     """
     try:
         found = (folder / path).resolve()
@@ -77,7 +77,7 @@ def confined(folder: Path, path: str) -> Path:
         inside = False
     if not path or not inside:
         raise invalid(
-            "lora_path must be a folder in the one that this server takes adapters from.",
+            "lora_path must be a folder inside this server's folder for adapters.",
             "lora_path",
         )
     return found

@@ -1,4 +1,4 @@
-"""Beam search of completions and chats: what a request asks for, and the search itself."""
+"""Beam search for completions and chats: its parameters, and the search itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOLLOWED = {
     "n", "max_tokens", "ignore_eos", "seed", "output_kind", "skip_special_tokens",
     "spaces_between_special_tokens", "truncate_prompt_tokens", "truncation_side",
 }  # fmt: skip
-"""Sampling fields that a search follows, or that cannot change it."""
+"""Sampling fields that a search supports, or that cannot change it."""
 
 
 def search_params(
@@ -35,14 +35,14 @@ def search_params(
     params: SamplingParams,
     defaults: Mapping[str, Any],
 ) -> BeamSearchParams | None:
-    """The search that a request asks for, if it does.
+    """Return the request's search parameters; None without `use_beam_search`.
 
     Args:
-        params: what the body asks of the sampler.
-        defaults: those of its values that are the model's own.
+        params: the body's sampling parameters.
+        defaults: the model's own values among them.
 
     Raises:
-        ApiError: 400 for a field that does not go with the search, or without it.
+        ApiError: 400 for a field that the search does not support, or that needs it.
     """
     if not body.use_beam_search:
         if body.length_penalty not in (None, 1):
@@ -84,17 +84,17 @@ def _check_followed(
 
 
 async def search(call: Generation, params: BeamSearchParams, count: int) -> list[RequestOutput]:
-    """The `count` best texts of each prompt, as its final output.
+    """Return the `count` best texts of each prompt, as its final output.
 
-    The first step finds out the prompts' tokens. A step's beams go through the queue as any
-    requests do, so that nobody waits for a whole search.
+    The first step returns the prompts' tokens. A step's beams are queued like other requests, so
+    that no request waits for a whole search.
 
     Raises:
         ApiError, InvalidRequestError: a prompt cannot be served.
-        RequestFailedError: the engine gave a step up.
+        RequestFailedError: a step failed.
     """
     if any(isinstance(prompt, dict) and "prompt_embeds" in prompt for prompt in call.prompts):
-        raise not_supported("prompt_embeds", "Beam search goes on from tokens.")
+        raise not_supported("prompt_embeds", "Beam search needs tokens.")
     call.server.check_queue()
     engine = call.server.engine
     one = one_token(params)
@@ -147,7 +147,7 @@ def _output(
 def _completion(
     call: Generation, first: RequestOutput, index: int, beam: BeamSearchSequence
 ) -> CompletionOutput:
-    """A beam as the answer that a sampler would have written."""
+    """Return a beam as a completion, as if it had been sampled."""
     prompt = first.prompt_token_ids
     state = SequenceState(index, prompt, call.params, call.server.engine.tokenizer)
     reason = FinishReason.STOP if beam.finish_reason == "stop" else FinishReason.LENGTH

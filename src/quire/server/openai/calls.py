@@ -1,4 +1,4 @@
-"""What the answer is held to where it has to be tool calls, or may be."""
+"""The structure of answers that must or may be tool calls."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 BLAME_SECONDS = 5.0
-"""How long to look for the tool at fault: a request may have a thousand slow schemas."""
+"""Longest search for the wrong tool: a request may have a thousand slow schemas."""
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def structure_of_calls(
     given: Sequence[ToolDefinition], reading: Reading, text: StructuredOutputsParams | None = None
 ) -> StructuredOutputsParams | None:
-    """What `tool_choice` and `strict` hold the answer to.
+    """Return the structure that `tool_choice` and `strict` require.
 
     Args:
-        text: what it is held to where it is no call.
+        text: the structure of an answer that is no call.
     """
     tools = [tool.function for tool in given]
     if reading.named is not None:
@@ -84,7 +84,7 @@ def structure_of_calls(
 async def at_fault(
     tools: Sequence[ToolDefinition], engine: Engine, error: InvalidRequestError
 ) -> InvalidRequestError:
-    """The error that names the tool whose schema cannot be served, where it is one of several."""
+    """Return the error that names the tool whose schema cannot be served, if one is found."""
     if error.param == "tools":
         try:
             async with asyncio.timeout(BLAME_SECONDS):
@@ -108,14 +108,14 @@ def _parameters(function: FunctionDefinition) -> dict[str, Any]:
 
 
 def _schema(text: StructuredOutputsParams) -> Any:
-    """That of a text in JSON."""
+    """Return the schema of a JSON text."""
     if text.json_object:
         return {"type": "object"}
     return msgspec.json.decode(text.json) if isinstance(text.json, str) else text.json
 
 
 def could_be_call(text: StructuredOutputsParams | None) -> bool:
-    """Whether JSON of this schema may look like a call that is written without marks."""
+    """Return whether JSON of this schema may look like a call without marks."""
     schema = None if text is None else _schema(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return True
@@ -129,7 +129,7 @@ def could_be_call(text: StructuredOutputsParams | None) -> bool:
 def _call_schema(
     function: FunctionDefinition, index: int, place: str, *, strict: bool = True
 ) -> dict[str, Any]:
-    """A call as an object, the `index`-th of the alternatives at `place`."""
+    """Return the schema of a call, the `index`-th of the alternatives at `place`."""
     schema = _parameters(function) if strict else {"type": "object"}
     parameters = _moved(schema, f"{place}/{index}/properties/parameters")
     return {
@@ -141,7 +141,7 @@ def _call_schema(
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """A schema as a part of another, at `place`: its references to itself go with it."""
+    """Return a schema as part of another, at `place`, with its own references adjusted."""
     if isinstance(schema, list):
         return [_moved(each, place) for each in schema]
     if not isinstance(schema, dict):

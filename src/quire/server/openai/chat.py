@@ -56,7 +56,7 @@ from quire.server.tool_results import mend_chat
 
 @contract(body=ChatRequest, answer=ChatResponse, events=ChatChunk, errors=OF_GENERATION)
 async def create_chat_completion(request: Request) -> Response:
-    """Continue a conversation, whole or as a stream; the work ends when the client goes."""
+    """Continue a conversation, whole or as a stream; a disconnect ends the work."""
     server = server_state(request)
     body = await read_request(request, ChatRequest, mend_chat)
     call, reading = read_chat(request, body, f"chatcmpl-{request_id(request, body.request_id)}")
@@ -72,10 +72,10 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Generation, Reading]:
-    """A conversation, in whichever API it came: its generation, and how to read the answer.
+    """Return a conversation's generation, and how to read its answer; for all APIs.
 
     Raises:
-        ApiError, InvalidRequestError: naming the field at fault.
+        ApiError, InvalidRequestError: names the wrong field.
     """
     server = server_state(request)
     model = server.served_name(body.model)
@@ -110,7 +110,7 @@ class ChatAnswer:
     used: UsageCounter = field(default_factory=UsageCounter)
 
     async def final(self) -> RequestOutput:
-        """The whole output, counted; see `FinalOutputs.all`."""
+        """Return the whole output and count its usage; see `FinalOutputs.all`."""
         if self.beams is not None:
             [output] = await self.searched(self.beams)
         else:
@@ -142,7 +142,7 @@ class ChatAnswer:
         self.call.close()
 
     def new_reader(self, output: RequestOutput) -> ChoiceReader:
-        """For one choice, of which `output` is the first."""
+        """Return the reader of one choice, whose first output is `output`."""
         reader = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
         self.used.readers.append(reader)
         return reader
@@ -154,19 +154,19 @@ class _Answer(ChatAnswer):
 
     body: ChatRequest
     texts: list[TextEvent] = field(default_factory=list)
-    """By choice, from its first event on."""
+    """By choice, set with its first event."""
     readers: dict[int, ChoiceReader] = field(default_factory=dict)
-    """By choice, where there is more in its text than content."""
+    """By choice, if its text may have more than content."""
     echoed: str = ""
-    """What every choice begins with."""
+    """Text that begins every choice."""
 
     @property
     def wants_more(self) -> bool:
-        """Whether no event differs from the next in its text alone."""
+        """Return whether events differ in more than their text."""
         return bool(self.body.return_token_ids) or self.used.continuous
 
     async def complete(self) -> ChatResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         output = await self.final()
         answer = ChatResponse(
             id=self.call.id,
@@ -184,7 +184,7 @@ class _Answer(ChatAnswer):
         return answer
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
-        """The role of each choice, the first time; then what the output gave each."""
+        """Return an output's events; before the first ones, the role of each choice."""
         self.used.add(prompt, output)
         parts = [] if self.texts else self.first_events(output)
         if output.prompt_logprobs is not None:
@@ -205,7 +205,7 @@ class _Answer(ChatAnswer):
         return b"".join(parts)
 
     def read_event(self, completion: CompletionOutput, output: RequestOutput) -> bytes:
-        """The event of a text that is more than content."""
+        """Return the event of a text that may have more than content."""
         reader = self.reader(completion, output)
         found = reader.read(completion)
         more = found.logprobs or completion.finish_reason or self.wants_more
@@ -226,7 +226,7 @@ class _Answer(ChatAnswer):
         return known
 
     def first_events(self, output: RequestOutput) -> list[bytes]:
-        """The role of each choice, and once the prompt's tokens."""
+        """Return the events with each choice's role; the first also has the prompt's tokens."""
 
         def text_event(index: int) -> TextEvent:
             return TextEvent(lambda text: self.chunk([ChunkChoice(index, Delta(content=text))]))
@@ -241,7 +241,7 @@ class _Answer(ChatAnswer):
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
-        if not self.used.told:
+        if not self.used.reported:
             return b""
         last = self.chunk([])
         last.usage = self.used.usage()

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     errors=OF_GENERATION,
 )
 async def create_completion(request: Request) -> Response:
-    """Continue a text, whole or as a stream; the work ends when the client goes."""
+    """Continue a text, whole or as a stream; a disconnect ends the work."""
     server = server_state(request)
     body = await read_request(request, CompletionRequest)
     model = server.served_name(body.model)
@@ -260,7 +260,7 @@ class _Answer:
         return chunk
 
     def last_events(self) -> bytes:
-        if not self.used.told:
+        if not self.used.reported:
             return b""
         last = self.response([])
         last.usage = self.used.usage()

@@ -1,4 +1,4 @@
-"""A chat's messages and options as the prompt that the engine renders."""
+"""Turns a chat's messages and options into the prompt that the engine renders."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quire.server.openai.tools import tool_definitions
 from quire.server.state import ServerState
 
 _MAY_BE_EMPTY = ("assistant", "tool")
-"""Roles whose messages need no content: nothing was said, or nothing was found."""
+"""Roles whose messages need no content."""
 
 
 def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
-    """The conversation, for the engine to render.
+    """Return the conversation for the engine to render.
 
     Raises:
-        ApiError: 400 where it is empty, or its options contradict each other.
+        ApiError: 400 if it is empty, or its options contradict each other.
     """
     if not body.messages:
         raise invalid("messages is empty.", "messages")
@@ -89,20 +89,21 @@ def _call(call: CalledTool) -> dict[str, Any]:
 
 
 def template_of(body: ChatRequest, server: ServerState) -> str | None:
-    """The chat template of a request; None for the model's own.
+    """Return the chat template of a request; None for the model's own.
 
     Raises:
-        ApiError: 400, it brings one that is not trusted, or documents that it does not read.
+        ApiError: 400 for a template of its own that is not trusted, or for documents that the
+            template does not use.
     """
     template = body.chat_template or server.options.chat_template
     if body.chat_template is not None and not server.options.trust_request_chat_template:
         raise invalid(
-            "chat_template is not taken from requests; start the server with "
+            "chat_template is not accepted from requests; start the server with "
             "--trust-request-chat-template to allow it.",
             "chat_template",
         )
     if body.documents and "documents" not in (template or chat_template_of(server)):
-        raise invalid("this model's chat template does not read documents.", "documents")
+        raise invalid("this model's chat template does not use documents.", "documents")
     return template
 
 

@@ -51,7 +51,7 @@ _MARK = "\0text\0"
 
 @dataclass(slots=True)
 class Generation:
-    """The prompts of one HTTP request on their way through the engine."""
+    """The prompts of one HTTP request in the engine."""
 
     id: str
     model: str
@@ -62,9 +62,9 @@ class Generation:
     notices: Notices = field(default_factory=Notices)
     prompt_field: str = "prompt"
     limit_field: str = "max_tokens"
-    """What the client calls the prompt, and the most tokens of an answer."""
+    """The client's names of the prompt and of the limit of tokens."""
     blame: Blame | None = None
-    """Names the field at fault more exactly; may take its time."""
+    """Returns an error that names the wrong field more exactly; may be slow."""
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
     fingerprint: str = field(init=False)
@@ -77,24 +77,24 @@ class Generation:
     def submit_one(
         self, prompt: Prompt, params: SamplingParams, sink: OutputSink
     ) -> Awaitable[int]:
-        """Start any prompt in the place of the request's own, as `submit` does."""
+        """Start another prompt than the request's own, as `submit` does."""
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
         return self.server.engine.submit(prompt, params, request_id, sink, self.options)
 
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[int]:
-        """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
+        """Start a prompt, which sends its outputs to `sink`; see `AsyncLLM.submit`.
 
         Raises:
-            ApiError: 429 for the first, if the queue is full; the others of a request follow it.
-            InvalidRequestError: it cannot be served as it is; see `explained`.
+            ApiError: 429 if the queue is full; only the request's first prompt checks it.
+            InvalidRequestError: it cannot be served; see `explained`.
         """
         if prompt == 0:
             self.server.check_queue()
         return self.submit_one(self.prompts[prompt], self.params, sink)
 
     async def explained(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Return the error with the field at fault under the client's name."""
+        """Return the error with the wrong field under the client's name."""
         names = {"prompt": self.prompt_field, "max_tokens": self.limit_field}
         error.param = names.get(error.param or "", error.param)
         return error if self.blame is None else await self.blame(error)
@@ -104,16 +104,16 @@ class Generation:
         wanted, prompt = self.params.max_tokens, len(output.prompt_token_ids)
         room = self.server.engine.max_total_tokens - prompt
         if wanted is not None and wanted > room:
-            text = f"It is {room} in place of {wanted}: the prompt has {prompt} tokens already."
+            text = f"It is {room} instead of {wanted}, because the prompt has {prompt} tokens."
             self.notices.add(Notice(self.limit_field, text))
         return self.notices.warnings()
 
     def held_up(self) -> None:
-        """Count an output that had to wait for its client."""
+        """Count an output that waited for its client."""
         self.server.engine.stats.slow_outputs += 1
 
     def close(self) -> None:
-        """Abort what still runs."""
+        """Abort the prompts that still run."""
         for request_id in self._request_ids:
             self.server.engine.close(request_id)
         self._request_ids.clear()
@@ -123,13 +123,13 @@ class Answer(StreamedAnswer, Protocol):
     """An answer that can also be returned whole."""
 
     async def complete(self) -> msgspec.Struct:
-        """The whole answer; to be awaited once, in place of the stream."""
+        """Return the whole answer; await it once, instead of the stream."""
 
 
 async def respond(
     answer: Answer, request: Request, *, stream: bool, framing: Framing = OPENAI
 ) -> Response:
-    """`answer` in events or whole; its work ends when the client goes."""
+    """Return `answer` as events or whole; a disconnect ends its work."""
     if stream:
         return await open_stream(answer, request.receive, framing)
     whole = await while_connected(answer.complete(), request.receive)
@@ -137,7 +137,7 @@ async def respond(
 
 
 class FinalOutputs:
-    """Waits for the final output of every prompt, or for the first failure."""
+    """Waits for the final outputs of all prompts, or for the first failure."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -158,10 +158,10 @@ class FinalOutputs:
         self._done.set()
 
     async def all(self) -> list[RequestOutput]:
-        """In the order of the prompts.
+        """Return the outputs in the order of the prompts.
 
         Raises:
-            RequestFailedError: the engine gave one of them up.
+            RequestFailedError: the engine failed one of them.
         """
         await self._done.wait()
         for output in self._outputs.values():
@@ -173,14 +173,14 @@ class FinalOutputs:
 
 @dataclass(slots=True)
 class UsageCounter:
-    """Adds up what the outputs of a request used; each output must be counted once.
+    """Adds up the usage of a request's outputs; each output must be counted once.
 
     Attributes:
-        told, continuous: whether the last chunk of a stream has it, and each earlier one.
-        readers: those of a chat's choices, which count the tokens of reasoning.
+        reported, continuous: whether a stream's last chunk reports usage, and each earlier one.
+        readers: of a chat's choices; they count the tokens of reasoning.
     """
 
-    told: bool = False
+    reported: bool = False
     continuous: bool = False
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     completion_tokens: int = 0
@@ -190,15 +190,15 @@ class UsageCounter:
     def of_stream(cls, options: StreamOptions | None, *, force: bool = False) -> UsageCounter:
         """Return the request's choice; `force` is the server's --enable-force-include-usage."""
         if options is None:
-            return cls(told=force)
-        told = force or options.include_usage
-        return cls(told=told, continuous=told and options.continuous_usage_stats)
+            return cls(reported=force)
+        reported = force or options.include_usage
+        return cls(reported=reported, continuous=reported and options.continuous_usage_stats)
 
     def of_chunk(self) -> Usage | UnsetType | None:
-        """What a chunk tells before the last one: nothing, null, or what was used so far."""
+        """Return the usage of a chunk before the last: unset, null, or the usage so far."""
         if self.continuous:
             return self.usage()
-        return None if self.told else UNSET
+        return None if self.reported else UNSET
 
     def add(self, prompt: int, output: RequestOutput) -> None:
         self.prompts[prompt] = (len(output.prompt_token_ids), output.num_cached_tokens)
@@ -219,11 +219,11 @@ class UsageCounter:
 
 
 def completions(output: RequestOutput) -> list[CompletionOutput]:
-    """The completions of `output`.
+    """Return the completions of `output`.
 
     Raises:
-        RequestFailedError: the engine gave one of them up.
-        InvalidRequestError: its own fields turned out not to fit together.
+        RequestFailedError: the engine failed one of them.
+        InvalidRequestError: the request's own fields were the cause.
     """
     if _failed(output):
         reason = next(str(c.stop_reason) for c in output.outputs if c.finish_reason == "error")
@@ -232,25 +232,25 @@ def completions(output: RequestOutput) -> list[CompletionOutput]:
 
 
 def prompt_ids(output: RequestOutput) -> list[int] | None:
-    """For `return_token_ids`; none where the prompt was embeddings."""
+    """Return the ids for `return_token_ids`; None if the prompt was embeddings."""
     ids = output.prompt_token_ids
     return None if ids[0] == EMBEDDED else ids
 
 
 def event(message: msgspec.Struct) -> bytes:
-    """`message` as a server-sent event."""
+    """Return `message` as a server-sent event."""
     return b"data: " + encode(message) + b"\n\n"
 
 
 class TextEvent:
-    """An event that differs from the next in its text alone; what surrounds it is encoded once.
+    """An event of which only the text changes; the rest is encoded once.
 
     Args:
-        make: the message with a given text.
+        make: returns the message with a given text.
     """
 
     def __init__(self, make: Callable[[str], msgspec.Struct]) -> None:
-        # The last: a model may be called anything, and its name comes before the text.
+        # Split at the last mark: a model's name could contain the mark, and comes before the text.
         mark = msgspec.json.encode(_MARK)
         self._head, _, self._tail = event(make(_MARK)).rpartition(mark)
 

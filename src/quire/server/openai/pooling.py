@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /pooling, /classify, /score and /rerank: a vector a prompt, no stream."""
+"""POST /v1/embeddings, /pooling, /classify, /score and /rerank: one vector per prompt."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ B = TypeVar("B", bound=CommonPooling)
 
 @contract(body=EmbeddingRequest, answer=EmbeddingResponse, errors=OF_GENERATION)
 async def create_embedding(request: Request) -> Response:
-    """Embeddings of texts or token ids."""
+    """Return embeddings of texts or token ids."""
     call = await _Call.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
@@ -76,7 +76,7 @@ async def create_embedding(request: Request) -> Response:
 
 @contract(body=PoolingRequest, answer=PoolingResponse, errors=OF_GENERATION)
 async def create_pooling(request: Request) -> Response:
-    """What the model gives, whatever it is."""
+    """Return the model's vectors, of any task."""
     call = await _Call.of(request, PoolingRequest, "pool", "input")
     body = call.body
     params = call.params(
@@ -90,7 +90,7 @@ async def create_pooling(request: Request) -> Response:
 
 @contract(body=ClassificationRequest, answer=ClassificationResponse, errors=OF_GENERATION)
 async def create_classification(request: Request) -> Response:
-    """Probabilities of the model's classes."""
+    """Return probabilities of the model's classes."""
     call = await _Call.of(request, ClassificationRequest, "classify", "input")
     check_task(call.config, "classify")
     params = call.params(use_activation=call.body.use_activation)
@@ -106,7 +106,7 @@ async def create_classification(request: Request) -> Response:
 
 @contract(body=ScoreRequest, answer=ScoreResponse, errors=OF_GENERATION)
 async def create_score(request: Request) -> Response:
-    """How well texts go together."""
+    """Return how well texts match."""
     call = await _Call.of(request, ScoreRequest, "score", "text_2")
     scores = await call.scores(paired(*_sides(call.body)), call.body.use_activation)
     data = [ScoreData(i, score) for i, score in enumerate(scores)]
@@ -115,7 +115,7 @@ async def create_score(request: Request) -> Response:
 
 @contract(body=RerankRequest, answer=RerankResponse, errors=OF_GENERATION)
 async def create_rerank(request: Request) -> Response:
-    """Documents by how well they answer a query, the best first."""
+    """Return documents by how well they answer a query, the best first."""
     call = await _Call.of(request, RerankRequest, "rerank", "documents")
     body = call.body
     if body.top_n is not None and body.top_n < 0:
@@ -134,7 +134,7 @@ async def create_rerank(request: Request) -> Response:
 
 @dataclass(slots=True)
 class _Call(Generic[B]):
-    """One HTTP request on its way through the engine; `field` holds its prompts."""
+    """One HTTP request in the engine; `field` is the name of its prompts."""
 
     request: Request
     server: ServerState
@@ -153,15 +153,15 @@ class _Call(Generic[B]):
         return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
 
     async def prompts(self, body: OfInput) -> list[PoolingPrompt]:
-        """What is to be pooled: the texts of `input`, or the one that `messages` make.
+        """Return the texts of `input`, or the rendered text of `messages`.
 
         Raises:
-            ApiError: 400 where both are given, or neither.
+            ApiError: 400 if both are given, or neither.
         """
         if body.messages is None:
             for name in ("add_generation_prompt", "add_special_tokens", "chat_template_kwargs"):
                 if getattr(body, name) is not None:
-                    raise invalid(f"{name} goes with messages.", name)
+                    raise invalid(f"{name} needs messages.", name)
             if body.input is None:
                 raise invalid("give either input or messages.", "input")
             return _prompts(body.input)
@@ -199,7 +199,7 @@ class _Call(Generic[B]):
     async def vectors(
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
     ) -> list[Floats]:
-        """What the model gives for each prompt; the work ends when the client goes.
+        """Return the model's vector of each prompt; a disconnect ends the work.
 
         Raises:
             InvalidRequestError: the model generates text, or a prompt cannot be served.
@@ -214,7 +214,7 @@ class _Call(Generic[B]):
         try:
             outputs = await while_connected(self._run(prompts, params), self.request.receive)
         except InvalidRequestError as error:
-            if error.param == "prompt":  # which no field here is called
+            if error.param == "prompt":  # no field has this name here
                 error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
@@ -249,7 +249,7 @@ def _json(answer: msgspec.Struct) -> Response:
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:
-    """As completions split theirs; of an input an error says so."""
+    """Split the input like a completion's prompt; errors name `input`."""
     try:
         return cast(list[PoolingPrompt], split_prompts(given))
     except ApiError as error:
@@ -257,10 +257,10 @@ def _prompts(given: Input) -> list[PoolingPrompt]:
 
 
 def _sides(body: ScoreRequest) -> tuple[str | list[str], str | list[str]]:
-    """The two sides of the pairs, under whichever names.
+    """Return the two sides of the pairs, under either names.
 
     Raises:
-        ApiError: 400 where one is missing, or given twice.
+        ApiError: 400 if one is missing, or given twice.
     """
     sides = []
     for names in (("text_1", "queries"), ("text_2", "documents")):

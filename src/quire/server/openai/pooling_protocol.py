@@ -16,18 +16,18 @@ Texts = Annotated[list[str], Meta(max_length=MAX_SEQUENCES)]
 
 
 class CommonPooling(Strict):
-    """What all of them share."""
+    """Fields of all pooling requests."""
 
     model: str | None = None
-    """The served model's name; may be left out, as in vLLM."""
+    """The served model's name; optional, as in vLLM."""
     user: str | None = None
-    """An identifier of the caller's; it changes nothing here."""
+    """An identifier of the caller; no effect here."""
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     """See `core.pooling_params`."""
     priority: int | None = None
 
-    # Refused unless they say what would happen without them.
+    # Refused unless null.
     mm_processor_kwargs: None = None
     cache_salt: None = None
 
@@ -37,9 +37,9 @@ class OfInput(CommonPooling, kw_only=True):
 
     input: Input | None = None
     messages: Messages[ChatMessage] | None = None
-    """In place of `input`: what the chat template makes of them is one text."""
+    """Instead of `input`: the chat template renders them as one text."""
     add_generation_prompt: bool | None = None
-    """With `messages`; false, unless given."""
+    """With `messages`; default: false."""
     add_special_tokens: bool | None = None
     """With `messages`: add the model's special tokens to the template's own."""
     chat_template_kwargs: dict[str, Any] | None = None
@@ -49,11 +49,11 @@ class EmbeddingRequest(OfInput, kw_only=True):
     """POST /v1/embeddings."""
 
     encoding_format: Literal["float", "base64"] | None = None
-    """`base64`: float32 numbers, the lowest byte first."""
+    """`base64`: float32 numbers, little-endian."""
     dimensions: int | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
-    """Which of the model's prompts (sentence-transformers') to put before texts."""
+    """Which of the model's prompts (sentence-transformers) to put before texts."""
 
     input_type: None = None
     embed_dtype: None = None
@@ -61,7 +61,7 @@ class EmbeddingRequest(OfInput, kw_only=True):
 
 
 class PoolingRequest(OfInput, kw_only=True):
-    """POST /pooling: what the model gives, be it an embedding or classes."""
+    """POST /pooling: the model's vector, an embedding or classes."""
 
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
@@ -86,7 +86,7 @@ class ScoreRequest(CommonPooling, kw_only=True):
     text_2: str | Texts | None = None
     queries: str | Texts | None = None
     documents: str | Texts | None = None
-    """vLLM's newer names of the two."""
+    """vLLM's newer names for the two."""
     use_activation: bool | None = None
 
 
@@ -102,7 +102,7 @@ class RerankRequest(CommonPooling, kw_only=True):
     top_n: int | None = None
     """The number of best results to return; 0 returns all."""
     return_documents: bool | None = None
-    """With their texts, unless this is false."""
+    """Return the documents' texts, too; default: true."""
     use_activation: bool | None = None
 
     max_tokens_per_doc: None = None
@@ -111,7 +111,7 @@ class RerankRequest(CommonPooling, kw_only=True):
 
 
 class PoolingUsage(msgspec.Struct):
-    """Tokens of all prompts; a text that is scored twice counts once where it is read once."""
+    """Tokens of all prompts; an embedding model reads a repeated text once, and it counts once."""
 
     prompt_tokens: int
     total_tokens: int
@@ -131,7 +131,7 @@ class PoolingData(msgspec.Struct):
 
 
 class ClassificationData(msgspec.Struct):
-    """`label` is the likeliest class's."""
+    """`label` is that of the likeliest class."""
 
     index: int
     label: str
@@ -146,7 +146,7 @@ class ScoreData(msgspec.Struct):
 
 
 class ListResponse(msgspec.Struct, kw_only=True):
-    """An entry a prompt, or a pair, in the request's order."""
+    """One entry per prompt or pair, in the request's order."""
 
     id: str
     created: int
@@ -172,7 +172,7 @@ class ScoreResponse(ListResponse, kw_only=True):
 
 
 class RerankResult(msgspec.Struct):
-    """A document by its place in the request."""
+    """A document, by its index in the request."""
 
     index: int
     relevance_score: float

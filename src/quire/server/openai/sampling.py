@@ -1,4 +1,4 @@
-"""From a request's fields to `SamplingParams`; unset fields take the model's own defaults."""
+"""Makes `SamplingParams` from a request's fields; unset fields get the model's defaults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -
     fields = _fields(request, defaults)
     if not request.use_beam_search and wants_best(request):
         if request.stream:
-            raise not_supported("stream", "The best of best_of answers are known at their end.")
+            raise not_supported("stream", "The best of best_of answers are known only at the end.")
         fields["n"] = request.best_of
         fields["logprobs"] = 0
     if request.max_tokens is not None:
@@ -58,10 +58,10 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -
 
 
 def wants_best(request: CompletionRequest) -> bool:
-    """Whether more answers are computed than are returned.
+    """Return whether more answers are computed than returned.
 
     Raises:
-        ApiError: 400, if fewer are.
+        ApiError: 400 if fewer are.
     """
     n, best_of = request.n or 1, request.best_of
     if best_of is None:
@@ -74,8 +74,10 @@ def wants_best(request: CompletionRequest) -> bool:
 
 
 def echoes_alone(request: CompletionRequest) -> bool:
-    """Whether nothing is wanted but the prompt, and what the model thinks of it: one token is
-    computed behind it, and not told."""
+    """Return whether the answer is only the prompt with its log-probabilities.
+
+    One token is computed after it and not returned.
+    """
     return bool(request.echo) and request.max_tokens == 0
 
 
@@ -87,7 +89,7 @@ def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingPa
 
 
 def check_stream_options(request: Request, body: CommonRequest) -> None:
-    """Report options of a stream that is none."""
+    """Report stream options of a request without a stream."""
     if body.stream_options is not None and not body.stream:
         ignore(request, "stream_options", "The answer is not streamed.")
 
@@ -104,7 +106,7 @@ def _fields(request: CommonRequest, defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def _max_tokens(request: ChatRequest) -> int | None:
-    """Up to the end of the context where neither of the two names is given."""
+    """Return the limit under either name; None means up to the end of the context."""
     newer, older = request.max_completion_tokens, request.max_tokens
     if newer is None:
         return older

@@ -1,4 +1,4 @@
-"""The fields that say what a text has to be, under OpenAI's and vLLM's names."""
+"""Fields for a text's structure, under OpenAI's and vLLM's names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from quire.server.openai.protocol import CommonRequest, ResponseFormat, Structur
 _GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
 _OF_JSON = ("disable_any_whitespace", "whitespace_pattern", "disable_additional_properties")
 _NAMES = {"response_format": "response_format.json_schema.schema"}
-"""Where what a field asks for stands, if not in the field itself."""
+"""Field → the place of its structure, if that is another one."""
 
 
 def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None:
-    """What the request asks for, in whichever of the fields.
+    """Return the request's structure, from whichever field has it.
 
     Raises:
-        ApiError: 400, where two of them are given, or one contradicts itself.
+        ApiError: 400 if two fields are set, or one contradicts itself.
     """
     found: dict[str, dict[str, Any]] = {}
     if fields := _of_format(request.response_format):

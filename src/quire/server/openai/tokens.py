@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as vLLM has them: what a request's prompt would be."""
+"""POST /tokenize and /detokenize, as in vLLM: the tokens of a request's prompt."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class TokenizeRequest(Strict):
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Those that the model wants around every text: added by default; to a conversation only if
-    this is true, as chat templates write their own."""
+    """Add the model's special tokens. Default: true for a text, false for a conversation, whose
+    template writes its own."""
     return_token_strs: bool | None = None
     messages: Messages[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
@@ -52,7 +52,7 @@ class TokenizeRequest(Strict):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: Tools[ToolDefinition] | None = None
     chat_template: str | None = None
-    """Jinja source in place of the model's; needs --trust-request-chat-template."""
+    """Jinja source that replaces the model's template; needs --trust-request-chat-template."""
 
 
 class TokenizeResponse(msgspec.Struct):
@@ -75,7 +75,7 @@ class DetokenizeResponse(msgspec.Struct):
 
 @contract(body=TokenizeRequest, answer=TokenizeResponse, errors=_ERRORS)
 async def tokenize(request: Request) -> Response:
-    """The tokens of a text, or of a conversation in the model's template."""
+    """Return the tokens of a text, or of a conversation in the model's template."""
     server = server_state(request)
     body = await read_request(request, TokenizeRequest)
     server.served_name(body.model)
@@ -92,7 +92,7 @@ async def tokenize(request: Request) -> Response:
 
 @contract(body=DetokenizeRequest, answer=DetokenizeResponse, errors=_ERRORS)
 async def detokenize(request: Request) -> Response:
-    """The text of tokens, control tokens included."""
+    """Return the text of tokens, control tokens included."""
     server = server_state(request)
     body = await read_request(request, DetokenizeRequest)
     server.served_name(body.model)
@@ -106,7 +106,7 @@ async def detokenize(request: Request) -> Response:
 
 
 class TokenizerInfo(msgspec.Struct):
-    """What a client needs to know of the tokenizer, under Hugging Face's names."""
+    """Facts about the tokenizer, under Hugging Face's names."""
 
     tokenizer_class: str
     vocab_size: int
@@ -114,13 +114,13 @@ class TokenizerInfo(msgspec.Struct):
     bos_token_id: int | None
     eos_token_id: int | None
     special_tokens: dict[str, str]
-    """Role, such as `bos_token` → token."""
+    """Role (such as `bos_token`) → token."""
     chat_template: str | None
 
 
 @contract(answer=TokenizerInfo, errors=OF_ENGINE)
 async def tokenizer_info(request: Request) -> Response:
-    """The tokenizer's size, special tokens and chat template."""
+    """Return the tokenizer's size, special tokens and chat template."""
     server = server_state(request)
     engine = server.live_engine()
     tokenizer = engine.tokenizer
@@ -137,14 +137,14 @@ async def tokenizer_info(request: Request) -> Response:
 
 
 def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt:
-    """Raises `ApiError`, 400, where it is neither a text nor a conversation, or both."""
+    """Return the prompt; raise `ApiError`, 400, unless there is either a text or a conversation."""
     is_text = body.prompt is not None
     if is_text == (body.messages is not None):
         raise invalid("give either a prompt or messages.", "messages" if is_text else "prompt")
     if body.prompt is not None:
         for name in _OF_CHAT:
             if getattr(body, name) is not None:
-                raise invalid(f"{name} goes with messages.", name)
+                raise invalid(f"{name} needs messages.", name)
         return body.prompt
     assert body.messages is not None
     chat = ChatRequest(
