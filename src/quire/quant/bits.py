@@ -76,7 +76,7 @@ def e8m0(exponents: npt.NDArray[Any]) -> Floats:
 def float8(x: Floats, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Round to 8-bit floats, ties to even; no |x| may be above the format's largest number.
 
-    It takes a third of the time of the cast in ml_dtypes, and leaves other threads running.
+    If x fits a cache, it takes less than half the time of the cast in ml_dtypes.
     """
     info = finfo(dtype)
     shift = 23 - info.nmant

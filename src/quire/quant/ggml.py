@@ -26,7 +26,7 @@ Bytes = HostArray
 """uint8."""
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17
 """Values rounded at once: the few arrays that a search needs stay in a core's cache."""
 
 

@@ -54,7 +54,7 @@ def to_codebook(weight: HostArray, form: Form, scale_type: str) -> QuantizedWeig
     ascending = book[order].astype(np.float64)
     between = ((ascending[1:] + ascending[:-1]) / 2).astype(np.float32)
     most = float(np.abs(book).max())
-    whole = float(np.abs(weight).max(initial=0)) / (most * 448) if scale_type == "e4m3" else 1.0
+    whole = _largest_of(weight) / (most * 448) if scale_type == "e4m3" else 1.0
 
     def round_(x: Floats) -> Rounded:
         scale = _largest(x)
@@ -145,6 +145,13 @@ def _largest(x: Floats) -> Floats:
     """[R, G, group] → the largest magnitudes [R, G]."""
     largest: Floats = np.maximum(x.max(2), -x.min(2))
     return largest
+
+
+def _largest_of(weight: HostArray) -> float:
+    """Return the largest magnitude of all weights, some rows at a time."""
+    rows = max(1, _CHUNK // weight.shape[1])
+    parts = (weight[first : first + rows] for first in range(0, len(weight), rows))
+    return max((float(np.abs(part.astype(np.float32)).max()) for part in parts), default=0.0)
 
 
 def _ratio(x: Floats, scale: Floats) -> Floats:
