@@ -71,7 +71,11 @@ def render_template(source: str, variables: dict[str, Any]) -> str:
     try:
         return _compile(source).render(variables)
     except SecurityError as error:
-        raise _refused(f"The chat template was stopped: {_reason(error)}.") from error
+        raise InvalidRequestError(
+            f"The chat template was stopped: {_reason(error)}.",
+            fix="Shorten the conversation, or use another template.",
+            param="messages",
+        ) from error
     except TemplateSyntaxError as error:
         raise _refused(
             f"The chat template is malformed in line {error.lineno}: {_reason(error)}."

@@ -166,3 +166,9 @@ def test_large_prompts_are_fine() -> None:
     assert len(render_template(source, {"messages": [{"content": content}]})) == 2_000_001
     many = [{"content": "x"}] * 5000
     assert len(render_template(source, {"messages": many})) == 15_000
+
+
+def test_a_conversation_that_is_too_long_for_any_template() -> None:
+    with pytest.raises(InvalidRequestError, match="Shorten the conversation") as caught:
+        render_template("{{ messages | trim }}", {"messages": "a" * (2**23 + 1)})
+    assert caught.value.param == "messages"
