@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from torch import Tensor
 
-Array = NDArray[Any]
+from quire.core.dtypes import HostArray
 
 
 class Event(Protocol):
@@ -56,10 +56,10 @@ class Device(Protocol):
     torch: torch.device
     is_host: bool
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
         """Zeros in host memory, from where `stage` can send them."""
 
-    def stage(self, arrays: Sequence[Array]) -> Staged:
+    def stage(self, arrays: Sequence[HostArray]) -> Staged:
         """Tensors of these arrays, which are contiguous parts of those that `array` made."""
 
     def finish(self) -> None:
@@ -72,10 +72,10 @@ class HostDevice:
     torch = torch.device("cpu")
     is_host = True
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
         return np.zeros(shape, dtype)
 
-    def stage(self, arrays: Sequence[Array]) -> Staged:
+    def stage(self, arrays: Sequence[HostArray]) -> Staged:
         return _Views(arrays)
 
     def finish(self) -> None:
@@ -85,7 +85,7 @@ class HostDevice:
 class _Views:
     """Arrays that are on their device already."""
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: Sequence[HostArray]) -> None:
         self._tensors = tuple(map(torch.from_numpy, arrays))
 
     def send(self) -> Sequence[Tensor]:
@@ -129,19 +129,19 @@ class Accelerator(ABC):
         """Wait on the host until all is computed."""
         self.record().synchronize()
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        array: Array = self.pinned(nbytes).numpy().view(dtype).reshape(shape)
+        array: HostArray = self.pinned(nbytes).numpy().view(dtype).reshape(shape)
         return array
 
-    def stage(self, arrays: Sequence[Array]) -> Staged:
+    def stage(self, arrays: Sequence[HostArray]) -> Staged:
         return _Sent(self, arrays)
 
 
 class _Sent:
     """Arrays in pinned memory, copied among what the device computes."""
 
-    def __init__(self, device: Accelerator, arrays: Sequence[Array]) -> None:
+    def __init__(self, device: Accelerator, arrays: Sequence[HostArray]) -> None:
         self._device = device
         self._host = tuple(map(torch.from_numpy, arrays))
         self._there = tuple(

@@ -1,5 +1,4 @@
-"""The canonical form of a quantized weight: what every checkpoint's format is read as, and what
-every packed form is made of.
+"""`core.quantized.QuantizedWeight` on torch's tensors, as the providers compute with it.
 
     W[n, c(k)] = value(codes[n, k]) · scale[n, g] + offset[n, g]          g = k // group
     W[n, c(k)] = (codes[n, k] − zero[n, g]) · scale[n, g]
@@ -95,22 +94,6 @@ class QuantizedWeight:
         dense[:, self.permutation] = values
         return dense
 
-    def rows(self, first: int, count: int) -> QuantizedWeight:
-        """Rows [first, first + count), as views."""
-        part = slice(first, first + count)
-        return QuantizedWeight(
-            self.codes[part],
-            self.bits,
-            self.scale[part],
-            self.group,
-            None if self.zero is None else self.zero[part],
-            None if self.offset is None else self.offset[part],
-            self.codebook,
-            self.permutation,
-            self.input_scale,
-            self.float_activations,
-        )
-
     def to(self, device: torch.device) -> QuantizedWeight:
         """The same on a device."""
         if self.codes.device == device:
@@ -118,33 +101,6 @@ class QuantizedWeight:
         names = ("codes", "scale", "zero", "offset", "codebook", "permutation")
         given = {name: getattr(self, name) for name in names}
         return replace(self, **{n: t.to(device) for n, t in given.items() if t is not None})
-
-    def columns(self, first: int, count: int) -> QuantizedWeight:
-        """Columns [first, first + count), dense.
-
-        Raises:
-            ValueError: they are no whole groups, or out of order.
-        """
-        _, k = self.shape
-        last = first + count
-        if self.permutation is not None:
-            raise ValueError("the columns' groups are out of order")
-        one_group = self.group >= k
-        if not one_group and (first % self.group or (last % self.group and last != k)):
-            raise ValueError(f"columns {first} to {last} are no whole groups of {self.group}")
-        groups = slice(0, 1) if one_group else slice(first // self.group, -(-last // self.group))
-
-        def of(numbers: Tensor | None) -> Tensor | None:
-            return None if numbers is None else numbers[:, groups].contiguous()
-
-        return replace(
-            self,
-            codes=self.codes[:, first:last].contiguous(),
-            scale=self.scale[:, groups].contiguous(),
-            group=count if one_group else self.group,
-            zero=of(self.zero),
-            offset=of(self.offset),
-        )
 
     def _by_column(self, numbers: Tensor) -> Tensor:
         return numbers.repeat_interleave(self.group, dim=1)[:, : self.codes.shape[1]]
