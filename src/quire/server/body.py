@@ -1,6 +1,6 @@
 """Decode a request's bytes into a typed object, with limits, and errors that name the field.
 
-A body is decoded strictly first. If that fails, what has no effect is dropped from it (see
+A body is decoded strictly first. If that fails, fields without effect are removed from it (see
 `server.leniency`), each with a notice, and it is converted again.
 """
 
@@ -33,18 +33,18 @@ _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _TOO_LONG = re.compile(r"Expected `array` of length <= (?P<limit>\d+)")
 _OTHER_PART = re.compile(r"Invalid value .*content\[\d+\]\.type`$", re.DOTALL)
-"""Of a part that is no text: an image, a sound, a file."""
+"""An error in a part that is no text: an image, a sound or a file."""
 _LONGEST_VALUE = 64
-"""Characters of a value that an error repeats."""
+"""Most characters of a value in an error."""
 
 
 async def read_body(request: Request, limit: int) -> bytearray:
     """Return the whole body.
 
     Raises:
-        ApiError: 415 if it does not claim to be plain JSON; 413 beyond `limit` bytes, before the
-            rest is read; 400 if it holds too many values (see `server.counts`).
-        ClientDisconnect: the client went away while sending.
+        ApiError: 415 if its headers do not say plain JSON; 413 beyond `limit` bytes, before the
+            rest is read; 400 if it has too many values (see `server.counts`).
+        ClientDisconnect: the client disconnected while sending.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -56,7 +56,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
     if (coding := request.headers.get("content-encoding", "identity")) != "identity":
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"The body's Content-Encoding is {coding}; send it as it is.",
+            f"The body's Content-Encoding is {coding}; send it without encoding.",
             headers={"Connection": "close"},
         )
     too_large = ApiError(
@@ -68,7 +68,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise too_large
-    body = bytearray()  # grows in place: joining 30 MiB would cost 10 ms at once
+    body = bytearray()  # grows in place: joining 30 MiB would block for 10 ms
     size = 0
     counter, refusal = BodyCounter(), None
     async for part in request.stream():
@@ -76,7 +76,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
         if size > limit:
             raise too_large
         if refusal is not None:
-            continue  # read on: a client reads the answer once it has sent everything
+            continue  # read the rest: clients read the answer after they have sent everything
         body += part
         if size > UNCOUNTED_BYTES:
             counted = bytes(body) if size - len(part) <= UNCOUNTED_BYTES else part
@@ -86,7 +86,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
     if refusal is not None:
         raise refusal
     if size > UNCOUNTED_BYTES:
-        await asyncio.sleep(0)  # decoding it is a turn of its own
+        await asyncio.sleep(0)  # let other requests run before decoding
     return body
 
 
@@ -96,11 +96,11 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
     Strict JSON: no NaN, no lone surrogates, no unbounded integers or nesting.
 
     Args:
-        mend: changes decoded JSON that is no `kind` yet, in place.
+        mend: changes decoded JSON in place before it is converted to a `kind`.
 
     Raises:
-        ApiError: naming the field at fault; see `read_body` for the others.
-        ClientDisconnect: the client went away while sending.
+    ApiError: names the wrong field; see `read_body` for others.
+    ClientDisconnect: the client disconnected while sending.
     """
     server = server_state(request)
     body = await read_body(request, server.options.max_body_bytes)
@@ -108,10 +108,10 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
         return cast(T, _decoded(body, kind))
     except msgspec.ValidationError as error:
         failure = error
-    await asyncio.sleep(0)  # each part of a large body is a turn of its own
+    await asyncio.sleep(0)  # let other requests run between the parts of a large body
     try:
         value = _decoded(body, Any)
-    except msgspec.ValidationError:  # a number that nothing can hold
+    except msgspec.ValidationError:  # a number out of range for any type
         raise _explain(str(failure), kind) from None
     await asyncio.sleep(0)
     if mend is not None:
@@ -125,7 +125,7 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
 
 
 def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
-    """Return the part of a body at `where` as a `kind`; as lenient as `read_request`.
+    """Return the part of a body at `where` as a `kind`, as leniently as `read_request`.
 
     Raises:
         ApiError: 400, naming the field at fault.
@@ -166,8 +166,7 @@ def read_query(request: Request, kind: type[T]) -> T:
 
 
 def _decoded(body: bytes | bytearray, kind: Any) -> Any:
-    """Decode JSON. Raises `ApiError` if it is none, `msgspec.ValidationError` if it is not a
-    `kind`."""
+    """Decode JSON. Raises `ApiError` if it is invalid, `msgspec.ValidationError` if no `kind`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError:
@@ -204,7 +203,7 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
         what += "; messages are text here: images, audio and files are not served"
     elif where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
         what += f"; it may be {' or '.join(known)}"
-    # A key of an object has no path of its own; its object's name is what the client can find.
+    # A key of an object has no path of its own, so name the object.
     return invalid(f"{path} is wrong: {what}.", path.removesuffix("[...]"))
 
 

@@ -1,8 +1,8 @@
 """Abort a request's work when its connection closes.
 
-Neither Starlette nor uvicorn cancels an endpoint whose client has left, so that an abandoned
-generation would run to its end. `while_connected` watches the connection beside the work and
-cancels the work at once; cancelling it closes the request, which aborts it.
+Neither Starlette nor uvicorn cancels an endpoint after a disconnect, so an abandoned generation
+would run to its end. `while_connected` watches the connection and cancels the work at once, which
+aborts the request.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ async def while_connected(work: Coroutine[object, object, T], receive: Receive) 
     """Await `work`, unless the client disconnects first.
 
     Args:
-        receive: the ASGI channel, its request body already read.
+        receive: the ASGI channel; the request's body was read.
 
     Raises:
-        ClientDisconnect: the client went; `work` has been cancelled and has ended.
+    ClientDisconnect: the client disconnected; `work` was cancelled and has ended.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))

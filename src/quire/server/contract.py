@@ -1,4 +1,4 @@
-"""Declare an endpoint's input and output next to its function; `openapi` makes a document of it."""
+"""Declares an endpoint's input and output next to its function; `openapi` documents them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 OF_ENGINE = (HTTPStatus.SERVICE_UNAVAILABLE,)
-"""Of endpoints that need the engine."""
+"""Errors of endpoints that need the engine."""
 OF_GENERATION = (HTTPStatus.NOT_FOUND, HTTPStatus.TOO_MANY_REQUESTS, *OF_ENGINE)
-"""Of endpoints that name a model and wait for their turn."""
+"""Errors of endpoints that name a model and use the queue."""
 
 _ATTRIBUTE = "__quire_contract__"
 _OF_BODIES = (
@@ -36,13 +36,13 @@ class Contract:
     """An endpoint's input and output.
 
     Attributes:
-        body: the type that `body.decode` makes of a request's body; None where it reads none.
-        query: the type that `body.read_query` makes of the query; None where it reads none.
-        answer: what a whole answer is an encoding of, a tuple where it is one of several; a media
-            type where it is no JSON; None where it is empty.
-        events: the type of a stream's events, where the endpoint can stream.
-        errors: statuses that it may answer besides 200.
-        error: what their bodies are encodings of; None where they have none.
+        body: the type of the decoded body; None if it reads none.
+        query: the type of the decoded query; None if it reads none.
+        answer: the type of a whole answer, or a tuple of several; a media type if it is not JSON;
+            None if it is empty.
+        events: the type of a stream's events, if the endpoint can stream.
+        errors: possible statuses other than 200.
+        error: the type of their bodies; None if these are empty.
     """
 
     body: Any = None
@@ -64,7 +64,7 @@ def contract(
 ) -> Callable[[E], E]:
     """Declare an endpoint's input and output; see `Contract`.
 
-    Those of reading a body or a query are added to its errors.
+    The errors of reading a body or a query are added.
     """
     of_reading = _OF_BODIES if body is not None else (HTTPStatus.BAD_REQUEST,) if query else ()
     found = Contract(body, query, answer, events, (*of_reading, *errors), error)

@@ -1,8 +1,7 @@
 """Count the values of a JSON body while it arrives, before it is decoded.
 
-Decoding holds Python's lock, so that a body of millions of numbers would stop every stream of the
-server for its time. Counting costs a few milliseconds per part and lets the event loop turn between
-two parts.
+Decoding holds the GIL, so a body with millions of numbers would block all streams meanwhile.
+Counting takes a few milliseconds per part, and the event loop runs between two parts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 from quire.server.errors import ApiError, invalid
 
 UNCOUNTED_BYTES = 64 * 2**10
-"""Shorter bodies cannot hold much."""
+"""Shorter bodies are not counted."""
 MOST = {
     "values": 2**19,
     "strings": 2**17,
@@ -20,12 +19,12 @@ MOST = {
     "escape sequences": 2**21,
     "bytes of strings that are not ASCII": 6 * 2**20,
 }
-"""The most of one body. Each takes 10 to 40 ms to decode.
+"""Limits of one body. At its limit, each takes 10 to 40 ms to decode.
 
 One character outside ASCII makes its whole string slow to decode, four times as slow as ASCII.
 """
 MOST_TOGETHER = 1.25
-"""The most that the shares of these limits may add up to: their times add up, too."""
+"""Limit of the sum of the shares of these limits, because their times add up."""
 _PIECES_AT_ONCE = 4096
 
 
@@ -36,8 +35,8 @@ class BodyCounter:
         self._counts = dict.fromkeys(MOST, 0)
         self._in_string = False
         self._escape = b""
-        self._wide = False  # the string that the next part goes on with is not ASCII
-        self._open = 0  # its bytes while it is
+        self._wide = False  # the string that continues in the next part is not ASCII
+        self._open = 0  # its bytes so far, while it is ASCII
 
     def add(self, part: bytes) -> ApiError | None:
         """Count the next part. Returns a 400 once a limit is exceeded."""
@@ -47,7 +46,7 @@ class BodyCounter:
         if b"\\" in part:
             pairs = part.count(b"\\\\")
             part = part.replace(b"\\\\", b"")
-            if part.endswith(b"\\"):  # it escapes what comes next
+            if part.endswith(b"\\"):  # it escapes the next part's first byte
                 part, self._escape = part[:-1], b"\\"
             counts["escape sequences"] += pairs + part.count(b"\\")
             part = part.replace(b'\\"', b"")
@@ -75,7 +74,7 @@ class BodyCounter:
         """Return the new bytes of strings that are not ASCII.
 
         Args:
-            strings: those of the next part; it may go on with the first, and end within the last.
+            strings: those of the next part; the first and the last may be incomplete.
             wide: whether the part has a character outside ASCII.
         """
         found = 0
@@ -91,10 +90,10 @@ class BodyCounter:
 
 
 async def field_at_end(body: bytes | bytearray) -> str | None:
-    """Return the top-level field in which a body breaks off, to name in an error.
+    """Return the top-level field in which a body ends, for an error.
 
     Args:
-        body: JSON from its beginning, within the limits above but for its last part.
+        body: the beginning of JSON; only its last part exceeds the limits above.
     """
     text = bytes(body).replace(b"\\\\", b"").replace(b'\\"', b"")
     depth, string, field = 0, b"", b""
@@ -112,5 +111,5 @@ async def field_at_end(body: bytes | bytearray) -> str | None:
 
 
 def _is_wide(text: bytes) -> bool:
-    """Return whether a string's JSON has, or spells, a character outside ASCII."""
+    """Return whether a string's JSON has a character outside ASCII, also as an escape."""
     return not text.isascii() or b"\\u" in text

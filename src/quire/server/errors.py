@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 LONGEST_MESSAGE = 2000
 """Characters; an answer must not repeat a client's megabytes."""
 RESTART_SECONDS = 5
-"""When to come back while the engine core starts, or where no structure can be checked."""
+"""`Retry-After` while the engine core starts, or while structures cannot be checked."""
 
 
 @contextmanager
 def renamed(name_of: Callable[[str], str]) -> Iterator[None]:
-    """Have errors of the chat that a request becomes name the fields of its own API.
+    """Rename the fields in a chat's errors to those of the request's own API.
 
     Args:
         name_of: the chat's field → the API's.
@@ -57,7 +57,7 @@ def renamed(name_of: Callable[[str], str]) -> Iterator[None]:
         message = body.error.message
         if not theirs.isalpha():
             message = message.replace(theirs, ours)
-        elif message.startswith(f"{theirs} "):  # elsewhere it may be a word, not a field
+        elif message.startswith(f"{theirs} "):  # elsewhere the name may be a normal word
             message = ours + message.removeprefix(theirs)
         raise ApiError(status, message, param=ours, code=body.error.code) from None
 
@@ -74,7 +74,7 @@ class ErrorInfo(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """`{"error": {...}}`, the body of every response that is not a success."""
+    """`{"error": {...}}`, the body of every error."""
 
     error: ErrorInfo
 
@@ -101,7 +101,7 @@ class ApiError(Exception):
 class RequestFailedError(ApiError):
     """One request failed, for example with a NaN in its logits; others continue.
 
-    The reason may hold a path or an address, so that it goes to the log and not to the client.
+    The reason may contain a path or an address, so it goes to the log and not to the client.
     """
 
     def __init__(self, request_id: str, reason: str) -> None:
@@ -122,7 +122,7 @@ def not_supported(field: str, reason: str = "Leave it out of the request.") -> A
     """Return a 400 for a field of other servers that would change the answer.
 
     Args:
-        reason: why there is none, or what to send in its place; a sentence.
+        reason: why it is not supported, or what to send instead; a sentence.
     """
     return ApiError(
         HTTPStatus.BAD_REQUEST,
@@ -146,7 +146,7 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
             status = HTTPStatus.NOT_FOUND
             info = ErrorInfo(str(error), _type(status), "model", error.code)
         case OutOfMemoryError() | ConfigError():
-            # The request is well-formed, but this server, as it is configured, cannot serve it.
+            # The request is valid, but this server's configuration cannot serve it.
             status = HTTPStatus.BAD_REQUEST
             info = ErrorInfo(str(error), _type(status), None, error.code)
         case EngineRestartingError():
@@ -162,12 +162,12 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
             info = ErrorInfo(str(error), _type(status), error.param, error.code)
         case EngineDeadError():
             status = HTTPStatus.SERVICE_UNAVAILABLE
-            message = "The engine has stopped, so that no request can be served."
+            message = "The engine has stopped; no request can be served."
             info = ErrorInfo(message, _type(status), None, error.code)
         case QuireError():
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             info = ErrorInfo(str(error), _type(status), error.param, error.code)
-        case RecursionError():  # whatever walks a client's JSON may run into it
+        case RecursionError():  # any function that walks a client's JSON may raise it
             status = HTTPStatus.BAD_REQUEST
             info = ErrorInfo("The request is nested too deeply.", _type(status))
         case HTTPException():
@@ -199,7 +199,7 @@ def encode_error(error: Exception, scope: Scope | None) -> tuple[HTTPStatus, byt
         return status, encode(body)
     request_id = scope.get("state", {}).get("request_id")
     message = body.error.message
-    if isinstance(error, ContextLengthError):  # clients know it by these words
+    if isinstance(error, ContextLengthError):  # clients recognize it by these words
         message = f"prompt is too long: {error.num_tokens} tokens > {error.limit - 1} maximum"
     found = anthropic_error(status, message, body.error.code, request_id)
     return status, encode(found)
@@ -214,7 +214,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
 
 
 def closes(headers: dict[str, str] | None) -> bool:
-    """Return whether an answer ends its connection, so that an unread body may follow."""
+    """Return whether an answer closes its connection; an unread body may follow then."""
     return headers is not None and headers.get("Connection") == "close"
 
 

@@ -1,9 +1,9 @@
-"""Server-sent events, written inside the engine's step.
+"""Server-sent events, written inside the call that delivers a step's outputs.
 
-A task, a generator and two layers of ASGI a token cost several times what the event itself does,
-on the cores that the kernels want. So an output becomes an event and goes to the socket at once,
-inside the call that hands it on. Where that cannot be (the client reads too slowly, or the
-server's transport is not known), outputs wait, merged into one, for the stream's own task.
+A task, a generator and two layers of ASGI per token would cost several times as much as the event,
+on the cores that the kernels need. So an output becomes an event and goes to the socket at once. If
+the client reads too slowly, or the transport is not known, outputs wait, merged into one, for the
+stream's own task.
 """
 
 from __future__ import annotations

@@ -14,23 +14,23 @@ from quire.server.notices import Notice
 from quire.server.rules import EMPTY, rules_of
 
 MAX_UNKNOWN = 256
-"""Names of unknown fields in one body; more cannot be a mistake."""
+"""Most names of unknown fields in a body; more cannot be a mistake."""
 OBJECTS_PER_TURN = 1024
-"""Objects to look at before the event loop gets its turn: a millisecond or two."""
+"""Objects between two pauses for the event loop: 1 to 2 ms."""
 _LONGEST_NAME = 64
-"""Longer names are no slips of the pen."""
+"""Longer names are not checked for typos."""
 _SIMILAR = 0.85
-"""Share of equal characters from which a name is a slip of the pen of another."""
+"""Least share of equal characters of a typo."""
 
 Path = tuple["Path", str | int] | None
-"""Where a value is: where its object or array is, and its place in that."""
+"""A value's path: that of its object or array, and its key or index there."""
 
 
 class Relaxed:
-    """The walk through one value, which it changes in place.
+    """Walks through a value and changes it in place.
 
     Args:
-        strict: refuse what would be ignored, as `--strict-fields` wants it.
+        strict: refuse what would be ignored (`--strict-fields`).
     """
 
     def __init__(self, value: Any, kind: Any, where: str = "", *, strict: bool = False) -> None:
@@ -42,7 +42,7 @@ class Relaxed:
         self._stack: list[tuple[Any, _Shape, Path]] = [(value, _shape_of(kind), root)]
 
     def steps(self) -> Iterator[None]:
-        """Walk, pausing after every `OBJECTS_PER_TURN` objects.
+        """Walk, and yield after every `OBJECTS_PER_TURN` objects.
 
         Raises:
             ApiError: 400 for a field that would change the answer, or that is misspelt.
@@ -103,7 +103,7 @@ class Relaxed:
         self._notice(fields, place, "This server does not know the field; it has no effect.")
 
     def _notice(self, fields: _Fields, place: Path, message: str) -> None:
-        """Add a notice once per field, however many objects have it."""
+        """Add one notice per field, even if many objects have it."""
         assert place is not None
         key = (fields.kind, str(place[1]))
         if key not in self._noticed:
@@ -170,8 +170,10 @@ class _Fields:
 
 
 class _Shape:
-    """Which structs a value may be, and its entries, if it is a list. Made when it is asked for:
-    types may hold themselves."""
+    """The structs that a value may be and, for a list, the shape of its entries.
+
+    Computed on demand, because types may contain themselves.
+    """
 
     def __init__(self, types: list[inspect.Type]) -> None:
         self._types: list[inspect.Type] = []

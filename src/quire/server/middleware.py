@@ -1,4 +1,4 @@
-"""ASGI middleware: request id, API key, last resort. Nothing buffers."""
+"""ASGI middleware: path, request id, API key, last resort. None of them buffers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quire.server.pages import is_static
 from quire.server.request_ids import RequestIds, choose_request_id
 
 OPEN_PATH = "/health"
-"""The one endpoint that answers without a key: a probe has none."""
+"""The only endpoint without a key, for probes."""
 
 
 class PathMiddleware:
     """Normalizes an endpoint's path, so that the layers below see one spelling.
 
-    A slash at the end is dropped, and a prefix that a proxy has left. `/chat/completions` is
-    `/v1/chat/completions`, as clients ask whose base URL lacks `/v1`; `/v1/tokenize` is
-    `/tokenize`, as clients ask whose base URL has it.
+        It removes a trailing slash, and the prefix of a proxy. `/chat/completions` becomes
+        `/v1/chat/completions`, for clients whose base URL lacks `/v1`. `/v1/tokenize` becomes
+        `/tokenize`, for clients whose base URL has it.
 
     Args:
-        prefix: where a proxy serves this server, such as `/llm`; may be empty.
-        paths: of all endpoints.
+    prefix: the prefix under which a proxy serves this server, such as `/llm`; may be empty.
+            paths: of all endpoints.
     """
 
     def __init__(self, app: ASGIApp, prefix: str, paths: Sequence[str]) -> None:
@@ -55,12 +55,12 @@ class PathMiddleware:
 
 
 def _first(path: str) -> str:
-    """Return the first step of a path that begins with a slash."""
+    """Return the first part of a path that begins with a slash."""
     return path.partition("/")[2].partition("/")[0]
 
 
 class RequestIdMiddleware:
-    """Every response carries `X-Request-Id`: the client's own, or a new one.
+    """Gives each response an `X-Request-Id`: the client's own, or a new one.
 
     Anthropic's clients read it as `request-id`.
     """
@@ -116,10 +116,10 @@ class LastResortMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Refuses every request without one of `keys`, except for `/health` and the dashboard's files.
+    """Refuses each request without one of `keys`, except for `/health` and the dashboard's files.
 
-    It judges the same decoded path that the router sees, and denies by default, so that no other
-    spelling of a path leads around it.
+    It checks the same decoded path as the router and denies by default, so that no other spelling
+    of a path bypasses it.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -142,9 +142,9 @@ class ApiKeyMiddleware:
         headers = dict(scope["headers"])
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
-            key = headers.get(b"x-api-key", b"")  # where Anthropic's clients put it
+            key = headers.get(b"x-api-key", b"")  # the header of Anthropic's clients
         offered = _digest(key.strip())
-        # Digests of equal length, all compared: the time tells nothing about any key.
+        # Compare all digests, which have equal length: the time reveals nothing about a key.
         matches = [hmac.compare_digest(offered, known) for known in self._digests]
         return any(matches)
 

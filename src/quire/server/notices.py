@@ -1,4 +1,4 @@
-"""Report in `warnings` what a request asked for and did not get."""
+"""Reports in `warnings` which fields of a request had no effect, or another effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.server.errors import not_supported
 from quire.server.state import server_state
 
 MAX_NOTICES = 64
-"""Of one request; the rest are one line that counts them."""
+"""Most notices of a request; one more line counts the rest."""
 LONGEST_PARAM = 128
 """Characters."""
 
@@ -27,7 +27,7 @@ class Notice(msgspec.Struct):
 
 
 Warnings = list[Notice] | UnsetType
-"""The field `warnings` of an answer; left out where there is nothing to tell."""
+"""The field `warnings` of an answer; left out if there are none."""
 
 
 class Notices:
@@ -38,7 +38,7 @@ class Notices:
         self._more = 0
 
     def add(self, notice: Notice) -> None:
-        """Add a notice, unless it is present."""
+        """Add a notice, unless it is there already."""
         if len(self._found) == MAX_NOTICES:
             self._more += 1
         elif notice not in self._found:

@@ -1,5 +1,7 @@
-"""uvicorn's HTTP protocol: the transport under it for streams that write to it themselves, and
-limits to what one client can do to a connection, and all of them to the server."""
+"""uvicorn's HTTP protocol, with access to the transport for streams, and with limits.
+
+The limits protect the server from one client on a connection, and from too many connections.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,22 @@ from quire.server.linger import LINGER_SECONDS
 _TRANSPORT = "quire.transport"
 
 MAX_HEADER_BYTES = 65536
-"""Of a request's line and headers, with the blank line that ends them."""
+"""Most bytes of a request's line and headers, including the blank line."""
 LINGER_BYTES = 128 * 2**20
-"""Most to read of a request that was refused; its client is cut off then."""
+"""Most bytes to read of a refused request; then the connection is closed."""
 RECEIVE_SECONDS = 8.0
-"""In which a request's headers must be complete, and in each of which its body must bring
-`RECEIVE_BYTES`."""
+"""Time for a request's headers. Its body must send `RECEIVE_BYTES` in each such interval."""
 RECEIVE_BYTES = 4096
 WRITE_SECONDS = 60.0
-"""In each of which a client that is behind must read something."""
+"""A client with unread data must read something in each such interval."""
 
 
 class TransportProtocol(H11Protocol):
-    """Tells each request the transport of its connection, as an ASGI extension, and its response
-    the date, for which uvicorn would wake up every second.
+    """Passes the connection's transport to each request, as an ASGI extension.
 
-    Who sends too slowly, or stops reading, is disconnected. A connection beyond the most that may
-    be takes the place of one that asks nothing, or is refused.
+    It also sets each response's date, for which uvicorn would wake up every second. Clients that
+    send too slowly or stop reading are disconnected. If there are too many connections, a new one
+    replaces an idle one, or is refused.
     """
 
     def __init__(self, *args: Any, max_connections: int = sys.maxsize, **kwargs: Any) -> None:
@@ -116,8 +117,8 @@ class TransportProtocol(H11Protocol):
 
     @property
     def asks_nothing(self) -> bool:
-        """Return whether no request is in progress; its headers may be."""
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that it may be None
+        """Return whether no request is in progress; headers may be arriving."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation lacks None
         return self._refused or cycle is None or cycle.response_complete
 
     def _make_room(self) -> bool:
@@ -161,9 +162,9 @@ class TransportProtocol(H11Protocol):
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer, unless an answer has begun, and close the connection.
 
-        What the client still sends is read and thrown away, for at most `LINGER_SECONDS` and
-        `LINGER_BYTES`. Closing a connection with unread data resets it, and a reset destroys an
-        answer that the client has not read yet.
+        The client's remaining data is read and discarded, for at most `LINGER_SECONDS` and
+        `LINGER_BYTES`. Closing a connection with unread data would reset it, and a reset destroys
+        an answer that the client has not read yet.
         """
         scope: Scope | None = None
         if not self.asks_nothing:
@@ -183,13 +184,13 @@ class TransportProtocol(H11Protocol):
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)
         )
-        with contextlib.suppress(NotImplementedError):  # TLS has no half that could be closed
-            self.transport.write_eof()  # a client that reads to the end gets there
+        with contextlib.suppress(NotImplementedError):  # TLS cannot be half-closed
+            self.transport.write_eof()  # for clients that read until the end of the stream
         self.flow.resume_reading()
 
 
 class _BoundedConnection(h11.Connection):
-    """Refuses long heads however they are split: h11 limits only incomplete ones."""
+    """Refuses long headers in any split; h11 limits only incomplete ones."""
 
     def next_event(self) -> Any:
         before = len(self._receive_buffer)
@@ -209,7 +210,7 @@ def _headers_of(second: int) -> list[tuple[bytes, bytes]]:
 
 
 def transport_of(scope: Scope) -> asyncio.WriteTransport | None:
-    """Return where chunks of a body may be written between two ASGI messages; None if nowhere.
+    """Return the transport for chunks of a body between two ASGI messages; None if unknown.
 
     The response must have no Content-Length: an HTTP/1.1 client gets it in chunks then.
     """

@@ -1,7 +1,7 @@
-"""Fields of other servers without effect here: which values are ignored, which refused.
+"""Fields of other servers without effect here: which values are ignored, and which are refused.
 
-A type of a request names them in its `rules`. A field that changes no answer is ignored. One that
-would change the answer is refused, unless its value asks for what happens anyway.
+A request's type lists them in its `rules`. A field that never changes the answer is ignored. One
+that would change it is refused, unless its value asks for what happens anyway.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 EMPTY: tuple[Any, ...] = ("", [], {})
-"""Values that ask for nothing, whatever the field."""
+"""Values that ask for nothing in any field."""
 
 
 class Rule(msgspec.Struct, frozen=True):
     """The treatment of a field without effect; null is always accepted.
 
     Attributes:
-        reason: why it has none, or what to send in its place; a sentence.
+        reason: why it has no effect, or what to send instead; a sentence.
         neutral: values that are ignored, in addition to `EMPTY`; None ignores all.
-        strict: those that `--strict-fields` accepts too; None: all.
+        strict: values that `--strict-fields` accepts, too; None accepts all.
     """
 
     reason: str
@@ -59,7 +59,7 @@ def rules_of(kind: type) -> dict[str, Rule]:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Compare as JSON does; Python's `False == 0` would be too loose."""
+    """Return whether a value is in `known`, without Python's `False == 0`."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in known
     )
