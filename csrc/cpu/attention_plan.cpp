@@ -1,5 +1,7 @@
 #include "attention_plan.h"
 
+#include "attention_any.h"
+
 #include <algorithm>
 #include <functional>
 #include <vector>
@@ -168,7 +170,6 @@ struct Layout {
 
 int64_t attention_tile_positions(int64_t heads, int64_t kv_heads) {
   const int64_t group = heads / kv_heads;
-  if (group > kAttentionRows) return 0;
   int64_t positions = 1;
   while (2 * positions * group <= kAttentionRows) positions *= 2;
   return positions;
@@ -180,6 +181,7 @@ int64_t attention_plan_bytes(const AttentionArgs& a, int64_t tokens, int threads
 
 int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threads,
                        AttentionSplit split) {
+  if (!attention_fits(a)) split = AttentionSplit::kNever;
   std::vector<Tile> tiles = cut_rows(a);
   int64_t total = 0;
   for (const Tile& tile : tiles) total += tile.cost * a.kv_heads;

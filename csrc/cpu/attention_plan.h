@@ -10,7 +10,7 @@ namespace quire {
 enum class AttentionSplit : int { kAutomatic, kNever, kAlways };
 
 // Query rows in a tile: a power of two such that positions * (heads a kv head) is at most
-// kAttentionRows, hence a divisor of kAttentionKeys. Zero where a group does not fit.
+// kAttentionRows, hence a divisor of kAttentionKeys; one where a single group is more.
 int64_t attention_tile_positions(int64_t heads, int64_t kv_heads);
 
 // Bytes that `plan_attention` needs for a step of `tokens` rows; most of them it may never touch.

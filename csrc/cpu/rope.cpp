@@ -70,6 +70,8 @@ void turn_head(T* y, const Row& row, const Turn& t, int64_t head_dim) {
 }
 
 constexpr int64_t kHeads = 16;  // whose norms are computed one after the other: each waits for its sum
+constexpr int64_t kTurned = 4096;  // elements on their way into a cache of another dtype
+constexpr int64_t kFloats = 256;   // of a head that are taken at once to be quantized
 
 // At most kHeads heads of a token on their way, y_step elements apart: normalized, if there is a
 // weight, and turned.
@@ -92,10 +94,10 @@ void place_heads(T* y, int64_t y_step, const T* x, int64_t heads, const Gain& ga
   }
 }
 
-// Calls some(first, count) for runs of at most kHeads heads.
+// Calls some(first, count) for runs of at most `most` heads.
 template <class Some>
-void each_heads(int64_t heads, const Some& some) {
-  for (int64_t h = 0; h < heads; h += kHeads) some(h, heads - h < kHeads ? heads - h : kHeads);
+void each_heads(int64_t heads, int64_t most, const Some& some) {
+  for (int64_t h = 0; h < heads; h += most) some(h, heads - h < most ? heads - h : most);
 }
 
 // Elements of a quantized head: the largest, and the nearest one to x.
@@ -122,14 +124,27 @@ void widen_head(float* row, const T* x, int64_t head_dim) {
   if (i < head_dim) store(row + i, load(x + i, head_dim - i), head_dim - i);
 }
 
-// The scale of a head; if an x is not finite, neither is the scale.
-template <class Q>
-bf16 scale_of(const float* row, int64_t head_dim) {
-  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
-  for (int64_t i = 0; i < head_dim; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, row[i]) & 0x7fffffff;
-    largest = bits > largest ? bits : largest;
+// Calls some(first, n, floats) for the head's runs of n <= kFloats elements.
+template <class T, class Some>
+void each_floats(const T* x, int64_t head_dim, const Some& some) {
+  float row[kFloats];
+  for (int64_t first = 0; first < head_dim; first += kFloats) {
+    const int64_t n = head_dim - first < kFloats ? head_dim - first : kFloats;
+    widen_head(row, x + first, n);
+    some(first, n, row);
   }
+}
+
+// The scale of a head; if an x is not finite, neither is the scale.
+template <class Q, class T>
+bf16 scale_of(const T* x, int64_t head_dim) {
+  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  each_floats(x, head_dim, [&](int64_t, int64_t n, const float* row) {
+    for (int64_t i = 0; i < n; ++i) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, row[i]) & 0x7fffffff;
+      largest = bits > largest ? bits : largest;
+    }
+  });
   // Rounded up, so that no element passes the largest; NaN as it comes could be carried to 0.
   const float exact = largest > 0x7f800000
                           ? __builtin_nanf("")
@@ -140,15 +155,15 @@ bf16 scale_of(const float* row, int64_t head_dim) {
 // Stores a head as Q: with a scale of its own, put where `scale` points to, or else in units.
 template <class Q, class T>
 void quantize_head(void* to, const T* x, int64_t head_dim, bf16* scale, float unit) {
-  float row[kAttentionHeadDim];
-  widen_head(row, x, head_dim);
   float divisor = unit;
   if (scale != nullptr) {
-    *scale = scale_of<Q>(row, head_dim);
+    *scale = scale_of<Q>(x, head_dim);
     divisor = scale->bits == 0 ? 1.0f : as_float(*scale);
   }
-  Q* const y = static_cast<Q*>(to);
-  for (int64_t i = 0; i < head_dim; ++i) y[i] = Element<Q>::of(row[i] / divisor);
+  each_floats(x, head_dim, [&](int64_t first, int64_t n, const float* row) {
+    Q* const y = static_cast<Q*>(to) + first;
+    for (int64_t i = 0; i < n; ++i) y[i] = Element<Q>::of(row[i] / divisor);
+  });
 }
 
 // Where one of the two caches is, and how it holds a head.
@@ -169,12 +184,10 @@ struct Cache {
       default: break;
     }
     if (dtype == code_of(T{})) return copy(reinterpret_cast<T*>(elements) + at, x, head_dim);
-    float row[kAttentionHeadDim];  // to bfloat16
     bf16* const y = reinterpret_cast<bf16*>(elements) + at;
-    widen_head(row, x, head_dim);
     int64_t i = 0;
-    for (; i + kLanes <= head_dim; i += kLanes) store(y + i, load(row + i));
-    if (i < head_dim) store(y + i, load(row + i, head_dim - i), head_dim - i);
+    for (; i + kLanes <= head_dim; i += kLanes) store(y + i, load(x + i));
+    if (i < head_dim) store(y + i, load(x + i, head_dim - i), head_dim - i);
   }
 
   static int code_of(float) { return kFloat32; }
@@ -220,7 +233,7 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
     const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
     T* q_out = row_at<T>(a.q_out, r, a.heads * d);
     const T* q = row_at<T>(a.q, r, a.q_stride);
-    each_heads(a.heads, [&](int64_t h, int64_t heads) {
+    each_heads(a.heads, kHeads, [&](int64_t h, int64_t heads) {
       place_heads(q_out + h * d, d, q + h * d, heads, q_norm, a.eps, turn, d);
     });
     const int64_t block = a.slot_mapping[r] / a.block_size;
@@ -228,8 +241,9 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
     const int64_t slot = block * a.block_stride + offset * d;
     const T* k = row_at<T>(a.k, r, a.k_stride);
     const T* v = row_at<T>(a.v, r, a.v_stride);
-    each_heads(a.kv_heads, [&](int64_t first, int64_t heads) {
-      T turned[kHeads * kAttentionHeadDim];
+    const int64_t fit = kTurned / d;
+    each_heads(a.kv_heads, plain || fit > kHeads ? kHeads : fit, [&](int64_t first, int64_t heads) {
+      T turned[kTurned];
       if (plain) {
         T* const y = reinterpret_cast<T*>(keys.elements) + slot + first * a.head_stride;
         place_heads(y, a.head_stride, k + first * d, heads, k_norm, a.eps, turn, d);

@@ -16,6 +16,7 @@ namespace quire::QUIRE_ISA {
   void name(const Args&, int64_t task);
 QUIRE_FUSED_KERNELS(QUIRE_DECLARE)
 QUIRE_DECLARE(mix_rows, MixArgs)
+QUIRE_DECLARE(attention, AttentionArgs)
 void argmax(const ArgmaxArgs&, int64_t task);
 extern const ActivationKernels kActivation;
 
@@ -38,8 +39,8 @@ const Kernels kTable = {
 #endif
     quantize_codes,
     {
-        {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,
-         paged_attention<int8_t>, paged_attention<f8_e4m3>, paged_attention<f8_e5m2>},
+        {attention<float>, attention<bf16>, attention<f16>, attention<int8_t>, attention<f8_e4m3>,
+         attention<f8_e5m2>},
         exp2_floats,
     },
     &kSample,

@@ -1,10 +1,12 @@
 // Paged attention.
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 
 #include <nanobind/stl/tuple.h>
 
 #include "../bind.h"
+#include "../cpu/attention_any.h"
 #include "../cpu/attention_plan.h"
 #include "../cpu/op.h"
 #include "../submit.h"
@@ -37,8 +39,8 @@ struct PagedAttention final : Op {
               static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
               nullptr} {
     expect_same("out", out, "q", q);
-    if (cache.kv_heads < 1 || attention_tile_positions(args_.heads, cache.kv_heads) == 0) {
-      throw std::invalid_argument("no kv heads, or too many heads a kv head");
+    if (cache.kv_heads < 1 || args_.heads < 1 || args_.heads % cache.kv_heads != 0) {
+      throw std::invalid_argument("the heads are no multiple of the kv heads");
     }
   }
   const char* name() const override { return "paged_attention"; }
@@ -57,8 +59,12 @@ struct PagedAttention final : Op {
   }
 
   void run(Pool& pool) override {
-    void* const memory = pool.scratch(attention_plan_bytes(args_, rows_, pool.threads()));
+    const int64_t threads = pool.threads(), plan = attention_plan_bytes(args_, rows_, pool.threads());
+    const int64_t floats = attention_fits(args_) ? 0 : attention_any_floats(args_);
+    const int64_t bytes = plan + threads * floats * static_cast<int64_t>(sizeof(float));
+    uint8_t* const memory = static_cast<uint8_t*>(pool.scratch(bytes));
     const int64_t tasks = plan_attention(args_, rows_, memory, pool.threads(), split_);
+    if (floats > 0) return run_any(pool, tasks, reinterpret_cast<float*>(memory + plan), floats);
     run_tasks(pool, tasks, [&](int64_t task) { kernel_(args_, task); });
   }
 
@@ -88,6 +94,18 @@ struct PagedAttention final : Op {
   }
 
  private:
+  // Each of as many jobs as threads takes the next task, and has `floats` of the memory.
+  void run_any(Pool& pool, int64_t tasks, float* memory, int64_t floats) {
+    std::atomic<int64_t> next{0};
+    run_tasks(pool, std::min<int64_t>(tasks, pool.threads()), [&](int64_t job) {
+      AttentionArgs a = args_;
+      a.partials = memory + job * floats;
+      for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+        kernel_(a, task);
+      }
+    });
+  }
+
   void (*kernel_)(const AttentionArgs&, int64_t task);
   int64_t rows_, token_bytes_;
   AttentionSplit split_;

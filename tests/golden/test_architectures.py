@@ -15,7 +15,7 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, load_decoder
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden, greedy
 
 LOGIT_TOLERANCE = 1e-4
@@ -34,7 +34,7 @@ LOGIT_TOLERANCE = 1e-4
 def test_equals_transformers(
     golden: tuple[str, Path, Golden], provider: OpsProvider, block_size: int
 ) -> None:
-    name, folder, expected = golden
+    _, folder, expected = golden
     ops = load_ops(provider)
     decoder = load_decoder(folder, MAX_POSITIONS, ops)
     model = PagedModel(
@@ -43,7 +43,6 @@ def test_equals_transformers(
         block_size=block_size,
         num_blocks=40,
         seed=block_size,
-        in_torch=TINY_MODELS[name].torch_ops,
     )
     (sequence,) = model.generate([expected.prompt], NUM_TOKENS)
     assert sequence.tokens == expected.tokens

@@ -11,7 +11,7 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
 
 NUM_SEQUENCES = 64
 NUM_TOKENS = 16
@@ -71,7 +71,6 @@ def test_64_at_once_equal_one_at_a_time(
             num_blocks=NUM_SEQUENCES * 6 * 32 // block_size,
             seed=seed,
             dtype=DTYPES[kv_dtype],
-            in_torch=TINY_MODELS[name].torch_ops,
         )
 
     together = model(block_size=16, seed=1).generate(prompts(seed=2), NUM_TOKENS)

@@ -66,7 +66,6 @@ def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
         block_size=16,
         num_blocks=24,
         dtype=torch.bfloat16,
-        in_torch=TINY_MODELS[case.name].torch_ops,
     )
     sequence = Sequence(case.tokens)
     while sequence.waiting:

@@ -16,7 +16,7 @@ from quire.ops.providers import load_ops
 from tests.golden.gguf_model import write_gguf_model
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS
+from tests.golden.tiny_models import MAX_POSITIONS
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
 MODELS = [
@@ -50,8 +50,7 @@ def test_equals_transformers(
     assert len(gguf.GGUFReader(path).tensors) > 10
     ops = load_ops("cpu")
     decoder = load_decoder(path, MAX_POSITIONS, ops)
-    in_torch = TINY_MODELS[name].torch_ops
-    paged = PagedModel(decoder, ops, block_size=16, num_blocks=40, in_torch=in_torch)
+    paged = PagedModel(decoder, ops, block_size=16, num_blocks=40)
     (sequence,) = paged.generate([expected.prompt], NUM_TOKENS)
     assert sequence.tokens == expected.tokens
     torch.testing.assert_close(

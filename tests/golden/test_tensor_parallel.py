@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -57,12 +55,9 @@ def build(
     group: RankGroup | None,
     dtype: torch.dtype = torch.float32,
     packing: str | None = None,
-    in_torch: Mapping[str, str] = MappingProxyType({}),
 ) -> PagedModel:
     decoder, ops = load(folder, group, dtype, packing)
-    return PagedModel(
-        decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype, in_torch=in_torch
-    )
+    return PagedModel(decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype)
 
 
 def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
@@ -80,8 +75,7 @@ def test_two_ranks_give_one_ranks_tokens(name: str, tmp_path: Path) -> None:
     make_tiny(name, seed=3, folder=tmp_path)
 
     def generate(group: RankGroup | None) -> list[Sequence]:
-        built = build(tmp_path, group, in_torch=TINY_MODELS[name].torch_ops)
-        return built.generate(prompts(), NUM_TOKENS)
+        return build(tmp_path, group).generate(prompts(), NUM_TOKENS)
 
     whole, ranks = generate(None), run_ranks(2, generate)
     model = model_config(resolve(str(tmp_path)).config)

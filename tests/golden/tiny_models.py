@@ -27,16 +27,10 @@ _GATED: dict[str, Any] = _BASE | {"intermediate_size": 80, "num_key_value_heads"
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A model type of Transformers and its changes to the common small config.
-
-    Attributes:
-        torch_ops: ops that have no native kernel for this shape → the reason; tests of the native
-            kernels assert that they are the only ones.
-    """
+    """A model type of Transformers and its changes to the common small config."""
 
     model_type: str
     changes: dict[str, Any] = field(default_factory=dict)
-    torch_ops: dict[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -59,10 +53,8 @@ TINY_MODELS: dict[str, TinyModel] = {
             "mlp_bias": True,
         },
     ),
-    # Kept on purpose: native attention takes head sizes that are multiples of 8, torch any other.
-    "llama-mqa-head-dim": TinyModel(
-        "llama", {"num_key_value_heads": 1, "head_dim": 20}, {"paged_attention": "head_dim 20"}
-    ),
+    # A head size that is no multiple of 8 has a kernel of its own.
+    "llama-mqa-head-dim": TinyModel("llama", {"num_key_value_heads": 1, "head_dim": 20}),
     "llama-rope-llama3": TinyModel(
         "llama",
         _rope(

@@ -16,7 +16,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
-from quire.ops.native_attention import attention_misfit, paged_attention
+from quire.ops.native_attention import paged_attention
 from quire.ops.torch_ops.reference import quantize_heads, to_float8
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -97,6 +97,8 @@ class World:
         window: int | None,
         split: bool | None = None,
         softcap: float | None = None,
+        *,
+        causal: bool = True,
     ) -> list[Tensor]:
         """Attention of tokens [first, last) of a sequence for each (sequence, first, last)."""
         starts = [0]
@@ -113,8 +115,9 @@ class World:
         q = torch.cat([self.q[s][first:last] for s, first, last in spans])
         scale = self.shape.head_dim**-0.5
         out = paged_attention(
-            _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, split=split
-        )
+            _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, causal=causal,
+            split=split,
+        )  # fmt: skip
         return list(out.split([last - first for _, first, last in spans]))
 
 
@@ -170,6 +173,9 @@ def assert_attended(
     spans,
     window: int | None,
     softcap: float | None = None,
+    *,
+    causal: bool = True,
+    exact_weights: bool = False,
 ) -> None:
     """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
 
@@ -184,14 +190,19 @@ def assert_attended(
 
     With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
     integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
-    the largest.
+    the largest. No kernel does with `exact_weights`.
     """
     shape = world.shape
     int8 = shape.kv_dtype == torch.int8
-    bfloat16 = shape.dtype == torch.bfloat16 and shape.kv_dtype in (
-        torch.bfloat16,
-        torch.int8,
-        *FLOAT8,
+    bfloat16 = (
+        not exact_weights
+        and shape.dtype == torch.bfloat16
+        and shape.kv_dtype
+        in (
+            torch.bfloat16,
+            torch.int8,
+            *FLOAT8,
+        )
     )
     integers = isa == "avx512_vnni" and bfloat16 and int8
     rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not int8))
@@ -202,9 +213,9 @@ def assert_attended(
         v = world.v[s][:last].double().transpose(0, 1).repeat_interleave(group, 0)
         scale = shape.head_dim**-0.5
         row, column = torch.arange(first, last).unsqueeze(1), torch.arange(last)
-        hidden = column > row
+        hidden = (column > row) & causal
         if window is not None:
-            hidden |= column <= row - window
+            hidden |= (column - row).abs() >= window
         scores = scale * q @ k.transpose(1, 2)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
@@ -504,15 +515,6 @@ def test_strided_queries_and_outputs(
             paged_attention(kernels, pools[0], *bad, meta, 1.0)
     with pytest.raises(ValueError, match="scale"):
         paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 0.0)
-
-
-def test_which_shapes_fit() -> None:
-    assert attention_misfit(16, 8, 128, 16, torch.bfloat16) is None
-    assert attention_misfit(16, 8, 130, 16, torch.bfloat16) == "head_dim 130"
-    assert attention_misfit(16, 8, 264, 16, torch.bfloat16) == "head_dim 264"
-    assert attention_misfit(16, 8, 128, 64, torch.bfloat16) == "block_size 64"
-    assert attention_misfit(65, 1, 128, 16, torch.bfloat16) == "65 heads for 1 kv heads"
-    assert attention_misfit(16, 8, 128, 16, torch.float64) == "queries of float64"
 
 
 def test_exp2(isa: str, generator: torch.Generator) -> None:

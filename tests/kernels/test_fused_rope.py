@@ -44,6 +44,7 @@ SHAPES = [
     Shape(3, 3, 64, None),
     Shape(3, 1, 33, 6),
     Shape(2, 1, 256, 128),
+    Shape(1, 17, 300, 20),
     Shape(1, 1, 10, 10),
 ]
 

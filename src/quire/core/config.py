@@ -25,7 +25,7 @@ PoolingTask = Literal["embed", "classify"]
 Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
 """The op after the MLP's first product; with "_mul" the MLP has a gate."""
 
-MAX_CONVERTED_HEAD_DIM = 256
+MAX_CONVERTED_HEAD_DIM = 4096
 """Largest head size if the KV cache has another dtype than the model."""
 KVCacheDType = Literal["float32", "bfloat16", "float16", "int8", "fp8_e4m3", "fp8_e5m2"]
 ITL_STRETCH = 1.5

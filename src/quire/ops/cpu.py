@@ -21,7 +21,6 @@ from quire.ops.interface import OP_NAMES
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
-from quire.ops.native_attention import attention_misfit
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.native_quantized import pack_quantized
@@ -32,7 +31,7 @@ from quire.ops.rank_group import RankGroup
 from quire.ops.sample_row import SampleRow
 from quire.ops.torch_arrays import tensor, torch_dtype
 from quire.ops.torch_ops import moe as plain_moe
-from quire.ops.torch_ops import paged_attention, reference
+from quire.ops.torch_ops import reference
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.tuning import load_tuning
@@ -192,11 +191,7 @@ class CpuOps(FusedKernels, TorchOps):
         causal: bool = True,
     ) -> Tensor:
         _, heads, head_dim = q.shape
-        _, kv_heads, block_size, _ = cache.k.shape
-        misfit = attention_misfit(heads, kv_heads, head_dim, block_size, q.dtype)
-        if misfit is not None:
-            self.torch_reasons["paged_attention"] = misfit
-            return paged_attention.paged_attention(q, cache, meta, scale, window, softcap, causal)
+        kv_heads = cache.k.shape[1]
         name = str(cache.k.dtype).removeprefix("torch.")
         return native_attention.paged_attention(
             self._table.handle,

@@ -17,28 +17,6 @@ _DTYPE_CODES = {
 }
 _NOT_TUNED = AttentionTuning()
 _SPLIT = {None: 0, False: 1, True: 2}
-BLOCK_SIZES = frozenset({8, 16, 32})
-MAX_HEAD_DIM = 256
-MAX_GROUP = 64
-"""Most query heads a kv head."""
-
-
-def attention_misfit(
-    num_heads: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
-) -> str | None:
-    """Return why the kernels do not compute a model of this shape, or None; no batch changes it.
-
-    `dtype` is that of queries: float32, bfloat16 or float16.
-    """
-    if dtype not in _DTYPE_CODES:
-        return f"queries of {str(dtype).removeprefix('torch.')}"
-    if block_size not in BLOCK_SIZES:
-        return f"block_size {block_size}"
-    if not 8 <= head_dim <= MAX_HEAD_DIM or head_dim % 8:
-        return f"head_dim {head_dim}"
-    if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_GROUP:
-        return f"{num_heads} heads for {num_kv_heads} kv heads"
-    return None
 
 
 def paged_attention(
@@ -64,7 +42,7 @@ def paged_attention(
     Args:
         q: [T, num_heads, head_dim] on the CPU; a token's heads lie together.
         cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
-            always); each block contiguous.
+            always); each block contiguous, of any size.
         scale: multiplies q · k; positive.
         window: attend to tokens less than `window` away only; None is all.
         softcap: scores s become softcap · tanh(s / softcap); None leaves them.
@@ -77,7 +55,7 @@ def paged_attention(
         [T, num_heads, head_dim] of q's dtype.
 
     Raises:
-        ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_misfit`).
+        ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
     """
     _check(q, cache, meta, scale, window, softcap, causal)
     if out is None:
@@ -114,8 +92,8 @@ def _check(
     k, v = cache.k, cache.v
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, block_size = k.shape[1], k.shape[2]
-    misfit = attention_misfit(heads, kv_heads, head_dim, block_size, q.dtype)
-    if misfit or not q.is_cpu or not _heads_together(q):
+    fits = q.dtype in _DTYPE_CODES and heads % kv_heads == 0
+    if not fits or not q.is_cpu or not _heads_together(q):
         raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")

@@ -112,9 +112,9 @@ def test_a_kv_cache_of_8_bit_floats() -> None:
         resolve(replace(args, kv_cache_dtype="int8"), MACHINE)
 
 
-def test_int8_holds_no_larger_heads(hf_folder: Callable[..., Path]) -> None:
-    folder = hf_folder(head_dim=264)
-    with pytest.raises(ConfigError, match="head_dim of at most 256"):
+def test_int8_holds_no_huge_heads(hf_folder: Callable[..., Path]) -> None:
+    folder = hf_folder(head_dim=4104)
+    with pytest.raises(ConfigError, match="head_dim of at most 4096"):
         resolve(EngineArgs(model=str(folder), kv_cache_dtype="int8"), MACHINE)
 
 
