@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from quire.core.config import RopeConfig
@@ -117,30 +117,7 @@ def ropes(
         CheckpointError, UnsupportedModelError: see `rope`.
     """
     older, newer = _stated(hf, "rope_scaling"), _stated(hf, "rope_parameters")
-    flat = sorted(name for name in newer if name not in (FULL, SLIDING))
-    if flat:
-        raise CheckpointError(
-            f"config.json: rope_parameters.{flat[0]} is {newer[flat[0]]!r}, which says nothing of "
-            "a kind of layers; Transformers ignores it.",
-            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
-            param="rope_parameters",
-        )
-    names = {name for name, _ in thetas.values()}
-    unread = next((n for n in _TOP_LEVEL if n not in names and hf.get(n) is not None), None)
-    if unread is not None and (unread != "partial_rotary_factor" or hf[unread] != 1):
-        raise CheckpointError(
-            f"config.json: {unread} is {hf[unread]!r}; this architecture has a RoPE for each kind "
-            "of layers and ignores it.",
-            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
-            param=unread,
-        )
-    if "rope_type" not in older and older.get("type", "default") != "default":
-        raise CheckpointError(
-            f"config.json: rope_scaling.type is {older['type']!r}; Transformers ignores this "
-            "older name in this architecture.",
-            fix="Rename it to rope_scaling.rope_type.",
-            param="rope_scaling",
-        )
+    _refuse_unread(hf, older, newer, {name for name, _ in thetas.values()})
     found = []
     for layers in (FULL, SLIDING):
         params = dict(table(newer, layers))
@@ -166,6 +143,39 @@ def ropes(
             params.setdefault(_TRAINED, max_len)
         found.append(_parsed(params, kind, head_dim, max_len))
     return found[0], found[1]
+
+
+def _refuse_unread(
+    hf: HFConfig, older: Mapping[str, Any], newer: Mapping[str, Any], names: Set[str]
+) -> None:
+    """Raise CheckpointError for RoPE settings that a model with two kinds of layers ignores.
+
+    Args:
+        names: top-level keys that it reads.
+    """
+    flat = sorted(name for name in newer if name not in (FULL, SLIDING))
+    if flat:
+        raise CheckpointError(
+            f"config.json: rope_parameters.{flat[0]} is {newer[flat[0]]!r}, which says nothing of "
+            "a kind of layers; Transformers ignores it.",
+            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
+            param="rope_parameters",
+        )
+    unread = next((n for n in _TOP_LEVEL if n not in names and hf.get(n) is not None), None)
+    if unread is not None and (unread != "partial_rotary_factor" or hf[unread] != 1):
+        raise CheckpointError(
+            f"config.json: {unread} is {hf[unread]!r}; this architecture has a RoPE for each kind "
+            "of layers and ignores it.",
+            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
+            param=unread,
+        )
+    if "rope_type" not in older and older.get("type", "default") != "default":
+        raise CheckpointError(
+            f"config.json: rope_scaling.type is {older['type']!r}; Transformers ignores this "
+            "older name in this architecture.",
+            fix="Rename it to rope_scaling.rope_type.",
+            param="rope_scaling",
+        )
 
 
 def longest(config: RopeConfig, max_position_embeddings: int) -> int:

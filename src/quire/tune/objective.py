@@ -86,17 +86,11 @@ def best_rate(
     kept: list[Measurement] = []
     low = 0.0
     if beat is not None:
-        if high * GAIN < beat.goodput:
-            return Found(
-                None,
-                f"all at once, {high:.3g} requests/s leave, and the best has {beat.goodput:.3g}",
-            )
-        bar = rounded(GAIN * (beat.rate if math.isfinite(beat.rate) else beat.goodput))
-        if (bound := measure(bar)).attainment < attainment:
-            why = f"at {bar:.4g} requests/s only {bound.attainment:.0%} keep to the objective"
-            return Found(None, why)
+        bound = _bound(measure, attainment, high, beat)
+        if isinstance(bound, str):
+            return Found(None, bound)
         kept.append(bound)
-        low, high = bar, max(high, bar * RESOLUTION * 1.01)
+        low, high = bound.rate, max(high, bound.rate * RESOLUTION * 1.01)
     expected = guess()
     tried: set[float] = set()
     missed, doubts = [high], True
@@ -124,6 +118,23 @@ def best_rate(
                 low, high = again, min(missed)
     best = max(kept, key=lambda m: m.goodput)
     return Found(best, f"at {high:.3g} requests/s too many miss the objective")
+
+
+def _bound(
+    measure: Measure, attainment: float, most: float, beat: Measurement
+) -> Measurement | str:
+    """Return a measurement a little above the best one's rate, or why this one is not better.
+
+    Args:
+        most: requests per second that leave if all come at once.
+    """
+    if most * GAIN < beat.goodput:
+        return f"all at once, {most:.3g} requests/s leave, and the best has {beat.goodput:.3g}"
+    rate = rounded(GAIN * (beat.rate if math.isfinite(beat.rate) else beat.goodput))
+    found = measure(rate)
+    if found.attainment < attainment:
+        return f"at {rate:.4g} requests/s only {found.attainment:.0%} keep to the objective"
+    return found
 
 
 def classic_rate(measure: Measure, attainment: float) -> Found:
