@@ -113,10 +113,9 @@ def test_a_shutdown_waits_no_longer_than_its_timeout(tiny_model: Path, pool_size
 
         client = threading.Thread(target=ask)
         client.start()
-        while not one.http.get("/load").json()["server_load"]:
-            time.sleep(0.01)
+        until(lambda: one.http.get("/load").json()["server_load"])
         assert one.stop(signal.SIGTERM) == 0
-        client.join(30)
+        client.join(60)
         assert statuses == [503]
 
 
@@ -135,7 +134,6 @@ def test_abandoned_work_is_counted_and_ended(tiny_model: Path) -> None:
         assert max(seen) > 0
         assert one.text(prompt="b " * 40)
         one.wait_until_idle()
-        while one.http.get("/load").json()["server_load"]:
-            time.sleep(0.01)
+        until(lambda: not one.http.get("/load").json()["server_load"])
         log = one.log.read_text()
         assert "Traceback" not in log
