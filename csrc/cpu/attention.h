@@ -10,7 +10,7 @@ namespace quire {
 constexpr int kAttentionRows = 64;        // most query rows (positions * heads a kv head) of a tile
 constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at multiples of it
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
-constexpr int kAttentionHeadDim = 256;    // largest head size
+constexpr int kAttentionHeadDim = 256;    // largest head size (attention_any.h: of any other shape)
 
 // Query rows of one sequence that are computed together, for some kv heads one after the other, over
 // all the keys that they see; or for one head, over some partitions of them: parts.
@@ -37,7 +37,7 @@ struct AttentionMerge {
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token;
 // k and v [blocks, kv_heads, block_size, head_dim] have the table entry's dtype, a block is
 // contiguous. Where there are scales, [blocks, kv_heads, block_size], an element is worth its product
-// with its token's. head_dim is a multiple of 8, block_size 8, 16 or 32.
+// with its token's.
 struct AttentionArgs {
   void* out;
   const void* q;
