@@ -103,12 +103,17 @@ def test_keys_and_a_second_server(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("pool_size", ["1", "0"])
 def test_a_shutdown_waits_no_longer_than_its_timeout(tiny_model: Path, pool_size: str) -> None:
-    """For nothing that tokenizes 14 MiB: neither a worker, nor a thread without workers."""
-    with serving(tiny_model, "--shutdown-timeout", "1", "--tokenizer-pool-size", pool_size) as one:
+    """Not even for a template that renders for 5 s, in a worker or in a thread."""
+    flags = ["--shutdown-timeout", "1", "--tokenizer-pool-size", pool_size]
+    with serving(tiny_model, *flags, "--trust-request-chat-template") as one:
         statuses: list[int] = []
 
         def ask() -> None:
-            body = {"prompt": "once upon a time " * (14 * 2**20 // 17)}
+            slow = "{% if 'aab' in messages[0]['content'] %}{% endif %}"
+            body = {
+                "messages": [{"role": "user", "content": "a" * 100_000}],
+                "chat_template": f"{{% for i in range(99999) %}}{slow}{{% endfor %}}",
+            }
             statuses.append(httpx.post(f"{one.url}/tokenize", json=body, timeout=60).status_code)
 
         client = threading.Thread(target=ask)
