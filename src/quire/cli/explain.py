@@ -1,4 +1,4 @@
-"""`quire explain`: find the causes of lost time, and the changes that help."""
+"""`quire explain`: find the causes of lost time, and the flags that help."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from quire.explain.report import Report
 
 _LOAD = {
-    "num_prompts": (8, "requests, all at once"),
-    "input_len": (128, "prompt tokens of each"),
-    "output_len": (64, "tokens to generate for each"),
-    "prefix_len": (0, "of the prompt tokens, those that all prompts begin with"),
+    "num_prompts": (8, "number of requests, sent at once"),
+    "input_len": (128, "prompt tokens per request"),
+    "output_len": (64, "tokens to generate per request"),
+    "prefix_len": (0, "prompt tokens that all prompts share as a prefix"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subject, the load, the results and the engine's flags to `parser`."""
+    """Add the flags of the source, the load, the results and the engine to `parser`."""
     add = parser.add_argument_group("what to explain (default: an offline run)").add_argument
-    add("--url", metavar="URL", help="a running server, such as http://127.0.0.1:8000")
+    add("--url", metavar="URL", help="watch a running server, such as http://127.0.0.1:8000")
     add(
         "--window",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="with --url: seconds to watch it (default: %(default)s)",
+        help="seconds to watch the server of --url (default: %(default)s)",
     )
-    add("--profile", type=Path, metavar="FILE", help="read a file of --save-profile")
+    add("--profile", type=Path, metavar="FILE", help="explain a file of --save-profile")
     add(
         "--measure",
         action="store_true",
-        help="measure this machine's limits again, some seconds; stop other programs first",
+        help="measure this machine's limits again; takes some seconds. Stop other programs first",
     )
     load = parser.add_argument_group("load of an offline run").add_argument
     for name, (default, text) in _LOAD.items():
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prove(
         "--prove",
         action="store_true",
-        help="measure each change: run the engine without and with it, in turns; with --url, start "
-        "servers with the same load",
+        help="measure each change: run the engine without and with it, in turns. With --url, start "
+        "own servers with the same load",
     )
     prove(
         "--repetitions",
@@ -65,17 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repetitions per pair (default: %(default)s)",
     )
     results = parser.add_argument_group("results").add_argument
-    results("--json", type=Path, metavar="FILE", help="write the report")
-    results("--plot", type=Path, metavar="FILE", help="draw the roofline, as PNG")
+    results("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    results("--plot", type=Path, metavar="FILE", help="write the roofline plot as PNG")
     results("--save-profile", type=Path, metavar="FILE", help="write the evidence, for --profile")
     add_engine_flags(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Explain, print, and write the requested files.
+    """Print the report, and write the requested files.
 
     Raises:
-        QuireError: there is nothing to explain, or it cannot be reached.
+        QuireError: the arguments are wrong, or the server or file cannot be read.
     """
     import msgspec
 
@@ -107,10 +107,10 @@ def _write(path: Path, data: bytes) -> None:
 
 def _check(namespace: argparse.Namespace) -> None:
     if namespace.url and namespace.profile:
-        raise ConfigError("--url and --profile are two sources; give one.", param="--profile")
+        raise ConfigError("--url and --profile exclude each other: give one.", param="--profile")
     if namespace.url and not namespace.url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"--url is {namespace.url!r}, which is no http:// or https:// address.",
+            f"--url is {namespace.url!r}, which is not an http:// or https:// address.",
             fix="Write for example http://127.0.0.1:8000.",
             param="--url",
         )
@@ -121,8 +121,8 @@ def _check(namespace: argparse.Namespace) -> None:
             raise ConfigError(f"{flag} is {value}; it must be at least {least}.", param=flag)
     if namespace.prefix_len >= namespace.input_len:
         raise ConfigError(
-            f"--prefix-len is {namespace.prefix_len}, and prompts have {namespace.input_len} "
-            "tokens, of which each needs one of its own.",
+            f"--prefix-len is {namespace.prefix_len}, but prompts have only {namespace.input_len} "
+            "tokens, and each needs one token of its own.",
             param="--prefix-len",
         )
     if namespace.url or namespace.profile:
@@ -136,7 +136,7 @@ def _check(namespace: argparse.Namespace) -> None:
 
 
 def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
-    """Return the evidence, and a load to prove changes with."""
+    """Return the evidence, and the load for `--prove`."""
     from quire.bench.explained import Demand, demand_of, observe
     from quire.bench.kernels.limits import known_or_measured, measure_and_keep
     from quire.explain.bounds import bounded
@@ -166,7 +166,7 @@ def ask(url: str, window: float) -> Evidence:
     """Return the evidence of a running server.
 
     Raises:
-        QuireError: it does not answer, or refuses.
+        QuireError: it does not answer, or answers with an error.
     """
     import urllib.error
     import urllib.request
@@ -192,7 +192,7 @@ def ask(url: str, window: float) -> Evidence:
             f"{base} does not answer: {reason}.", fix="Check --url, and that the server runs."
         ) from None
     except msgspec.MsgspecError as error:
-        raise QuireError(f"{base} is no Quire server of this version: {error}.") from None
+        raise QuireError(f"{base} is not a Quire server of this version: {error}.") from None
 
 
 def _proven(report: Report, evidence: Evidence, demand: Demand, repetitions: int) -> Report:

@@ -1,1 +1,1 @@
-"""Find out why an engine is slow, and what makes it faster. Plain data in, a report out."""
+"""Find out why an engine is slow, and which flags make it faster. Evidence in, report out."""

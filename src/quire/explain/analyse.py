@@ -54,8 +54,10 @@ def _split(evidence: Evidence) -> dict[str, float]:
 
 
 def _changes(found: list[Suspect]) -> list[Change]:
-    """The most useful ones: of each cause the first, then the others; each flag once, and where
-    one cause would leave it as it is, what another would change."""
+    """Return the most useful changes: the first of each cause, then the others.
+
+    Each flag appears once. A change of its value wins over advice to keep it.
+    """
     firsts = [s.changes[0] for s in found if s.changes]
     changed = {_name(change) for change in firsts if change.fields}
     ordered = [change for change in firsts if change.fields or _name(change) not in changed]
@@ -75,8 +77,8 @@ def _nothing(case: Case) -> Finding:
     idle = w.share("idle")
     if not w.steps and w.running > 0:
         text = (
-            f"No step ended in {w.seconds:.1f} s, though requests run: there is nothing to explain "
-            "yet. Watch for longer."
+            f"No step ended in {w.seconds:.1f} s, although requests run: there is nothing to "
+            "explain yet. Watch for longer."
         )
     elif not w.steps:
         text = f"No step was computed in {w.seconds:.1f} s: there is nothing to explain."
@@ -84,8 +86,8 @@ def _nothing(case: Case) -> Finding:
         text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
     else:
         text = (
-            f"Nothing is amiss: the model takes {case.model:.0%} of the time, and no cause that is "
-            "known here costs 5 % of it."
+            f"Nothing is amiss: the model takes {case.model:.0%} of the time, and no known cause "
+            "costs 5 % of it."
         )
     return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(case.model, 4)})
 
@@ -95,11 +97,11 @@ def _notes(case: Case) -> list[str]:
     evidence, notes = case.evidence, []
     if case.limits is not None and case.limits.stale:
         notes.append(
-            "The measured limit is stale: operations ran faster than it allows, unless caches hold "
-            "what they read. Run quire explain --measure on an idle machine."
+            "The measured limit is stale: operations ran faster than it allows, unless their data "
+            "is in caches. Run quire explain --measure on an idle machine."
         )
     if evidence.ops is None or not evidence.ops.ops:
-        notes.append("The operations were not profiled: how near they are to limits is not known.")
+        notes.append("The operations were not profiled: their distance to the limits is unknown.")
     if evidence.limits is None:
         notes.append(
             "This machine's limits have not been measured (quire explain --measure): gains rest on "
@@ -107,9 +109,10 @@ def _notes(case: Case) -> list[str]:
         )
     elif evidence.limits.disturbed:
         notes.append(
-            f"The limits were measured while others used {evidence.limits.disturbance:.1f} cores. "
-            "Run quire explain --measure on an idle machine."
+            "The limits were measured while other processes used "
+            f"{evidence.limits.disturbance:.1f} cores. Run quire explain --measure on an idle "
+            "machine."
         )
     if evidence.host is None:
-        notes.append("What else runs on this machine is not known.")
+        notes.append("The CPU use of other processes is unknown.")
     return notes

@@ -43,10 +43,10 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
     if window.seconds > 1.05 * evidence.window.seconds:
         notes.append(
             f"Steps took longer than the window of {_amount(evidence.window.seconds):.1f} s: all "
-            f"figures are of the {window.seconds:.1f} s of these steps."
+            f"figures refer to the {window.seconds:.1f} s of these steps."
         )
     ranks = evidence.ranks
-    kept = msgspec.structs.replace(
+    possible = msgspec.structs.replace(
         evidence,
         window=window,
         cores=max(1, evidence.cores),
@@ -55,7 +55,7 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
         host=_host(evidence.host),
         ranks=ranks if ranks and _is_table(ranks) else None,
     )
-    return kept, notes
+    return possible, notes
 
 
 def _amount(value: float, most: float = MOST) -> float:
@@ -87,21 +87,21 @@ def _window(evidence: Evidence) -> Window:
 
 
 def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> float:
-    """Make the core's parts add up to the window at most; returns its seconds, widened if needed.
+    """Limit the core's parts to the window, and return the window's seconds.
 
-    Steps that took longer than the window widen it. With async scheduling the core also works while
-    a step is computed; that time costs nothing, so it is taken off.
+    Steps that took longer than the window extend it. With async scheduling the core also works
+    while a step is computed. That time costs nothing, so it is subtracted.
     """
     core = [name for name in (OFFLINE if evidence.offline else CORE) if name in parts]
-    beside = (
+    overlapped = (
         [name for name in core if name not in _STEP] if evidence.config.async_scheduling else []
     )
-    hidden = sum(parts[name] for name in beside)
+    hidden = sum(parts[name] for name in overlapped)
     steps = sum(parts[name] for name in core) - hidden
     seconds = max(seconds, steps, hidden)
     surplus = steps + hidden - seconds
     if surplus > 0.0:
-        for name in beside:
+        for name in overlapped:
             parts[name] *= max(0.0, 1.0 - surplus / hidden)
     return seconds
 

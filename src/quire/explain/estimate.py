@@ -1,8 +1,7 @@
 """The gain of a change: the cost model on the observed steps.
 
-Only ratios of the model's predictions count, and only for the part of the window that the model's
-computation took. The limit that counts is taken to be what the steps reached of it, so that the
-prediction for the steps that were seen is what they took.
+Only ratios of the predictions are used, and only for the model's part of the window. The nearer
+limit is scaled until the prediction for the observed steps equals their measured time.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from quire.explain.limits import profile_of
 from quire.models.cost import roofline
 
 REACHED = (0.2, 3.0)
-"""Shares of a limit between which what was reached is looked for."""
+"""Range of the search for the share of a limit that the steps reached."""
 THREADING = 0.85
-"""Of the time that more threads should save, what they do: they meet after every operation."""
+"""Share of the predicted saving that more threads reach: they wait for each other after each op."""
 GROWING = ("prepare", "sample", "update", "core_send")
-"""Parts of a step that grow with its sequences; the others are the same for one or for many."""
+"""Parts of a step that grow with its sequences. The others do not depend on their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A number of steps of one kind; see `StepCost.seconds`."""
+    """`count` equal steps; see `StepCost.seconds`."""
 
     count: int
     tokens: float
@@ -66,8 +65,10 @@ class Estimator:
         return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
 
     def threads_ratio(self, before: float, after: float) -> float:
-        """Time of the model's computation with so many threads over that with so many before; a
-        thread that has its core for half of the time counts half."""
+        """Return the model's time with `after` threads, relative to `before` threads.
+
+        A thread that has its core for half of the time counts half.
+        """
         if not self._steps:
             return 1.0
         first, second = (
@@ -77,9 +78,9 @@ class Estimator:
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
     def of_limit(self) -> tuple[str, float]:
-        """Return the limit that the steps seen are nearer to, and the share of it they reached.
+        """Return the limit nearer to the observed steps, and the share of it that they reached.
 
-        It follows from the bytes and operations that a step needs, without a profile. It exceeds 1
+        The share follows from the bytes and operations of a step, without a profile. It exceeds 1
         if the limits are stale.
         """
         times = {name: self._seconds(cost, self._steps) for name, cost in self._alone().items()}
@@ -87,7 +88,7 @@ class Estimator:
         return nearer, times[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
 
     def _alone(self) -> dict[str, RooflineCost]:
-        """Return the cost with one limit and not the other."""
+        """Return one cost model per limit, with the other limit removed."""
         cost, endless = self._uncalibrated, 1e30
         return {
             "memory": replace(cost, flops_per_second=endless, attention_flops_per_second=endless),
@@ -95,7 +96,7 @@ class Estimator:
         }
 
     def _calibrate(self) -> None:
-        """Find the share of the nearer limit with which the steps seen take what they took."""
+        """Find the share of the nearer limit that predicts the measured time of the steps."""
         measured = self._window.parts.get("model", 0.0)
         if not self._steps or measured <= 0.0:
             return
@@ -106,8 +107,8 @@ class Estimator:
             )
             for decodes in (True, False)
         )
-        # What a step of few rows takes beyond its products is the same for more rows, as reading
-        # weights is; what a long one takes grows with its tokens.
+        # The unexplained time of a step with few rows does not grow with its rows, like reading
+        # the weights. That of a long step grows with its tokens.
         alone = self._seconds(self._alone()["compute"], self._steps)
         nearer = "memory" if decode > prompts and alone < measured else "compute"
         low, high = REACHED
@@ -122,7 +123,7 @@ class Estimator:
         """Return the gain in tokens/s if `seqs` sequences ran at once.
 
         Args:
-            recomputed: share of the window that would fall away, with the preemptions.
+            recomputed: share of the window that ends with the preemptions.
         """
         w = self._window
         now = max(w.running, 1.0)
@@ -133,8 +134,8 @@ class Estimator:
                         for n in (now, seqs))  # fmt: skip
         growth = seqs / now
         model = w.share("model")
-        # The time of a token: prompts and what grows with the sequences cost each the same, the
-        # model's decoding becomes cheaper, and what a step costs at all is shared by more.
+        # Time per token: prompts and `GROWING` cost each sequence the same, decoding becomes
+        # cheaper, and more sequences share the fixed cost of a step.
         prompts = self.prompt_share
         each = prompts + w.share(*GROWING) - min(recomputed, prompts)
         shared = max(0.0, 1.0 - model - w.share(*GROWING) - w.share("idle"))
@@ -146,7 +147,7 @@ class Estimator:
 
     @property
     def prompt_share(self) -> float:
-        """Return the share of the window that prompts took, beyond decoding requests' tokens."""
+        """Return the share of the window that prompts took, without the decoded tokens."""
         whole = self._seconds(self._cost, self._steps)
         rows = max(1.0, self._window.running)
         decode = [replace(s, tokens=min(s.tokens, rows)) for s in self._steps]
@@ -158,8 +159,10 @@ class Estimator:
         return self.prompt_share * min(1.0, tokens / self._prompt_tokens())
 
     def cached_share(self, tokens: int) -> float:
-        """Share of the window saved if so many of its prompt tokens were found in the cache: the
-        others still attend to them."""
+        """Return the share of the window that `tokens` more cached prompt tokens would save.
+
+        The other tokens still attend to them.
+        """
         requests = max(1, self._window.requests)
         length = self._prompt_tokens() / requests
         own = min(length, max(1.0, length - tokens / requests))
@@ -175,18 +178,18 @@ class Estimator:
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
     def _prompt_tokens(self) -> float:
-        """Return the computed tokens that belong to prompts."""
+        """Return the number of computed tokens that belong to prompts."""
         w = self._window
         return max(1.0, w.computed_tokens - (w.generation_tokens - w.requests))
 
     def _mix(self) -> Iterator[Step]:
-        """Return the window's steps by size; those larger than the batch hold prompts."""
+        """Return the window's steps by size. Steps larger than the batch contain prompts."""
         rows, context = max(1.0, self._window.running), self._context()
         for tokens, count in self._window.step_sizes:
             yield Step(count, tokens, min(rows, tokens), context)
 
     def _context(self) -> float:
-        """Tokens that a running sequence has in the KV cache, on average."""
+        """Return the mean number of tokens in the KV cache per running sequence."""
         w = self._window
         held = w.kv_share * w.kv_blocks * self._config.block_size
         return max(1.0, held / max(1.0, w.running))

@@ -1,4 +1,4 @@
-"""What a verdict rests on: plain data, from a running engine, an offline run or a file."""
+"""Plain data behind a verdict: from a running engine, an offline run or a file."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from quire.explain.limits import Limits
 from quire.resolve.arguments import EngineArgs
 
 CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
-"""Parts of `metrics.times.PARTS` that are the core's, and add up to its wall time."""
+"""The core's parts of `metrics.times.PARTS`; they add up to its wall time."""
 OFFLINE = (*CORE, "tokenize", "detokenize")
-"""The same offline, where one thread does all."""
+"""The same offline, where one thread does everything."""
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What an engine did in a stretch of time.
+    """An engine's activity during some seconds.
 
     Attributes:
         seconds: wall time.
-        parts: of these, by the names of `metrics.times.PARTS`; the core's add up to all of it.
-        step_sizes: steps by their tokens: (mean tokens, steps) of each bucket that was hit.
-        computed_tokens: of all steps, tokens computed again after a preemption included.
-        requests: that got their first token.
+        parts: seconds by the names of `metrics.times.PARTS`; the core's parts add up to `seconds`.
+        step_sizes: steps by their tokens: (mean tokens, steps) per non-empty bucket.
+        computed_tokens: tokens of all steps, including those computed again after a preemption.
+        requests: requests that got their first token.
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
-        repeated_tokens: of prompts that arrived, those that an earlier one had begun with.
+        repeated_tokens: tokens of arrived prompts that an earlier prompt began with, too.
         running, waiting: sequences, mean over time.
         demand: most sequences that ran and waited at a time.
-        kv_share, kv_peak: of the KV blocks in use, mean and most.
-        kv_blocks: in all.
+        kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
+        kv_blocks: number of KV blocks.
         slow_outputs: outputs that waited for a client to read.
-        loop_lag_p99: seconds; the event loop's, 0 where it was not sampled.
+        loop_lag_p99: seconds that the event loop was late; 0 if not sampled.
     """
 
     seconds: float
@@ -61,7 +61,7 @@ class Window(msgspec.Struct, frozen=True):
     loop_lag_p99: float = 0.0
 
     def share(self, *names: str) -> float:
-        """The part of the window that went to these parts."""
+        """Return the share of the window that these parts took."""
         return sum(self.parts.get(name, 0.0) for name in names) / self.seconds
 
     @property
@@ -70,25 +70,25 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens that preempted requests computed again."""
+        """Return the number of tokens that preempted requests computed again."""
         # A sequence's last token is sampled and never computed; its first comes with its prompt.
         first = self.prompt_tokens - self.cached_tokens + self.generation_tokens - self.requests
         return max(0, self.computed_tokens - first) if self.preemptions else 0
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All that `explain` looks at; what is None was not to be had.
+    """The input of `explain`; None means unknown.
 
     Attributes:
-        args: what the user wrote.
-        config: what the engine runs on.
-        cores: that the engine might use.
-        offline: one thread does all, tokenizing included; no HTTP.
-        ops: some of the window's steps, operation by operation.
-        limits: what the machine can do.
-        host: what else ran on it.
-        ranks: seconds that each step took each rank of a parallel engine, [steps][ranks], where
-            they are known one by one; else `ops.rank_waits` tells of all steps together.
+        args: the user's arguments.
+        config: the resolved configuration.
+        cores: CPU cores that the engine may use.
+        offline: one thread does everything, including tokenization; no HTTP.
+        ops: profile of some of the window's steps, op by op.
+        limits: the machine's measured limits.
+        host: CPU use of the whole machine.
+        ranks: seconds per step and rank of a parallel engine, [steps][ranks]. If they are unknown,
+            `ops.rank_waits` has the sum over all steps.
     """
 
     window: Window
@@ -107,10 +107,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Evidence:
-    """Evidence that was saved.
+    """Return the evidence in a file.
 
     Raises:
-        ConfigError: it cannot be read, or is something else.
+        ConfigError: the file cannot be read, or holds something else.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Evidence)

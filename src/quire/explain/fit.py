@@ -1,7 +1,7 @@
-"""Whether a model fits this machine, before any weight is read: memory, speed, what to change.
+"""Whether a model fits this machine, before any weight is read: memory, speed, changes.
 
-The arithmetic is the engine's own: `resolve.engine` settles the configuration, `plan_memory` the KV
-cache, and the step cost model the speed, on this machine's limits where they were measured.
+The code is the engine's own. `resolve.engine` decides the configuration, `plan_memory` the KV
+cache, and the step cost model the speed, on this machine's limits if they were measured.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware
 
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
-"""Of the activations that are reserved, as if all were float32 and none shared its place, what
-steps were seen to touch."""
+"""Measured share of the reserved activations that steps touch. The reservation assumes float32
+tensors that share no memory."""
 DECODE_SHARE = 0.9
-"""Of the measured bandwidth, what a step that decodes reaches."""
+"""Share of the measured bandwidth that a decode step reaches."""
 PROMPT_LEN = 512
 """Tokens of the prompt whose time is predicted."""
 BATCHES = (1, 4, 16, 64)
 MOST_CHANGES = 6
 OFFLOAD_STEP = 0.25
-"""GiB, to whose multiples a proposed --cpu-offload-gb is rounded up."""
+"""GiB; a proposed --cpu-offload-gb is rounded up to a multiple of it."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The prediction for a number of sequences of `context` tokens each."""
+    """The prediction for `sequences` sequences of `context` tokens each."""
 
     sequences: int
     context: int
@@ -55,7 +55,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class FitChange(msgspec.Struct, frozen=True):
-    """Flags with which the model fits, and what it then has."""
+    """Flags with which the model fits, and the capacity that they give."""
 
     flags: str
     max_model_len: int
@@ -64,26 +64,27 @@ class FitChange(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """All in bytes unless it says otherwise.
+    """Memory and speed of a model on this machine; sizes are in bytes.
 
     Attributes:
-        budget: for everything.
-        resident: what the process is expected to hold once the KV cache is full; `activations`
-            are a bound, of which steps touch a part.
-        device: whose memory is meant.
-        weights: in memory; `offloaded` are in a mapped file, or beside a GPU in host memory.
+        budget: memory for everything.
+        resident: expected resident size once the KV cache is full. `activations` are an upper
+            bound; steps touch a part of them.
+        device: the device whose memory is counted.
+        weights: in the device's memory; `offloaded` weights are in a mapped file, or for a GPU in
+            host memory.
         kv_bytes_per_token: of all layers.
-        num_blocks: of `block_size` tokens each.
-        fits: whether one sequence of `max_model_len` tokens does.
+        num_blocks: blocks of `block_size` tokens each.
+        fits: whether one sequence of `max_model_len` tokens fits.
         longest: tokens that one sequence alone could have.
-        sequences: of `max_model_len` tokens at once.
-        measured: whether the machine's limits were; else the speed is a guess.
-        speed: empty for a GPU, whose limits nothing here measures.
+        sequences: sequences of `max_model_len` tokens at once.
+        measured: whether the machine's limits were measured; else the speed is a guess.
+        speed: empty for a GPU, because its limits are not measured.
         prompt_s: seconds until the first token after a prompt of `prompt_len` tokens.
-        model_len: the longest that the model knows; `max_model_len` is less where the user says so,
-            or where the memory holds no more.
-        changes: what would make it fit, or the whole of `model_len` where the memory cut it.
-        notes: why each automatic choice was made.
+        model_len: the model's longest context. `max_model_len` is less if the user sets it, or if
+            the memory holds no more.
+        changes: flags that make the model fit, or the whole `model_len` if memory limited it.
+        notes: reasons of the automatic choices.
     """
 
     model: str
@@ -117,17 +118,17 @@ class Fit(msgspec.Struct, frozen=True):
     changes: list[FitChange]
     notes: list[str]
     pooling: str | None = None
-    """How it pools; None where it generates."""
+    """Pooling type; None for a model that generates."""
     device: DeviceType = "cpu"
     disturbance: float = 0.0
-    """Cores that others used while the limits were measured, if that was too many."""
+    """Cores that other processes used while the limits were measured, if too many."""
 
 
 def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
-    """What the engine would have and do with these arguments on `hardware`.
+    """Return the engine's memory and predicted speed with these arguments on `hardware`.
 
     Raises:
-        QuireError: what would keep the engine from starting, but for the memory.
+        QuireError: the engine could not start, for another reason than memory.
     """
     resolved = resolve(args, hardware)
     config = resolved.config
@@ -178,7 +179,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
 
 
 def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
-    """The engine's own plan, and whether it would start with it; of all ranks together."""
+    """Return the memory plan of all ranks together, and whether the engine would start with it."""
     if config.share is None and config.tensor_parallel_size > 1:
         plan, fits = memory_of(shared_config(config, 0))
         ranks = config.tensor_parallel_size
@@ -205,7 +206,7 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
 
 
 def cost_of(config: EngineConfig, limits: Limits | None) -> RooflineCost:
-    """What a step takes here; of a cautious guess where nothing was measured."""
+    """Return the step cost on this machine; a cautious guess if its limits were not measured."""
     threads = config.num_threads
     if limits is None:
         return roofline(config, cautious_cpu(threads, config.memory_budget_bytes))
@@ -213,7 +214,7 @@ def cost_of(config: EngineConfig, limits: Limits | None) -> RooflineCost:
 
 
 def _speeds(config: EngineConfig, cost: RooflineCost, tokens: int) -> Iterator[Speed]:
-    """Decoding with full batches, each sequence with as many tokens as a prompt and its answer."""
+    """Return the decode speed of full batches with `PROMPT_LEN` tokens of context each."""
     for count in sorted({*BATCHES, config.scheduler.max_num_seqs}):
         if count > config.scheduler.max_num_seqs:
             break
@@ -227,8 +228,10 @@ def _speeds(config: EngineConfig, cost: RooflineCost, tokens: int) -> Iterator[S
 def _changes(
     args: EngineArgs, config: EngineConfig, fits: bool, hardware: Hardware
 ) -> list[FitChange]:
-    """Single flags, or else pairs of them, that make fit what does not: the model, or the whole of
-    its context where nobody asked for less."""
+    """Return single flags, or else pairs, that make the model fit.
+
+    If the model fits and its context was cut to the memory, they make the whole context fit.
+    """
     whole = config.model.max_position_embeddings
     automatic = args.max_model_len in (None, AUTO)
     if fits and not (automatic and config.scheduler.max_model_len < whole):
@@ -280,7 +283,7 @@ def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, ob
 
 
 def _offloads(config: EngineConfig, memory: MemoryPlan) -> Iterator[dict[str, object]]:
-    """As much of the weights in a file as is missing, or as there is."""
+    """Offload as many weights as the memory lacks, if the layers have that many."""
     layers = layer_weights(config)
     wanted = blocks_per_sequence(config) * memory.block_bytes
     held = memory.runtime + memory.weights + memory.activations + wanted
@@ -293,7 +296,10 @@ def _offloads(config: EngineConfig, memory: MemoryPlan) -> Iterator[dict[str, ob
 
 
 def _tried(args: EngineArgs, changes: dict[str, object], hardware: Hardware) -> FitChange | None:
-    """What these changes give, if the model then fits, be it with a shorter context."""
+    """Return the capacity with these changes; None if the model does not fit.
+
+    If only a shorter context fits, the change includes it.
+    """
     try:
         config = resolve(replace(args, **changes), hardware).config  # type: ignore[arg-type]
     except ConfigError:

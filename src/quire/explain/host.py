@@ -1,5 +1,4 @@
-"""Who used the machine's cores: this engine or others. Read from `/proc`; nothing where there is
-none."""
+"""CPU use of this engine and of other processes, from `/proc`; None without `/proc`."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ class HostUse(msgspec.Struct, frozen=True):
     Attributes:
         seconds: wall time.
         cpus: hardware threads of the machine.
-        busy: of all CPUs, in all processes; what other virtual machines took included.
+        busy: of all CPUs and processes, including `steal`.
         own: of the engine's processes.
         steal: taken by other virtual machines.
-        waited: that the engine's threads were ready to run and had no CPU.
+        waited: while the engine's threads were ready to run and had no CPU.
     """
 
     seconds: float
@@ -35,13 +34,13 @@ class HostUse(msgspec.Struct, frozen=True):
 
     @property
     def others(self) -> float:
-        """CPUs that others kept busy, on average."""
+        """Return the mean number of CPUs that other processes used."""
         return max(0.0, self.busy - self.own) / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """Totals since the machine, or the process, started."""
+    """CPU seconds since the machine, or the process, started."""
 
     moment: float
     busy: float
@@ -53,7 +52,11 @@ class HostReading:
 
 
 def read_host(pid: int | None = None) -> HostReading | None:
-    """The machine's counters, and those of a process (this one, if None) and its descendants."""
+    """Return the counters of the machine, and of a process and its descendants.
+
+    Args:
+        pid: the process; None means this one.
+    """
     try:
         ticks = [int(n) for n in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
@@ -82,7 +85,7 @@ def read_host(pid: int | None = None) -> HostReading | None:
 
 
 def use_between(first: HostReading | None, last: HostReading | None) -> HostUse | None:
-    """What lies between two readings; None where one is missing, or no time passed."""
+    """Return the CPU use between two readings; None if one is missing, or no time passed."""
     if first is None or last is None or last.moment <= first.moment:
         return None
     own = sum(s - first.cpu_seconds.get(pid, 0.0) for pid, s in last.cpu_seconds.items())
@@ -98,7 +101,7 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
 
 
 def _waited(thread: Path) -> float:
-    """Seconds in a run queue; 0.0 where the kernel does not count them."""
+    """Return a thread's seconds in a run queue; 0.0 if the kernel does not count them."""
     try:
         return int((thread / "schedstat").read_text().split()[1]) / 1e9
     except (FileNotFoundError, IndexError, ValueError):

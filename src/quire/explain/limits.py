@@ -1,4 +1,4 @@
-"""What the machine can do: measured once while it is idle, and kept."""
+"""The machine's limits: measured once while it is idle, and saved."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from quire.system import env
 from quire.system.hardware import cpu_name
 
 FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
-"""Of the peak of small products that large ones, and attention, reach."""
+"""Shares of the peak of small products that large products, and attention, reach."""
 FASTEST = 1e18
-"""A second; no machine comes near."""
+"""Bytes/s or operations/s beyond any machine."""
 QUIET = 0.1
 """Share of the cores that others may use while limits are measured."""
 TYPES = ("float32", "float16", "bfloat16", "int8")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """A machine's best.
+    """A machine's best rates.
 
     Attributes:
-        cpu, cores: what it was measured on.
+        cpu, cores: the machine that was measured.
         bandwidth: bytes/s read from memory, by number of threads.
-        flops: operations a second in products that fit into the caches, by the type of their
-            inputs and the threads.
-        disturbance: cores that others used meanwhile, on average.
+        flops: operations/s of products that fit into the caches, by input type and number of
+            threads.
+        disturbance: mean number of cores that other processes used during the measurement.
     """
 
     cpu: str
@@ -38,12 +38,12 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was too busy for them to be its best."""
+        """Return whether other processes were too busy for a valid measurement."""
         return self.disturbance > QUIET * self.cores
 
     @property
     def usable(self) -> bool:
-        """Whether every rate is possible, and products of float32 are among them."""
+        """Return whether every rate is possible, and float32 products were measured."""
         rates = [self.bandwidth, *self.flops.values()]
         return "float32" in self.flops and all(
             known and all(n > 0 and 0.0 < rate < FASTEST for n, rate in known.items())
@@ -51,16 +51,16 @@ class Limits(msgspec.Struct, frozen=True):
         )
 
     def bandwidth_of(self, threads: float) -> float:
-        """Bytes a second."""
+        """Return bytes/s."""
         return _at(self.bandwidth, threads)
 
     def flops_of(self, dtype: str, threads: float) -> float:
-        """Operations a second; a type that was not measured counts as float32."""
+        """Return operations/s; a type that was not measured counts as float32."""
         return _at(self.flops.get(dtype) or self.flops["float32"], threads)
 
 
 def profile_of(limits: Limits, threads: float) -> HardwareProfile:
-    """What so many threads of the machine give a model; nothing beside it is counted."""
+    """Return the hardware profile of `threads` threads, without overheads."""
     return HardwareProfile(
         name="this",
         memory_bytes=0,
@@ -75,7 +75,7 @@ def profile_of(limits: Limits, threads: float) -> HardwareProfile:
 
 
 def _at(known: dict[int, float], threads: float) -> float:
-    """What so many threads reach; between two numbers that were measured, in proportion."""
+    """Return the rate of `threads` threads, interpolated between measured numbers."""
     counts = sorted(known)
     if threads >= counts[-1]:
         return known[counts[-1]]
@@ -86,12 +86,12 @@ def _at(known: dict[int, float], threads: float) -> float:
 
 
 def limits_file() -> Path:
-    """Where this machine's are kept."""
+    """Return the path of this machine's saved limits."""
     return env.cache_dir() / "limits.json"
 
 
 def load_limits(cores: int) -> Limits | None:
-    """What was measured on this machine; None if nothing usable was, or it was another."""
+    """Return this machine's saved limits; None if they are missing, unusable or another's."""
     try:
         limits = msgspec.json.decode(limits_file().read_bytes(), type=Limits)
     except (OSError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""The roofline, as a picture: every operation of the model, and the machine's roofs."""
+"""The roofline plot: the model's operations, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABELS, LABEL_PIXELS, LABEL_WIDTH = 6, 15, 110
 
 
 def plot(path: Path, title: str, report: Report) -> None:
-    """Write a PNG: x operations a byte, y GFLOP/s, a dot an operation, its area its time.
+    """Write a PNG: x operations/byte, y GFLOP/s, one dot per operation, its area its time.
 
     Raises:
         ConfigError: matplotlib is not installed, nothing was profiled, or the file cannot be
@@ -40,9 +40,9 @@ def plot(path: Path, title: str, report: Report) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     _dots(axes, lines)
-    figure.draw_without_rendering()  # where the dots are is known from here on
+    figure.draw_without_rendering()  # sets the positions of the dots
     _names(axes, lines)
-    axes.set_xlabel("operations a byte moved")
+    axes.set_xlabel("operations / byte moved")
     axes.set_ylabel("GFLOP/s")
     axes.grid(alpha=0.25, which="both")
     handles: Any = axes.legend(loc="lower right").legend_handles
@@ -55,7 +55,7 @@ def plot(path: Path, title: str, report: Report) -> None:
 
 
 def _roofs(axes: Any, limits: LimitsUsed, lines: list[OpLine]) -> None:
-    """The slope of memory, and a flat roof for each type."""
+    """Draw the memory's slope, and one flat roof per type."""
     used = {line.dtype for line in lines}
     flops = {dtype: peak for dtype, peak in limits.flops_s.items() if peak and dtype in used}
     bandwidth = limits.bandwidth_bytes_s
@@ -96,7 +96,7 @@ def _dots(axes: Any, lines: list[OpLine]) -> None:
 
 
 def _names(axes: Any, lines: list[OpLine]) -> None:
-    """Beside the largest dots, to the left where there is more room, none on another."""
+    """Label the largest dots, on the side with more room, without overlaps."""
     middle = axes.bbox.x0 + axes.bbox.width * 0.6
     taken: list[tuple[float, float]] = []
     largest = sorted(lines, key=lambda line: -line.share)[:LABELS]

@@ -1,4 +1,4 @@
-"""Watches a running engine's counters for a while, in the process that holds its front end."""
+"""Reads a running engine's counters over a window, in its front end's process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.metrics.histogram import Histogram
 from quire.metrics.stats import EngineStats
 
 _OF_CORE = ("steps", "preemptions")
-"""Counts that begin anew with another core, as the seconds of `CORE` do."""
+"""Counts that restart at 0 with a new core, like the seconds of `CORE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class _Totals:
 
 
 class Probe:
-    """Begins when it is made; `sample` it now and then, as often as its gauges change.
+    """A window that starts with the constructor. Call `sample` as often as the gauges change.
 
     Args:
-        now: seconds on the monotonic clock, which the core's times are on.
+        now: seconds of the monotonic clock, which the core uses, too.
     """
 
     def __init__(self, stats: EngineStats, now: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class Probe:
         self._demand = 0
 
     def sample(self) -> None:
-        """Count the gauges for the time since the last sample."""
+        """Add the gauges, weighted by the time since the last sample."""
         now = self._now()
         elapsed, self._last_sample = now - self._last_sample, now
         s = self._stats.scheduler
@@ -67,7 +67,7 @@ class Probe:
             self._sums[name] += value * elapsed
 
     def end(self) -> tuple[Window, HostUse | None]:
-        """What happened since the beginning."""
+        """Return the activity since the start."""
         self.sample()
         first, last = self._first, self._totals()
         host = use_between(self._host, read_host())
@@ -100,7 +100,7 @@ class Probe:
         return _whole(window, core, "model" if busy else "idle"), host
 
     def _mean(self, name: str) -> float:
-        """Over the time that was sampled."""
+        """Return a gauge's mean over the sampled time."""
         return self._sums[name] / max(1e-9, self._sampled)
 
     def _totals(self) -> _Totals:
@@ -130,9 +130,9 @@ class Probe:
 
 
 def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
-    """Return the window with the time since the core's last report, which goes to part `rest`.
+    """Return the window with the time since the core's last report added to part `rest`.
 
-    The core reports with each step's outputs, so a wait, or a step, shows only once it has ended.
+    The core reports with each step's outputs, so an unfinished wait or step is not in the counters.
     """
     missing = window.seconds - sum(window.parts.get(name, 0.0) for name in core)
     parts = dict(window.parts)
@@ -141,10 +141,10 @@ def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
 
 
 def _sizes(histogram: Histogram, first: _Totals, last: _Totals) -> list[tuple[float, int]]:
-    """Steps by their tokens, from buckets: the middle of each, scaled to their true sum."""
+    """Return steps by tokens: the middle of each bucket, scaled to the true sum."""
     counts = [b - a for a, b in zip(first.sizes, last.sizes, strict=True)]
     bounds = [0.0, *histogram.bounds, 2 * histogram.bounds[-1]]
-    # Bounds are whole and inclusive: a bucket from 5 to 10 holds 6 … 10, one up to 1 holds 1 alone.
+    # Bounds are integers and inclusive: the bucket from 5 to 10 holds 6 … 10.
     middles = [(low + 1 + high) / 2 for low, high in pairwise(bounds)]
     guess = sum(m * n for m, n in zip(middles, counts, strict=True))
     scale = (last.computed - first.computed) / guess if guess else 1.0

@@ -1,4 +1,4 @@
-"""What `quire explain` and `GET /explain` answer: a verdict, its evidence, what to change."""
+"""The answer of `quire explain` and `GET /explain`: a verdict, its evidence, changes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Bound = Literal["memory", "compute", "overhead"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One flag to change, and what the cost model expects of it."""
+    """One flag to change, and its gain by the cost model."""
 
     flag: str
-    """As it would be typed: `--num-threads 2`."""
+    """As typed: `--num-threads 2`."""
     why: str
     metric: str
-    """What gains: "output tokens/s", or "requests/s"."""
+    """The metric that improves: "output tokens/s", or "requests/s"."""
     estimated_gain: float
     """0.35 is 35 % more, if the other causes stay as they are; at most 19 (`bounds.MOST_SAVED`)."""
     fields: dict[str, bool | int | float | str | None] = {}
-    """The same as fields of `EngineArgs`; empty where no engine flag can change it."""
+    """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -45,24 +45,24 @@ class Finding(msgspec.Struct, frozen=True):
 
     cause: Cause
     text: str
-    """One sentence, with the figures it rests on."""
+    """One sentence with its figures."""
     share: float
-    """Of the window, from 0 to 1: the time that its best change is expected to save."""
+    """Share of the window, 0 to 1, that the best change is expected to save."""
     evidence: dict[str, float | int | str] = {}
 
 
 class OpLine(msgspec.Struct, frozen=True):
-    """One operation of the model, all its calls together, against the machine's limits."""
+    """One operation of the model, the sum of its calls, against the machine's limits."""
 
     name: str
     module: str
-    """Where in the model, without the layer's number."""
+    """Path in the model, without the layer's number."""
     share: float
-    """Of the time in all operations."""
+    """Share of the time in all operations."""
     gb_s: float
     gflop_s: float
     intensity: float
-    """Operations a byte that has to move."""
+    """Operations per byte moved."""
     bound: Bound
     """The nearer limit, or neither: `overhead`."""
     of_limit: float | None
@@ -71,21 +71,21 @@ class OpLine(msgspec.Struct, frozen=True):
 
 
 class LimitsUsed(msgspec.Struct, frozen=True):
-    """What the machine can do with the engine's threads."""
+    """The machine's limits with the engine's threads."""
 
     bandwidth_bytes_s: float
     flops_s: dict[str, float]
-    """By the type of the products' inputs."""
+    """By input type of the products."""
     source: Literal["measured", "seen"]
-    """`seen`: no more than the fastest operation of this window; `quire explain --measure` on an
-    idle machine makes it `measured`."""
+    """`seen`: the rate of the fastest operation in this window. Run `quire explain --measure` on an
+    idle machine to make it `measured`."""
     stale: bool = False
-    """Operations were faster than the measured limits allow: these were measured on a busy machine,
-    or caches hold what the operations read."""
+    """Operations were faster than the measured limits allow: the machine was busy when they were
+    measured, or caches hold the data."""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """A change that was tried: A is the engine as it is, B the changed one, in turns."""
+    """A change that was measured: A is the engine as it is, B the changed one, in turns."""
 
     flag: str
     metric: str
@@ -103,22 +103,21 @@ class Report(msgspec.Struct, frozen=True):
 
     window_s: float
     split: dict[str, float]
-    """Share of the window by the names of `metrics.times.PARTS`, from 0 to 1: of the core's time,
-    or, for the front end, of the time of its thread or its tokenizer processes. `queue` is not
-    among them: see `rates["waiting"]`."""
+    """Share of the window, 0 to 1, by the names of `metrics.times.PARTS`. The core's parts are
+    shares of its time; the front end's, of its thread or its tokenizer processes. `queue` is
+    missing: see `rates["waiting"]`."""
     verdict: Finding
     causes: list[Finding]
-    """All that were found, the costliest first."""
+    """All causes found, the costliest first."""
     changes: list[Change]
-    """One to three, the most promising first; none where nothing is wrong."""
+    """At most three, the most promising first; empty if nothing is wrong."""
     ops: list[OpLine]
-    """The costliest first; empty where the model's operations were not profiled."""
+    """The costliest first; empty if the operations were not profiled."""
     limits: LimitsUsed | None
     notes: list[str] = []
-    """What was not known, and so not looked at."""
+    """Missing evidence, and its consequences."""
     offline: bool = False
-    """One thread did all, so that tokenizing and detokenizing are parts of its time."""
+    """One thread did everything; tokenizing and detokenizing are parts of its time."""
     rates: dict[str, float] = {}
-    """What the engine did meanwhile: output_tok_s, prompt_tok_s, steps_s, running, waiting,
-    kv_share."""
+    """Means over the window: output_tok_s, prompt_tok_s, steps_s, running, waiting, kv_share."""
     proofs: list[Proof] = []

@@ -1,4 +1,4 @@
-"""Operations against the machine's limits: the numbers of the roofline plot."""
+"""Operations against the machine's limits: the data of the roofline plot."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from quire.explain.evidence import Evidence
 from quire.explain.report import Bound, LimitsUsed, OpLine
 
 STALE = 1.05
-"""A measured limit that operations exceed by more than that factor is stale."""
+"""A measured limit is stale if operations exceed it by this factor."""
 WEIGHTY = 0.02
-"""What takes a smaller share of the time may be in a cache, and is no measure of memory."""
+"""Operations with a smaller share of the time may read from a cache; they say nothing on memory."""
 OVERHEAD_SHARE = 0.2
-"""An operation that reaches less of either limit is bound by neither."""
+"""An operation that reaches less than this share of both limits is bound by overhead."""
 _LAYER = re.compile(r"\blayers?\.\d+\.")
 
 
 @dataclass(slots=True)
 class _Sum:
-    """All calls of one operation in one place of every layer."""
+    """The sum of one operation's calls at one place, over all layers."""
 
     seconds: float = 0.0
     nbytes: int = 0
@@ -38,7 +38,7 @@ class _Sum:
 
 
 def op_lines(profile: OpProfile | None, limits: LimitsUsed | None) -> list[OpLine]:
-    """A line for each operation and place, layers taken together; the costliest first."""
+    """Return one line per operation and place, summed over layers; the costliest first."""
     if profile is None or limits is None:
         return []
     sums = _sums(profile.ops)
@@ -48,8 +48,10 @@ def op_lines(profile: OpProfile | None, limits: LimitsUsed | None) -> list[OpLin
 
 
 def limits_used(evidence: Evidence) -> LimitsUsed | None:
-    """The machine's limits with the engine's threads; where they were not measured, the best that
-    the profile saw; None without either."""
+    """Return the machine's limits with the engine's threads.
+
+    If they were not measured, the profile's best rates count; None without a profile.
+    """
     threads = evidence.config.num_threads
     if (limits := evidence.limits) is not None:
         flops = {dtype: limits.flops_of(dtype, threads) for dtype in limits.flops}
@@ -66,14 +68,14 @@ def limits_used(evidence: Evidence) -> LimitsUsed | None:
 
 
 def _weighty(profile: OpProfile | None) -> list[_Sum]:
-    """The operations that take long enough to tell something about limits."""
+    """Return the operations that are long enough to compare with the limits."""
     sums = list(_sums(profile.ops).values()) if profile else []
     total = sum(s.seconds for s in sums)
     return [s for s in sums if s.seconds > WEIGHTY * total]
 
 
 def _reached(s: _Sum, limits: LimitsUsed) -> tuple[float, float]:
-    """Return the shares of memory's and of arithmetic's limit that an operation reached."""
+    """Return the reached shares of the memory limit and of the compute limit."""
     peak = limits.flops_s.get(s.dtype, 0.0)
     arithmetic = s.flops / peak if peak else 0.0
     return s.nbytes / limits.bandwidth_bytes_s / s.seconds, arithmetic / s.seconds

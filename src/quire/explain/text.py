@@ -1,4 +1,4 @@
-"""A report for people: where the time goes, the verdict, the changes, what was measured."""
+"""The report as text: time split, verdict, changes, operations, notes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quire.metrics.times import PARTS
 WIDTH = 96
 BAR = 32
 SHOWN = 0.002
-"""A part of a smaller share is left out."""
+"""Parts with a smaller share are left out."""
 MOST_LINES = 8
 
 
 def render(report: Report) -> str:
-    """The report in lines of at most `WIDTH` characters."""
+    """Return the report as text of at most `WIDTH` columns."""
     sections = (
         _head(report), _split(report), _verdict(report), _changes(report), _proofs(report),
         _operations(report), _notes(report),
@@ -42,7 +42,7 @@ def _split(report: Report) -> Iterator[str]:
     front = {n: s for n, s in report.split.items() if n not in core and s > SHOWN}
     if front:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in front.items())
-        yield f"  beside it, of a core each: {shares}"
+        yield f"  in other threads, of one core each: {shares}"
 
 
 def _bars(shares: dict[str, float]) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _bars(shares: dict[str, float]) -> Iterator[str]:
 
 
 def _bar(share: float) -> str:
-    """Eighths of a character are drawn, too."""
+    """Return a bar, drawn to an eighth of a character."""
     eighths = round(min(1.0, share) * BAR * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
@@ -74,7 +74,7 @@ def _verdict(report: Report) -> Iterator[str]:
 def _changes(report: Report) -> Iterator[str]:
     if not report.changes:
         return
-    yield "What to change, each by itself"
+    yield "Changes; each estimate is for this change alone"
     width = max(len(change.flag) for change in report.changes)
     for change in report.changes:
         gain = f"{change.estimated_gain:+.0%}"
@@ -85,7 +85,7 @@ def _changes(report: Report) -> Iterator[str]:
 def _proofs(report: Report) -> Iterator[str]:
     if not report.proofs:
         return
-    yield "Proven here, A and B in turns"
+    yield "Measured here: A and B in turns"
     for proof in report.proofs:
         yield (
             f"  {proof.flag}: {proof.before:,.1f} → {proof.after:,.1f} {proof.metric}, "

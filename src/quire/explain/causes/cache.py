@@ -16,8 +16,8 @@ from quire.explain.causes.case import (
 from quire.explain.report import Change
 
 FULL = 0.6
-"""Share of the blocks in use from which on a request that waits though seats are free waits for
-blocks: those that the running ones still need are kept for them."""
+"""If a larger share of the blocks is in use and seats are free, waiting requests wait for blocks:
+the rest is reserved for the running ones."""
 
 
 def kv_cache_too_small(case: Case) -> Suspect | None:
@@ -53,14 +53,14 @@ def preemption(case: Case) -> Suspect | None:
     fits = max(1, math.floor(w.running * 0.8))
     return suspect(
         "preemption",
-        f"{w.preemptions} preemptions in {w.seconds:.1f} s had {w.recomputed_tokens} tokens "
-        f"computed again, {cost:.0%} of the time.",
+        f"After {w.preemptions} preemptions in {w.seconds:.1f} s, {w.recomputed_tokens} tokens "
+        f"were computed again, which took {cost:.0%} of the time.",
         cost,
         [
             _more_blocks(case, math.ceil(w.kv_blocks * 1.5), gain_of(cost)),
             change(
                 f"--max-num-seqs {fits}",
-                "runs only as many as keep their blocks to the end",
+                "runs only as many sequences as keep their blocks to the end",
                 cost / 2,
                 max_num_seqs=fits,
             ),
@@ -81,7 +81,7 @@ def prefix_misses(case: Case) -> Suspect | None:
     if not e.config.enable_prefix_caching:
         best = change(
             "--enable-prefix-caching",
-            "computes a prefix once, and finds its blocks again",
+            "computes a shared prefix once",
             saved,
             enable_prefix_caching=True,
         )
@@ -89,17 +89,17 @@ def prefix_misses(case: Case) -> Suspect | None:
     elif w.kv_peak > 0.9 or not e.args.kv_offloading_size:
         best = change(
             "--kv-offloading-size 2",
-            "keeps in host memory what the KV cache has to give up",
+            "saves evicted blocks in host memory",
             saved,
             kv_offloading_size=2.0,
         )
-        what = "the cache had given them up"
+        what = "their blocks had been evicted"
     else:
         return None
     return suspect(
         "prefix_misses",
-        f"{missed:,} of {w.prompt_tokens:,} prompt tokens, {missed / w.prompt_tokens:.0%}, were "
-        f"the beginning of an earlier prompt, and were computed again: {what}.",
+        f"{missed:,} of {w.prompt_tokens:,} prompt tokens, {missed / w.prompt_tokens:.0%}, "
+        f"repeated the beginning of an earlier prompt and were computed again: {what}.",
         saved,
         [best],
         repeated_tokens=w.repeated_tokens,
@@ -114,7 +114,7 @@ def _preemption_cost(case: Case) -> float:
 
 
 def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
-    """Return the flag by which this user sets the KV cache's size."""
+    """Return a larger KV cache, by the flag that this user already sets."""
     args, w = case.evidence.args, case.window
     why = f"holds {blocks:,} blocks in place of {w.kv_blocks:,}"
     fields: dict[str, bool | int | float | str | None]
@@ -127,7 +127,7 @@ def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
     elif (share := args.memory_share(case.evidence.config.device)) < 0.85:
         more = min(0.9, round(share + 0.2, 2))
         flag, fields = f"--gpu-memory-utilization {more}", {"gpu_memory_utilization": more}
-        why = "leaves the KV cache more of the memory"
+        why = "gives the KV cache more memory"
     else:
         flag, fields = "--kv-cache-dtype int8", {"kv_cache_dtype": "int8"}
         why = "holds nearly twice the tokens in the same memory"

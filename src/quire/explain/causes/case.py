@@ -15,24 +15,24 @@ from quire.explain.report import Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
 
 WORTH = 0.05
-"""A cause that costs a smaller share of the time is none."""
+"""Causes that cost a smaller share of the time are not reported."""
 THROUGHPUT = "output tokens/s"
 MULTI_STEP = 8
-"""`--num-scheduler-steps` that is advised; more would only delay who arrives."""
+"""The advised `--num-scheduler-steps`; more would only delay new requests."""
 
 
 class Kind(IntEnum):
-    """Faults rank above limits of the machine."""
+    """Waste ranks above limits of the machine."""
 
     WASTE = 0
     LIMIT = 1
     ELSEWHERE = 2
-    """The engine loses nothing by it."""
+    """The engine loses no time."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A cause that was found, and its changes, the safest first."""
+    """A finding and its changes, the safest first."""
 
     finding: Finding
     changes: list[Change]

@@ -12,7 +12,7 @@ FULL_BATCH = 0.95
 def queueing(case: Case) -> Suspect | None:
     """Requests wait for a seat in the batch, even if a larger batch is not faster."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
-    # The gauges are sampled: `running` misses the moments between two requests.
+    # The gauges are sampled, so `running` misses the moments between two requests.
     if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
         return None
     if w.kv_share >= FULL and w.running <= min(FULL_BATCH * seats, seats - 1.0):
@@ -20,7 +20,7 @@ def queueing(case: Case) -> Suspect | None:
     wanted = round(min(4.0 * seats, w.running + w.waiting))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
-    # There may be fewer requests than seats on average: then they queue in bursts.
+    # With fewer requests than seats on average, they queue in bursts.
     gain = max(0.0, case.estimate.batch_gain(wanted)) if wanted > seats else 0.0
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
@@ -44,7 +44,7 @@ def tokenization(case: Case) -> Suspect | None:
     e, w = case.evidence, case.window
     share = busy_lanes = w.share("tokenize")
     if e.offline:
-        why = "`quire serve` tokenizes in processes of its own; offline one thread does all"
+        why = "`quire serve` tokenizes in separate processes; offline one thread does everything"
         flag = f"--tokenizer-pool-size {max(1, e.args.tokenizer_pool_size)}"
         changes = [change(flag, why, share)]
         lost = share
@@ -64,7 +64,7 @@ def tokenization(case: Case) -> Suspect | None:
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(
         "tokenization",
-        f"Making tokens of texts takes {busy_lanes:.0%} of the time, {where}.",
+        f"Tokenization takes {busy_lanes:.0%} of the time, {where}.",
         lost,
         changes,
         tokenize_share=busy_lanes,
@@ -79,8 +79,8 @@ def slow_client(case: Case) -> Suspect | None:
     slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
     return suspect(
         "slow_client",
-        f"{slow:.0%} of the outputs waited for their client to read what it had been sent; the "
-        "engine and the other streams lose nothing by it, and no flag of the server can help.",
+        f"{slow:.0%} of the outputs waited for their client to read. The engine and the other "
+        "streams lose no time, and no flag of the server can help.",
         slow,
         [],
         Kind.ELSEWHERE,

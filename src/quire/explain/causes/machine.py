@@ -11,7 +11,7 @@ from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
 SATURATED = {"memory": 0.6, "compute": 0.35}
-"""Share of a limit from which on an operation counts as being at it."""
+"""An operation is at a limit if it reaches at least this share of it."""
 
 
 def few_threads(case: Case) -> Suspect | None:
@@ -76,15 +76,15 @@ def busy_neighbour(case: Case) -> Suspect | None:
     threads = e.config.num_threads
     waited = min(0.95, host.waited / (threads * host.seconds))
     wanted = host.others + threads * case.model
-    if not host.waited:  # the kernel does not tell
+    if not host.waited:  # the kernel does not count it
         waited = case.model * max(0.0, 1.0 - host.cpus / wanted)
     kept = threads * (1.0 - waited)
     alone = case.estimate.threads_ratio(kept, threads)
     changes = [
         case.faster_model(
             f"--num-threads {threads}",
-            "as now, once the neighbours have cores of their own (taskset, a container's limit): "
-            "no flag gives back what others take",
+            "unchanged, but give the other processes their own cores (taskset, a container's "
+            "limit): no flag can",
             alone,
         )
     ]
@@ -93,8 +93,8 @@ def busy_neighbour(case: Case) -> Suspect | None:
         changes.append(
             case.faster_model(
                 f"--num-threads {fewer}",
-                "leaves the neighbours their cores, so that no thread waits for one that has lost "
-                "its own",
+                "leaves the other processes their cores, so that no thread waits for one without "
+                "a core",
                 case.estimate.threads_ratio(kept, fewer),
                 num_threads=fewer,
             )
@@ -102,7 +102,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
     steal = host.steal / host.seconds
     return suspect(
         "busy_neighbour",
-        f"Others keep {host.others:.1f} of {host.cpus} CPUs busy"
+        f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy"
         + (f" ({steal:.1f} of them other virtual machines)" if steal > 0.05 else "")
         + f", and the engine's threads waited {waited:.0%} of the time for one.",
         saving(changes[0].estimated_gain),
@@ -163,7 +163,7 @@ class _AtLimit(NamedTuple):
 
 
 def _at_limit(case: Case, bound: str) -> _AtLimit | None:
-    """Return this from the profiled ops, or without them from what a step needs."""
+    """Return the share from the profiled ops, or else from the bytes and FLOPs of a step."""
     profile = case.evidence.ops
     if profile is None or not profile.ops:
         if not case.estimate.measured:
@@ -194,11 +194,11 @@ def _stale(case: Case) -> str:
 
 def _quantizations(case: Case) -> list[Change]:
     config = case.evidence.config
-    if config.weight_forms or config.quantization_config:  # not dense, and not rounded again
+    if config.weight_forms or config.quantization_config:  # already quantized
         return []
     if config.quantization is not None and config.quantization.startswith("int4"):
         return []
-    choices = [("int4", "quarters bfloat16's bytes; look at the loss with quire bench quality")]
+    choices = [("int4", "quarters bfloat16's bytes; measure the loss with quire bench quality")]
     if config.quantization is None:
         choices.insert(0, ("int8", "halves bfloat16's bytes, and multiplies faster"))
     return [
@@ -216,5 +216,5 @@ def _narrow_kv(case: Case) -> list[Change]:
     if case.evidence.config.kv_cache_dtype == "int8":
         return []
     ratio = case.estimate.model_ratio(kv_cache_dtype="int8")
-    why = "halves what attention reads"
+    why = "halves the bytes that attention reads"
     return [case.faster_model("--kv-cache-dtype int8", why, ratio, kv_cache_dtype="int8")]

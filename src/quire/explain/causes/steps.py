@@ -40,8 +40,8 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     return suspect(
         "dispatch_overhead",
         f"Of each step's {step * 1e3:.2f} ms the kernels compute {1 - lost:.0%}; "
-        f"{between + handing:.0%} goes to handing them their work, {host:.0%} to scheduling, "
-        "preparing and telling of the step.",
+        f"{between + handing:.0%} goes to dispatching their work, {host:.0%} to scheduling, "
+        "preparing and reporting the step.",
         lost,
         changes,
         between_operations=between,
@@ -60,7 +60,7 @@ def idle_gaps(case: Case) -> Suspect | None:
         changes.append(
             change(
                 "--async-scheduling",
-                "has the next step at hand while this one is computed",
+                "schedules the next step while this one is computed",
                 min(gap, case.model),
                 async_scheduling=True,
             )
@@ -69,7 +69,7 @@ def idle_gaps(case: Case) -> Suspect | None:
         changes.append(
             change(
                 f"--num-scheduler-steps {MULTI_STEP}",
-                f"leaves one gap where there were {MULTI_STEP}",
+                f"leaves one gap in place of {MULTI_STEP}",
                 gap * _decoding(case) * (1.0 - 1.0 / MULTI_STEP),
                 num_scheduler_steps=MULTI_STEP,
             )
@@ -79,8 +79,8 @@ def idle_gaps(case: Case) -> Suspect | None:
     milliseconds = 1e3 * w.parts["receive"] / max(1, w.steps)
     return suspect(
         "idle_gaps",
-        f"Between two steps lie {milliseconds:.2f} ms in which nothing is computed, {gap:.0%} of "
-        f"the time, although {w.running:.1f} sequences run.",
+        f"For {milliseconds:.2f} ms between two steps nothing is computed, {gap:.0%} of the time, "
+        f"although {w.running:.1f} sequences run.",
         gap,
         sorted(changes, key=lambda c: -c.estimated_gain),
         gap_ms=milliseconds,
@@ -108,15 +108,15 @@ def rank_imbalance(case: Case) -> Suspect | None:
     fields = {} if threads == case.evidence.config.num_threads else {"num_threads": threads}
     return suspect(
         "rank_imbalance",
-        f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms a step and the others "
-        f"{typical * 1e3:.2f} ms, so that they wait {1 - typical / means[slowest]:.0%} of the "
-        "model's time.",
+        f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms per step and the others "
+        f"{typical * 1e3:.2f} ms, so they wait {1 - typical / means[slowest]:.0%} of the model's "
+        "time.",
         lost,
         [
             change(
                 f"--num-threads {threads}",
-                f"gives each of the {ranks} ranks its own share of {cores} cores; what remains "
-                "is what else runs on the slow one's, and their speed",
+                f"gives each of the {ranks} ranks its own share of {cores} cores; other processes "
+                "and slower cores may still slow one down",
                 lost,
                 **fields,
             )
@@ -140,8 +140,8 @@ def _mean_step(case: Case) -> list[list[float]]:
 def _between_operations(case: Case) -> float:
     """Return the share of the window in the model's computation but outside its ops.
 
-    Of operations that are called one by one, the time includes the call: what they should take, by
-    the machine's limits, tells it.
+    The time of ops that are called one by one includes the call. Their prediction by the machine's
+    limits separates the two.
     """
     profile = case.evidence.ops
     outside = 0.0
@@ -155,7 +155,7 @@ def _between_operations(case: Case) -> float:
 
 
 def _handing_over(case: Case) -> float:
-    """Share of the window that the core waited for the worker beyond what that says to compute."""
+    """Return the share of the window that the core waited beyond the worker's model time."""
     w, profile = case.window, case.evidence.ops
     if profile is None or profile.steps < 0.9 * w.steps:  # known only if every step was profiled
         return 0.0
@@ -163,8 +163,7 @@ def _handing_over(case: Case) -> float:
 
 
 def _decoding(case: Case) -> float:
-    """Return the share of steps that compute one token per sequence: only these can be several at
-    once."""
+    """Return the share of steps with one token per sequence; only these can be multi-step."""
     w = case.window
     rows = max(1.0, w.running) * 1.5
     steps = sum(count for _, count in w.step_sizes)
