@@ -7,16 +7,16 @@ import { Swatch } from "./chart";
 export const PART_MEANINGS: Record<string, string> = {
   model: "the forward pass and the logits",
   sample: "logits to tokens",
-  prepare: "making a step's inputs",
+  prepare: "a step's inputs",
   schedule: "choosing a step's tokens and blocks",
-  update: "the scheduler taking in a step's tokens",
-  receive: "the core taking requests in, hashing included",
+  update: "the scheduler applying a step's tokens",
+  receive: "the core adding requests, including hashing",
   core_send: "the core encoding and sending its outputs",
   idle: "the core waiting for requests",
-  http: "connections, parsing, validation, answers",
+  http: "connections, parsing, validation, answers: the rest of the API's event loop",
   tokenize: "prompts and chat templates to tokens",
   detokenize: "tokens to text",
-  send: "texts to events, and these to their sockets",
+  send: "texts to events, and events to sockets",
 };
 
 export function Split({ split }: { split: Record<string, number> | undefined }) {
@@ -39,13 +39,13 @@ interface SplitProps {
 function SplitBar({ name, split = {}, parts, ofSecond = false }: SplitProps) {
   const widths = ofSecond ? parts.map((p) => split[p] ?? 0) : shares(split, parts);
   const total = widths.reduce((sum, width) => sum + width, 0);
-  const told = parts.map((part, i) => `${part} ${percent(widths[i])}`).join(", ");
+  const label = parts.map((part, i) => `${part} ${percent(widths[i])}`).join(", ");
   return (
     <div class="split">
       <span class="name">
         {name} {ofSecond && <b>{percent(total)}</b>}
       </span>
-      <div class="bar" role="img" aria-label={`${name}: ${told}`}>
+      <div class="bar" role="img" aria-label={`${name}: ${label}`}>
         {parts.map((part, i) => {
           const width = widths[i] ?? 0;
           if (width < 0.001) return null;
