@@ -130,7 +130,7 @@ def test_max_tokens_are_held_to_the_context(client: openai.OpenAI, context: int)
     stream = client.completions.create(**{**TEXT, "max_tokens": context}, stream=True)
     first = next(iter(stream))
     stream.close()
-    assert warned(first)["max_tokens"].startswith(f"It is {context - 4} in place")
+    assert warned(first)["max_tokens"].startswith(f"It is {context - 4} instead")
 
     made = client.responses.create(model="tiny", input="Hi", max_output_tokens=context)
     assert set(warned(made)) == {"max_output_tokens"}

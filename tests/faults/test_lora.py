@@ -107,7 +107,7 @@ def test_row_52_paths_lead_nowhere_else(lora_server: Server, folder: Path, tmp_p
     (folder / "link").symlink_to(outside)
     up = f"good/../../{tmp_path.name}/outside"
     for path in ("..", "../outside", "good/../good", up, str(outside), "link", "", "\0"):
-        assert_refused(load(server, "bad", path), "lora_path", "must be a folder in the one")
+        assert_refused(load(server, "bad", path), "lora_path", "must be a folder inside")
     assert_refused(load(server, "bad", "a" * 5000), "lora_path", "cannot be read")
     assert_refused(load(server, "", "good"), "lora_name", "1 to 256")
     assert_refused(load(server, "tiny", "good"), "lora_name", "the model itself")

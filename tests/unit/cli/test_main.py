@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import quire
 from quire import __version__
 from quire.cli.main import COMMANDS, main
 
@@ -97,8 +99,11 @@ def test_answers_without_the_heavy_parts(words: list[str]) -> None:
 def test_nothing_is_imported_before_signals_are_handled() -> None:
     """Ctrl-C prints Python's traceback until `main` runs: the module must cost next to nothing."""
     program = (
-        "import sys; before = {*sys.modules}; import quire.__main__\n"
-        "print(*sorted({*sys.modules} - before))"
+        "import os, sys; before = {*sys.modules}; sys.path.append(sys.argv[1])\n"
+        "import quire.__main__; print(*sorted({*sys.modules} - before))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    source = str(Path(quire.__file__).parents[1])
+    # Without `site`, which imports `os`, and the finders of editable installations much more.
+    command = [sys.executable, "-S", "-c", program, source]
+    done = subprocess.run(command, check=True, capture_output=True)
     assert done.stdout.decode().split() == ["__future__", "quire", "quire.__main__"]
