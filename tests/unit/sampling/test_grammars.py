@@ -264,6 +264,14 @@ def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
     assert masks == [{"x"}, {"y"}, {"{"}]
 
 
+def test_nothing_is_compiled_after_a_shutdown(grammars: Grammars) -> None:
+    grammars.shutdown()
+    late = state()
+    MaskFiller(grammars).begin([late])
+    assert late.fault is not None
+    assert "after shutdown" in late.fault
+
+
 def test_without_grammars_it_is_that_requests_error() -> None:
     filler, row = MaskFiller(None), state()
     filler.begin([row])
