@@ -87,7 +87,7 @@ def test_the_text_that_ends_it_may_be_longer_than_the_mark() -> None:
 
 
 def test_a_character_is_not_cut() -> None:
-    for character in ("é", "ÿ", "€", "🙂"):
+    for character in ("é", "ÿ", "\u07ff", "\u0800", "€", "\uffff", "\U00010000", "🙂"):
         raw = character.encode()
         for known in range(1, len(raw)):
             assert held(b"<t>ab" + raw[:known], 2 + known) is None
