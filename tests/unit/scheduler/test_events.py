@@ -55,6 +55,14 @@ def test_a_preemption_and_the_way_back() -> None:
     assert [e[3] for e in told if e[0] == "b"] == [0, 33]
 
 
+def test_a_preemption_tells_the_tokens_of_its_own_request() -> None:
+    s = make(num_blocks=3, seqs=2, enable_prefix_caching=False)
+    s.add(request("a", 8))
+    s.add(request("b", 31, max_tokens=8))
+    told = [event for begin in (1.0, 3.0, 5.0) for event in events(s, begin)]
+    assert told[-1] == ("b", "preempted", 5.0, 32, 0.0)
+
+
 def test_blocks_that_are_loaded_or_lost() -> None:
     cache = CacheConfig(BLOCK, 8, tiers=TierConfig(num_offload_slots=8))
     s = Scheduler(SchedulerConfig(1000, 4, 200), cache)
