@@ -74,7 +74,7 @@ def _allowed(
     known = {tool.function.name for tool in tools}
     names = {tool.function.name for tool in wanted.tools}
     if missing := sorted(names - known):
-        raise invalid(f"{where} names {missing[0]!r}, which tools do not have.", f"{where}.tools")
+        raise invalid(f"{where} names {missing[0]!r}, which is not in tools.", f"{where}.tools")
     return [tool for tool in tools if tool.function.name in names], wanted.mode
 
 

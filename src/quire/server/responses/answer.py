@@ -1,4 +1,4 @@
-"""A response in the making: whole, or in the Responses API's events."""
+"""A response being generated: whole, or as the Responses API's events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from quire.server.tools.deltas import Delta, TextDelta
 
 @dataclass(slots=True, kw_only=True)
 class ResponseAnswer(ChatAnswer):
-    """As it grows; `keep`, if there is one, gets what has become of it."""
+    """The response so far. `keep` stores the finished response; None if it is not stored."""
 
     response: ResponseObject
     writer: ItemWriter
@@ -53,55 +53,55 @@ class ResponseAnswer(ChatAnswer):
         return self.whole(await self.final())
 
     def whole(self, output: RequestOutput) -> ResponseObject:
-        """The response that a final output makes."""
+        """Return the response of a final output."""
         self.response.warnings = self.call.warnings(output)
         self.write(output)
         self.finish()
         return self.response
 
     def queued(self) -> list[bytes]:
-        """The events of one that waits in the background."""
-        return self.told("response.created", "response.queued")
+        """Return the events of a response that waits in the background."""
+        return self.state_events("response.created", "response.queued")
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
-        """What an output adds to the items, in order."""
+        """Return an output's events in order, joined."""
         return b"".join(self.new_events(prompt, output))
 
     def new_events(self, prompt: int, output: RequestOutput) -> list[bytes]:
-        """The same, event by event."""
+        """Return an output's events in order."""
         self.used.add(prompt, output)
         self.response.warnings = self.call.warnings(output)
         events: list[bytes] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
             created = () if self.response.background else ("response.created",)
-            events = self.told(*created, "response.in_progress")
+            events = self.state_events(*created, "response.in_progress")
         return events + self.write(output)
 
-    def told(self, *kinds: str) -> list[bytes]:
-        """Events of the response as it is."""
+    def state_events(self, *kinds: str) -> list[bytes]:
+        """Return events with the whole response so far."""
         return [self.writer.event(kind, response=self.response) for kind in kinds]
 
     def last_events(self) -> bytes:
         self.finish()
-        return b"".join(self.told(f"response.{self.response.status}"))
+        return b"".join(self.state_events(f"response.{self.response.status}"))
 
     def failed(self, error: Exception) -> bytes:
-        """The events of a response that cannot be finished."""
+        """Return the events of a failed response, joined."""
         return b"".join(self.fail(error))
 
     def fail(self, error: Exception) -> list[bytes]:
-        """Enter what went wrong, and have it kept; its events."""
+        """Set and store the response's error, and return its events."""
         info = describe(error)[1].error
         events = self.writer.end("incomplete") if self.writer.items else []
         self.response.status = "failed"
         self.response.error = ResponseFailure(info.code or "server_error", info.message)
         if self.keep is not None:
             self.keep(self.response)
-        return events + self.told("response.failed")
+        return events + self.state_events("response.failed")
 
     def write(self, output: RequestOutput) -> list[bytes]:
-        """Add an output to the items; its events."""
+        """Add an output to the items, and return its events."""
         [completion] = completions(output)
         events = self.writer.write(self.read(completion, output), self.logprobs)
         if completion.finish_reason is not None:
@@ -123,12 +123,12 @@ class ResponseAnswer(ChatAnswer):
         return self.reader.read(completion)
 
     def logprobs(self, positions: list[PositionLogprobs]) -> list[TokenLogprob]:
-        """As the API tells them."""
+        """Return log-probabilities in the API's form."""
         tokenizer = self.call.server.engine.tokenizer
         return chat_logprobs(positions, self.response.top_logprobs, tokenizer).content
 
     def finish(self) -> None:
-        """Enter what is known at the end, and have it kept."""
+        """Set the usage and the time of completion, and store the response."""
         response, used = self.response, self.used.usage()
         response.usage = ResponseUsage(
             used.prompt_tokens,
@@ -150,7 +150,7 @@ def begin_answer(
     tools: ToolSet,
     keep: Callable[[ResponseObject], None] | None,
 ) -> ResponseAnswer:
-    """The answer to `body`, of which nothing is there yet."""
+    """Return a new answer to `body`, without items."""
     params = call.params
     response = ResponseObject(
         id=call.id,

@@ -1,4 +1,4 @@
-"""Background responses, which are completed even if no client waits."""
+"""Background responses: they are completed even if no client waits."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ async def start(
     *,
     stream: bool,
 ) -> EventLog | None:
-    """Start a response, so that what is wrong with the request is told now; the rest is a task's.
+    """Submit a response, and let a task finish it. Errors of the request are raised here.
 
     Returns:
-        Its events, if it is to `stream`.
+        The log of its events if `stream`, else None.
     """
     work = _Streamed(answer) if stream else _Whole(answer)
     await while_connected(answer.submit(work.sink), request.receive)
 
     def ended(task: asyncio.Task[None]) -> None:
         answer.close()
-        if task.cancelled():  # it may not have begun
+        if task.cancelled():  # perhaps before its first step, so it could not do this itself
             answer.writer.flush()
             answer.response.status = "cancelled"
         if work.log is not None:
@@ -51,7 +51,7 @@ async def start(
 
 
 class _Whole:
-    """A response that is there when it is complete."""
+    """A response that is written when it is complete."""
 
     log = None
 
@@ -73,7 +73,7 @@ class _Whole:
 
 
 class _Streamed:
-    """A response whose events are kept as they come."""
+    """A response whose events are stored as they arrive."""
 
     def __init__(self, answer: ResponseAnswer) -> None:
         self.log = EventLog()

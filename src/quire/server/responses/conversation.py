@@ -1,4 +1,4 @@
-"""A request of the Responses API as the chat that it is."""
+"""Translate a request of the Responses API to a chat request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> Ch
         items: the whole conversation.
 
     Raises:
-        ApiError: 400 where the fields contradict each other.
+        ApiError: 400 for fields that contradict each other.
     """
     messages = [ChatMessage("system", body.instructions)] if body.instructions else []
     chat = ChatRequest(messages=[*messages, *_messages(items, tools)])
@@ -90,7 +90,10 @@ def _format(wanted: TextFormat) -> ResponseFormat:
 
 
 def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
-    """A message of the assistant's, the reasoning before it and its calls become one."""
+    """Return the items as chat messages.
+
+    An assistant's reasoning, message and calls in a row become one message.
+    """
     messages: list[ChatMessage] = []
     thoughts: list[str] = []
     for item in items:
@@ -99,7 +102,7 @@ def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
             continue
         is_call = isinstance(item, FunctionCallItem | CustomCallItem)
         is_answer = is_call or (isinstance(item, MessageItem) and item.role == "assistant")
-        if thoughts and not is_answer:  # an answer that ended before it said anything
+        if thoughts and not is_answer:  # an answer that ended while reasoning
             messages.append(_answer(None, thoughts))
         if isinstance(item, FunctionCallItem | CustomCallItem):
             if thoughts or not messages or messages[-1].role != "assistant":

@@ -1,7 +1,7 @@
-"""The input of a custom tool, out of the arguments in which the model writes it.
+"""Read the input of a custom tool from the arguments that the model writes.
 
-Models call functions. So a custom tool is a function of one text, `{"input": "…"}`, and that text
-is the input. Arguments that are no such object are the input as they stand.
+Models call functions. So a custom tool becomes a function with one text, `{"input": "…"}`, and that
+text is the input. Arguments in another form are the input as they are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PIECE = re.compile(
 _UNFINISHED = re.compile(
     r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
 )
-"""An escape, or a pair of them, of which more may come."""
+"""The beginning of an escape, or of a pair of them."""
 
 
 def parameters(pattern: str | None) -> dict[str, Any]:
-    """Return the schema of the arguments; `pattern` is a regular expression of all the input."""
+    """Return the schema of the arguments; `pattern` is a regular expression of the whole input."""
     text = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
     return {
         "type": "object",
@@ -45,7 +45,7 @@ class InputReader:
 
     def __init__(self, *, plain: bool = False) -> None:
         self._held = ""
-        """Text that more may change: of the object's beginning, or of an escape."""
+        """An incomplete beginning of the object, or of an escape."""
         self._plain = plain
         self._begun = False
         self._ended = False
@@ -60,7 +60,7 @@ class InputReader:
         return text if self._plain else self._decode(text)
 
     def end(self) -> str:
-        """Return what was held back, once no more comes; of a beginning alone, nothing."""
+        """Return the text held back, at the end; nothing if the object never began."""
         held, self._held = self._held, ""
         return well_formed(held) if self._begun and not self._ended else ""
 
@@ -82,7 +82,7 @@ class InputReader:
         return self._decode(text[position:])
 
     def _decode(self, text: str) -> str:
-        """Decode the text of a JSON string, up to its end."""
+        """Return the decoded text of a JSON string, up to its end."""
         found: list[str] = []
         position = 0
         while position < len(text):
@@ -93,7 +93,7 @@ class InputReader:
                 self._held = rest[0]
                 break
             piece = _PIECE.match(text, position)
-            if piece is None:  # a back slash that escapes nothing
+            if piece is None:  # a backslash that escapes nothing
                 found.append(text[position])
                 position += 1
                 continue

@@ -1,7 +1,7 @@
-"""Reasoning as the opaque text that a client without a stored response sends back.
+"""Reasoning as opaque text, for clients that send it back instead of storing responses.
 
-OpenAI calls it `encrypted_content`. Here it is encoded, not encrypted: it holds what `content`
-shows, and nothing that another client has said. So no key is needed, and every server can read it.
+OpenAI calls it `encrypted_content`. Here it is encoded, not encrypted: it repeats `content`, and
+holds nothing of other clients. So no key is needed, and every server can read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "quire1."
 
 
 def encode_reasoning(text: str) -> str:
-    """Return the opaque text of a reasoning."""
+    """Return reasoning as opaque text."""
     return _PREFIX + base64.urlsafe_b64encode(well_formed(text).encode()).decode()
 
 

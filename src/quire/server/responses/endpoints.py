@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what may be done with a response afterwards."""
+"""POST /v1/responses, and the endpoints of stored responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quire.server.responses import background
 from quire.server.responses.answer import begin_answer
 from quire.server.responses.conversation import as_chat
 from quire.server.responses.encrypted import INCLUDE
-from quire.server.responses.events import tell_events
+from quire.server.responses.events import stream_events
 from quire.server.responses.input import read_input
 from quire.server.responses.item_types import Item
 from quire.server.responses.protocol import (
@@ -55,11 +55,11 @@ _NAMES = {
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
 }
-"""Fields of the chat API, and what they are called here."""
+"""Field names of the chat API → this API's names."""
 
 
 def _own_names(tools: ToolSet) -> AbstractContextManager[None]:
-    """Errors of the chat that a request becomes name this API's fields."""
+    """Rename fields in errors of the chat request to this API's names."""
     return renamed(lambda theirs: _NAMES.get(theirs) or tools.place(theirs))
 
 
@@ -70,13 +70,13 @@ def _own_names(tools: ToolSet) -> AbstractContextManager[None]:
     errors=OF_GENERATION,
 )
 async def create_response(request: Request) -> Response:
-    """Answer a conversation: at once, in events, or in the background."""
+    """Answer a conversation: whole, as events, or in the background."""
     body = await read_request(request, ResponsesRequest)
     store = _store(request)
     _check(request, body, store)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
     items, earlier = read_input(request, body.input, store.item), _earlier(body, store)
-    await asyncio.sleep(0)  # each part of reading a long conversation is a turn of its own
+    await asyncio.sleep(0)  # reading a long conversation must not block the event loop
     with _own_names(tools):
         chat = _with_effort(request, as_chat(body, [*earlier, *items], tools))
         await asyncio.sleep(0)
@@ -93,13 +93,13 @@ async def create_response(request: Request) -> Response:
         if body.background:
             stream = bool(body.stream)
             log = await background.start(request, answer, store, earlier, items, stream=stream)
-            return _json(answer.response) if log is None else tell_events(log, 0)
+            return _json(answer.response) if log is None else stream_events(log, 0)
         return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
 
 
 @contract(body=ResponsesRequest, answer=InputTokens, errors=[HTTPStatus.NOT_FOUND, *OF_ENGINE])
 async def count_input_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a response would have."""
+    """Return the number of tokens in the prompt of a response."""
     server = server_state(request)
     body = await read_request(request, ResponsesRequest)
     store = _store(request)
@@ -121,7 +121,7 @@ async def count_input_tokens(request: Request) -> Response:
     errors=[HTTPStatus.NOT_FOUND],
 )
 async def retrieve_response(request: Request) -> Response:
-    """A response that is kept, as far as it has come; or its events, from any of them on."""
+    """Return a stored response so far, or its events from any number on."""
     query = read_query(request, RetrieveQuery)
     stored = _store(request).get(request.path_params["id"])
     making = stored.making
@@ -137,12 +137,12 @@ async def retrieve_response(request: Request) -> Response:
             "stream",
         )
     after = query.starting_after
-    return tell_events(making.events, 0 if after is None else after + 1)
+    return stream_events(making.events, 0 if after is None else after + 1)
 
 
 @contract(answer=DeletedResponse, errors=[HTTPStatus.NOT_FOUND])
 async def delete_response(request: Request) -> Response:
-    """Forget a response; conversations that went on from it keep what it said."""
+    """Delete a stored response; conversations that continued it keep its items."""
     found = request.path_params["id"]
     _store(request).delete(found)
     return _json(DeletedResponse(found))
@@ -150,7 +150,7 @@ async def delete_response(request: Request) -> Response:
 
 @contract(answer=ResponseObject, errors=[HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND])
 async def cancel_response(request: Request) -> Response:
-    """End a response that is made in the background; one that has ended stays as it is."""
+    """Cancel a background response; a finished one does not change."""
     stored = _store(request).get(request.path_params["id"])
     if not stored.response.background:
         raise invalid("Only a response with background = true can be cancelled.", "id")
@@ -162,7 +162,7 @@ async def cancel_response(request: Request) -> Response:
 
 @contract(query=ItemsQuery, answer=ItemList, errors=[HTTPStatus.NOT_FOUND])
 async def list_input_items(request: Request) -> Response:
-    """The conversation that a response answers, a page at a time."""
+    """Return a page of the conversation that a response answers."""
     query = read_query(request, ItemsQuery)
     items = [*_store(request).get(request.path_params["id"]).items]
     if query.order == "desc":
@@ -178,14 +178,17 @@ async def list_input_items(request: Request) -> Response:
 
 
 def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:
-    """Return the chat with its effort in the words of the template."""
+    """Return the chat with its effort as the template's variables."""
     kwargs = template_kwargs(request, chat, "reasoning.effort")
     return msgspec.structs.replace(chat, chat_template_kwargs=kwargs, reasoning_effort=None)
 
 
 async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
-    """The conversation from the first user's message on from which it fits; all that system and
-    developer said before is kept. The last one stays, whether or not it fits."""
+    """Return the prompt without the oldest turns, so that it fits the context.
+
+    It begins with a user's message, the first from which the rest fits; system and developer
+    messages before it stay. The last user's message stays even if it does not fit.
+    """
     server, messages = call.server, chat.messages
     room = server.engine.max_model_len - (call.params.max_tokens or 1)
 
@@ -207,17 +210,21 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
 
 
 def _check(request: Request, body: ResponsesRequest, store: ResponseStore) -> None:
-    """Raise `ApiError`, 400, for fields that contradict each other, or have no place here."""
+    """Check fields against each other and the server.
+
+    Raises:
+        ApiError: 400 for fields that contradict each other, or are not supported.
+    """
     include = body.include or []
     for name in include:
         if name not in _INCLUDED:
-            ignore(request, "include", f"Answers have nothing of {name[:64]!r}.")
+            ignore(request, "include", f"Responses do not have {name[:64]!r}.")
     if body.top_logprobs is not None and LOGPROBS not in include:
         ignore(request, "top_logprobs", f"It has no effect unless include has {LOGPROBS}.")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         raise not_supported("stream_options.continuous_usage_stats")
     if body.store and not store.max_responses:
-        ignore(request, "store", "This server keeps no responses (--max-stored-responses 0).")
+        ignore(request, "store", "This server stores no responses (--max-stored-responses 0).")
     if body.background and not _stores(body, store):
         raise invalid("A background response must be stored.", "background")
 
@@ -230,13 +237,13 @@ def _earlier(body: ResponsesRequest, store: ResponseStore) -> list[Item]:
     """Return the continued conversation.
 
     Raises:
-        ApiError: 404, or 400 where it has not ended.
+        ApiError: 404 if it is not stored, 400 if it has not ended.
     """
     if body.previous_response_id is None:
         return []
     stored = store.get(body.previous_response_id, "previous_response_id")
     if stored.response.status in ("queued", "in_progress"):
-        raise invalid("The previous response is still being made.", "previous_response_id")
+        raise invalid("The previous response has not ended yet.", "previous_response_id")
     return stored.conversation()
 
 

@@ -14,15 +14,15 @@ from quire.server.errors import ApiError, describe, invalid
 from quire.server.json_text import encode
 
 MAX_LOG_BYTES = 4 * 2**20
-"""Of one response; beyond them its first events are forgotten."""
+"""Per response; beyond it the oldest events are dropped."""
 
 
 class EventLog:
-    """Numbered from 0, to be read by many, from where each wants.
+    """Events numbered from 0. Several readers may read from any number on.
 
     Attributes:
-        size: bytes that are kept.
-        ended: no more will come.
+        size: bytes stored.
+        ended: no more events follow.
     """
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -35,11 +35,11 @@ class EventLog:
 
     @property
     def end(self) -> int:
-        """The number of the event that comes next."""
+        """Return the number of the next event."""
         return self._first + len(self._events)
 
     def add(self, events: Iterable[bytes], *, last: bool = False) -> None:
-        """More events, and whether they are the last."""
+        """Append events; `last` ends the log."""
         for event in events:
             self._events.append(event)
             self.size += len(event)
@@ -51,10 +51,10 @@ class EventLog:
         more.set()
 
     def since(self, number: int) -> bytes:
-        """The events from `number` on.
+        """Return the events from `number` on, joined.
 
         Raises:
-            ApiError: 400, some of them are not kept any more.
+            ApiError: 400, some of them were dropped.
         """
         if number < self._first:
             raise invalid(
@@ -65,13 +65,13 @@ class EventLog:
         return b"".join(islice(self._events, number - self._first, None))
 
     async def wait(self, number: int) -> None:
-        """Until there is an event `number`, or none will come."""
+        """Return once event `number` exists, or the log has ended."""
         while self.end <= number and not self.ended:
             await self._more.wait()
 
 
-def tell_events(log: EventLog, number: int) -> Response:
-    """A stream of the events from `number` on, up to the last; whoever leaves may come back.
+def stream_events(log: EventLog, number: int) -> Response:
+    """Return a stream of the events from `number` to the last. Clients may reconnect.
 
     Raises:
         ApiError: as `EventLog.since`.
@@ -96,8 +96,8 @@ async def _events(log: EventLog, number: int) -> AsyncIterator[bytes]:
                 yield data
             elif log.ended:
                 return
-    except ApiError as error:  # it read so slowly that they are forgotten
+    except ApiError as error:  # a slow reader: its next events were dropped
         info = describe(error)[1].error
-        told = {"type": "error", "code": info.code, "message": info.message, "param": info.param}
-        body = encode({**told, "sequence_number": number})
+        fields = {"type": "error", "code": info.code, "message": info.message, "param": info.param}
+        body = encode({**fields, "sequence_number": number})
         yield b"event: error\ndata: %b\n\n" % body

@@ -1,7 +1,7 @@
-"""Items that other models and their services left in a conversation.
+"""Items of a conversation that other services wrote.
 
-Calls of tools that clients run become calls of functions, so that the model sees what was done.
-What has no text for the prompt is left out.
+Calls of tools that clients run become function calls, so that the model sees them. Items without
+text for the prompt are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 _CALLS = {"shell_call": "action", "local_shell_call": "action", "apply_patch_call": "operation"}
-"""Calls of tools that clients run, and the field that says what to do."""
+"""Calls of tools that clients run, and the field with the call's input."""
 _OUTPUTS = {f"{name}_output" for name in _CALLS}
 _LEFT_OUT = {
     "additional_tools",
@@ -34,7 +34,7 @@ FOREIGN_TYPES = {*_CALLS, *_OUTPUTS, "mcp_call", *_LEFT_OUT}
 
 
 def translated(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an item of `FOREIGN_TYPES` as items of functions; of those without text, none."""
+    """Return an item of `FOREIGN_TYPES` as function items; none if it has no text."""
     kind = item["type"]
     call_id = item.get("call_id") or item.get("id") or ""
     if kind in _CALLS:

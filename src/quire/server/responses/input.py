@@ -26,7 +26,7 @@ def read_input(request: Request, given: str | list[dict[str, Any]], find: FindIt
     """Return `input` as items, all of which have an id.
 
     Raises:
-        ApiError: 400, naming the item and the field at fault; 404 for a reference to nothing.
+        ApiError: 400 with the wrong item and field; 404 for a reference to an unknown item.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
@@ -61,7 +61,7 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
 
 
 def _decode(request: Request, item: ReasoningItem, where: str) -> None:
-    """Fill in the content from what stands for it."""
+    """Set the content from the encoded text."""
     if item.encrypted_content:
         text = decode_reasoning(item.encrypted_content)
         if text is not None:

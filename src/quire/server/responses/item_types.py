@@ -1,4 +1,4 @@
-"""What a conversation of the Responses API is made of, as clients send it."""
+"""The input items of the Responses API."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OF_THE_CALL: Rules = {
 
 
 class InputText(Strict, tag_field="type", tag="input_text"):
-    """A part of a message's content; images, files and audio are not served."""
+    """A text part of a message; images, files and audio are not supported."""
 
     text: str
     rules: ClassVar[Rules] = {"prompt_cache_breakpoint": ignored("Every prefix is cached.")}
 
 
 class AnswerText(Strict, tag_field="type", tag="output_text"):
-    """The same, in an answer that a client sends back."""
+    """A text part of an answer that a client sends back."""
 
     text: str
     annotations: list[Any] | None = None
@@ -32,7 +32,7 @@ class AnswerText(Strict, tag_field="type", tag="output_text"):
 
 
 class RefusalText(Strict, tag_field="type", tag="refusal"):
-    """The same, of a model that refused to answer."""
+    """A refusal of a model that a client sends back."""
 
     refusal: str
 
@@ -48,12 +48,12 @@ class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
 
 
 class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=True):
-    """A call of an earlier answer."""
+    """A function call of an earlier answer."""
 
     call_id: str
     name: str
     arguments: str | None = None
-    """The text of a JSON object; any other text is taken as it is."""
+    """The text of a JSON object; any other text is passed on as it is."""
     namespace: str | None = None
     id: str | None = None
     status: ItemStatus | None = None
@@ -61,7 +61,7 @@ class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=Tr
 
 
 class CustomCallItem(Strict, tag_field="type", tag="custom_tool_call", kw_only=True):
-    """A call of a custom tool."""
+    """A call of a custom tool in an earlier answer."""
 
     call_id: str
     name: str
@@ -77,18 +77,18 @@ class _OutputItem(Strict, kw_only=True):
     output: str | Messages[InputText]
     id: str | None = None
     name: str | None = None
-    """The function's; the call has said it."""
+    """The function's name; the model sees the call's."""
     namespace: str | None = None
     status: ItemStatus | None = None
     rules: ClassVar[Rules] = _OF_THE_CALL
 
 
 class FunctionCallOutputItem(_OutputItem, tag_field="type", tag="function_call_output"):
-    """What a call of a function gave."""
+    """The result of a function call."""
 
 
 class CustomCallOutputItem(_OutputItem, tag_field="type", tag="custom_tool_call_output"):
-    """What a call of a custom tool gave."""
+    """The result of a custom tool's call."""
 
 
 class ReasoningText(Strict, tag_field="type", tag="reasoning_text"):
@@ -105,7 +105,7 @@ class ReasoningItem(Strict, tag_field="type", tag="reasoning", kw_only=True):
     id: str | None = None
     content: Messages[ReasoningText] | None = None
     encrypted_content: str | None = None
-    """The same, where `content` is not sent; see `responses.encrypted`."""
+    """The same text, if `content` is not sent; see `responses.encrypted`."""
     summary: Messages[SummaryText] | None = None
     """Not shown to the model."""
     status: ItemStatus | None = None
@@ -125,7 +125,7 @@ ITEM_TYPES: dict[str, type[Item]] = {
 
 
 class Reference(Strict, kw_only=True):
-    """An item of a stored response."""
+    """A reference to an item of a stored response."""
 
     type: Literal["item_reference"] | None = None
     id: Annotated[str, Meta(min_length=1)]

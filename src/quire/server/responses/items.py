@@ -1,4 +1,4 @@
-"""Items of a conversation: their ids, and an answer's items as those of the next turn."""
+"""Items of a conversation: their ids, and an answer's items as input of the next turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def new_id(prefix: str) -> str:
 
 
 def completed(item: Item) -> Item:
-    """Give an item an id, and a message a list of parts."""
+    """Return an item with an id, and a message with a list of parts."""
     if item.id is None:
         item.id = new_id(_PREFIXES[type(item)])
     if isinstance(item, MessageItem) and isinstance(item.content, str):
@@ -48,5 +48,5 @@ def completed(item: Item) -> Item:
 
 
 def as_input(output: Sequence[OutputItem]) -> list[Item]:
-    """Return an answer's items as a client that sends them back would."""
+    """Return an answer's items as input items, as a client would send them back."""
     return [completed(convert(item, Item, "output")) for item in msgspec.to_builtins(output)]

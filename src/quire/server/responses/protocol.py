@@ -1,4 +1,4 @@
-"""The requests and answers of the Responses API. As in the others: implemented or refused."""
+"""The requests and answers of the Responses API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_SUMMARY = "Reasoning is not summarized; all of it is in the content of its i
 
 
 class TextFormat(Strict):
-    """What the text has to be; a schema is held to in any case, whether or not it is `strict`."""
+    """The text's format. A schema is always enforced, `strict` or not."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
@@ -47,7 +47,7 @@ class TextConfig(Strict):
 
 
 class ReasoningConfig(Strict):
-    """`effort` goes to the chat template, which has to know it; none is no reasoning at all."""
+    """`effort` goes to the chat template, which must support it; `none` turns reasoning off."""
 
     effort: Effort | None = None
 
@@ -55,7 +55,7 @@ class ReasoningConfig(Strict):
         "summary": ignored(_NO_SUMMARY),
         "generate_summary": ignored(_NO_SUMMARY),
         "context": ignored("The chat template chooses which reasoning the model sees again."),
-        "mode": ignored("There is one way to reason.", strict=("standard",)),
+        "mode": ignored("The server has one reasoning mode.", strict=("standard",)),
     }
 
 
@@ -65,19 +65,19 @@ class ResponsesRequest(Strict, kw_only=True):
     input: str | Messages[dict[str, Any]]
     """A user's message, or items."""
     model: str | None = None
-    """The served model's name; may be left out."""
+    """The served model's name; optional."""
     instructions: str | None = None
-    """The system's message; not carried over by `previous_response_id`."""
+    """The system message; `previous_response_id` does not carry it over."""
     previous_response_id: str | None = None
     """A stored response whose conversation continues."""
     store: bool | None = None
-    """Keep the response, which is so by default."""
+    """Store the response; true by default."""
     background: bool | None = None
-    """Answer at once, and go on behind; the response has to be stored."""
+    """Return at once, and generate in the background; the response must be stored."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: Tools[dict[str, Any]] | None = None
-    """Functions and custom tools; see `responses.tool_types`. Others are left out."""
+    """Functions and custom tools; see `responses.tool_types`. Other types are ignored."""
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -86,7 +86,7 @@ class ResponsesRequest(Strict, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     include: Messages[str] | None = None
-    """`message.output_text.logprobs` and `reasoning.encrypted_content`; others give nothing."""
+    """`message.output_text.logprobs` and `reasoning.encrypted_content`; others have no effect."""
     top_logprobs: int | None = None
     truncation: Literal["auto", "disabled"] | None = None
     """`auto` leaves out the oldest turns of a conversation that is too long."""
@@ -98,7 +98,7 @@ class ResponsesRequest(Strict, kw_only=True):
         | None
     ) = None
 
-    # Names of the caller's; they change nothing here, where every prefix is cached.
+    # Labels of the caller; they have no effect, because every prefix is cached.
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -153,7 +153,7 @@ class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
     content: list[ReasoningText] = []
     summary: list[dict[str, Any]] = []
     encrypted_content: str | UnsetType = UNSET
-    """The content again, as opaque text, where `include` asks for it."""
+    """The content as opaque text, if `include` asks for it."""
     status: ItemStatus = "in_progress"
 
 
@@ -263,7 +263,7 @@ class ItemList(msgspec.Struct):
 
 class ItemsQuery(Strict):
     after: str | None = None
-    """The id of the item behind which the page begins."""
+    """The id of the item before the page."""
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
     include: None = None
@@ -271,8 +271,8 @@ class ItemsQuery(Strict):
 
 class RetrieveQuery(Strict):
     stream: bool | None = None
-    """Its events, of a response that is streamed in the background."""
+    """Replay the events of a streamed background response."""
     starting_after: Annotated[int, Meta(ge=0)] | None = None
-    """The number of the event behind which to begin."""
+    """The number of the event before the first one to return."""
     include: None = None
     include_obfuscation: None = None

@@ -16,17 +16,17 @@ from quire.server.responses.items import as_input, new_id
 from quire.server.responses.protocol import ResponseObject
 
 MAX_STORED_BYTES = 256 * 2**20
-"""Of all responses, as JSON; what earlier turns said is counted with them alone."""
+"""Of all responses, as JSON; each turn is counted once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How a response is made in the background.
+    """The task that makes a background response.
 
     Attributes:
-        task: ends when it is there.
-        flush: enters into the response what has come of it so far.
-        events: of one that is streamed.
+        task: ends with the response.
+        flush: writes the generated text so far into the response.
+        events: its events, if it is streamed.
     """
 
     task: asyncio.Task[None]
@@ -36,12 +36,12 @@ class Making:
 
 @dataclass(slots=True)
 class Stored:
-    """A response and what it answers.
+    """A response and the conversation before it.
 
     Attributes:
-        items: the conversation up to it; items of earlier turns are shared with theirs.
-        size: bytes that it takes.
-        making: of one in the background, also when that has ended.
+        items: the conversation; items of earlier turns are shared with their responses.
+        size: bytes of this turn.
+        making: its task, for a background response; also after its end.
     """
 
     response: ResponseObject
@@ -51,16 +51,16 @@ class Stored:
 
     @property
     def is_made(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Return whether it has ended, in any way."""
         return self.making is None or self.making.task.done()
 
     def conversation(self) -> list[Item]:
-        """Up to the answer's end."""
+        """Return the conversation including the answer."""
         return [*self.items, *as_input(self.response.output)]
 
 
 class ResponseStore:
-    """The latest responses, as many as may be; the oldest that have ended go first."""
+    """The latest responses within the limits; the oldest finished ones are evicted first."""
 
     def __init__(self, max_responses: int, max_bytes: int = MAX_STORED_BYTES) -> None:
         self.max_responses = max_responses
@@ -68,18 +68,22 @@ class ResponseStore:
         self._num_bytes = 0
         self._kept: OrderedDict[str, Stored] = OrderedDict()
         self._of_item: dict[str, str] = {}
-        """Items of answers → their responses. Only these have ids that no client can guess."""
+        """Answer item id → response id. Clients cannot guess these ids, unlike those they send."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def new_id(self, request_id: str) -> str:
-        """That of the request, but for a client that repeats its own."""
+        """Return an id from the request's, or a random one if a client repeats its id."""
         wanted = f"resp_{request_id}"
         return new_id("resp") if wanted in self._kept else wanted
 
     def get(self, response_id: str, param: str | None = None) -> Stored:
-        """Raises `ApiError`, 404, where it is not, or not any more."""
+        """Return a stored response.
+
+        Raises:
+            ApiError: 404 if it is not stored, or no longer.
+        """
         found = self._kept.get(response_id)
         if found is None:
             raise ApiError(
@@ -92,10 +96,10 @@ class ResponseStore:
         return found
 
     def item(self, item_id: str, param: str) -> Item:
-        """Return an item of a stored answer, as the next turn has it.
+        """Return an item of a stored answer as an input item.
 
         Raises:
-            ApiError: 404, naming the field `param`.
+            ApiError: 404 with the field `param`.
         """
         stored = self._kept.get(self._of_item.get(item_id, ""))
         found = [] if stored is None else [i for i in stored.response.output if i.id == item_id]
@@ -115,7 +119,7 @@ class ResponseStore:
         items: Sequence[Item],
         making: Making | None = None,
     ) -> Stored:
-        """Keep a response to `items`, or what has become of it."""
+        """Store a response to `items`, or replace its earlier state."""
         before = self._remove(response.id)
         making = making or (None if before is None else before.making)
         size = len(encode(items)) + len(encode(response))
@@ -132,7 +136,7 @@ class ResponseStore:
         return stored
 
     def delete(self, response_id: str) -> None:
-        """Forget a response, and end what still makes it; raises as `get`."""
+        """Delete a response, and cancel its task; raises as `get`."""
         stored = self.get(response_id)
         if stored.making is not None:
             stored.making.task.cancel()

@@ -1,4 +1,4 @@
-"""The tools of a Responses request, and which of them to call."""
+"""The types of `tools` and `tool_choice` in the Responses API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 _OF_CALLERS: Rules = {
     "allowed_callers": ignored("The model itself is the only caller."),
     "defer_loading": ignored("The model sees every tool from the start."),
-    "async": ignored("Clients run their tools as they like."),
+    "async": ignored("The client runs the tools, in any order."),
 }
 
 
@@ -24,11 +24,11 @@ class FunctionTool(Strict, tag_field="type", tag="function", kw_only=True):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """A JSON schema; none is a function without parameters."""
+    """A JSON schema; None means no parameters."""
     strict: bool | None = None
     rules: ClassVar[Rules] = {
         **_OF_CALLERS,
-        "output_schema": ignored("The model sees what the function gave."),
+        "output_schema": ignored("The model sees the function's output, not its schema."),
     }
 
 
@@ -37,7 +37,7 @@ class TextInput(Strict, tag_field="type", tag="text"):
 
 
 class GrammarInput(Strict, tag_field="type", tag="grammar"):
-    """A text of a grammar."""
+    """Text that matches a grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
@@ -80,14 +80,14 @@ class NamedCustom(Strict, tag_field="type", tag="custom"):
 
 
 class AllowedTool(msgspec.Struct):
-    """One of the `tools`, by its type and name; it may be repeated as a whole."""
+    """One of the `tools`, by its type and name; its other fields are ignored."""
 
     type: str
     name: str | None = None
 
 
 class AllowedTools(Strict, tag_field="type", tag="allowed_tools"):
-    """`tool_choice`: as `mode` says, among these of the `tools`; the model sees no others."""
+    """`tool_choice`: `mode`, among these of the `tools`; the model sees no others."""
 
     mode: Literal["auto", "required"]
     tools: Tools[AllowedTool]

@@ -1,4 +1,4 @@
-"""The tools of a Responses request as the functions of the chat that it becomes."""
+"""The tools of a Responses request as functions of the chat request."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from quire.text.lark_regex import regex_of
 
 _KINDS: dict[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool}
 _ONLY_SHOWN = (
-    "The model sees the grammar. It is no regular expression, so the input is not held to it, "
-    "unless the tool has to be called."
+    "The model sees the grammar. It has no regular expression, so it is enforced only if the tool "
+    "must be called."
 )
 Choice = Literal["none", "auto", "required"] | ChosenTool | None
 
@@ -50,9 +50,9 @@ class ServedTool:
     """A tool that the model may call.
 
     Attributes:
-        place: the field of the request that has it.
-        namespace: of which it is a part.
-        name: by which the model calls it; that of the tool, unless several have it.
+        place: the request's field with the tool.
+        namespace: the namespace that contains it.
+        name: the model's name for it: the tool's, unless several tools have that name.
     """
 
     tool: Tool
@@ -66,7 +66,7 @@ class ServedTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """As the chat API has it."""
+        """Return the tool as the chat API defines it."""
         function = _function(self.tool)
         function.name = self.name
         if self.namespace is not None and self.namespace.description:
@@ -77,7 +77,7 @@ class ServedTool:
 
 
 class Called(NamedTuple):
-    """What the client knows of a tool that the model calls.
+    """A called tool under its client's names.
 
     Attributes:
         reader: reads the input of a custom tool; None for a function.
@@ -93,8 +93,8 @@ class ToolSet:
     """The tools that the model may call.
 
     Attributes:
-        given: those that this server serves, whether or not they are allowed.
-        tools: those that the model sees.
+        given: tools that this server supports, whether or not they are allowed.
+        tools: tools that the model sees.
         choice: the chat's `tool_choice`.
     """
 
@@ -104,11 +104,11 @@ class ToolSet:
 
     @property
     def definitions(self) -> list[ToolDefinition] | None:
-        """As the chat API has them."""
+        """Return the tools as the chat API defines them."""
         return [one.definition for one in self.tools] or None
 
     def place(self, param: str) -> str:
-        """Return the field of the request that an error of the chat names."""
+        """Return this request's field for a field in an error of the chat request."""
         head, middle, rest = param.partition("].function.")
         index = head.removeprefix("tools[")
         if not middle or index == head or int(index) >= len(self.tools):
@@ -119,7 +119,7 @@ class ToolSet:
         return name.replace(".parameters", ".format") if is_custom else name
 
     def called(self, name: str) -> Called:
-        """Return what a call of the model's is a call of."""
+        """Return the tool that the model calls by `name`."""
         one = next((one for one in self.tools if one.name == name), None)
         if one is None:
             return Called(name)
@@ -128,14 +128,14 @@ class ToolSet:
         return Called(one.tool.name, one.namespace.name if one.namespace else None, reader)
 
     def name_of(self, name: str, namespace: str | None) -> str:
-        """Return the name by which the model called a tool."""
+        """Return the model's name for a tool."""
         for one in self.given:
             if one.namespace and one.namespace.name == namespace and one.tool.name == name:
                 return one.name
         return name
 
     def hold(self, call: Generation, reading: Reading) -> None:
-        """Hold the answer to the grammar of the custom tool that has to be called."""
+        """Constrain the answer to the grammar of the custom tool that must be called."""
         one = self._forced
         if one is None or one.grammar is None:
             return
@@ -150,7 +150,7 @@ class ToolSet:
 
     @property
     def _forced(self) -> ServedTool | None:
-        """The tool that has to be called, if it has a grammar: the answer is its input."""
+        """Return the tool that must be called, if it has a grammar: the answer is its input."""
         chosen = self.choice.function if isinstance(self.choice, ChosenTool) else None
         if chosen is None:
             return None
@@ -160,10 +160,10 @@ class ToolSet:
 def read_tool_set(
     request: Request, raw: list[dict[str, Any]], choice: ToolChoice | None
 ) -> ToolSet:
-    """Return the tools that this server serves; the others are notices.
+    """Return the tools that this server supports; notices report the others.
 
     Raises:
-        ApiError: 400 for a tool that is wrong, or a choice that names none of them.
+        ApiError: 400 for an invalid tool, or a choice of an unknown tool.
     """
     found = ToolSet(list(_served(request, raw, "tools")))
     times = Counter(one.name for one in found.given)
@@ -192,7 +192,9 @@ def _served(
         if isinstance(kind, str) and kind not in _KINDS:
             if (meant := similar(kind, _KINDS)) is not None:
                 raise invalid(f"{where}.type is {kind!r}; did you mean {meant}?", f"{where}.type")
-            ignore(request, where, f"This server runs no {kind}; the model does not see the tool.")
+            ignore(
+                request, where, f"This server does not run {kind}; the model does not see the tool."
+            )
             continue
         tool = read_part(request, one, Tool, where)
         yield ServedTool(tool, where, namespace, tool.name)
@@ -210,7 +212,7 @@ def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
         )
         if (one := next(named, None)) is None:
             raise invalid(
-                f"tool_choice names {choice.name!r}, which tools do not have.", "tool_choice.name"
+                f"tool_choice names {choice.name!r}, which is not in tools.", "tool_choice.name"
             )
         found.choice = ChosenTool("function", ChosenFunction(one.name))
     else:
@@ -220,14 +222,14 @@ def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
 
 
 def _allow(found: ToolSet, choice: AllowedTools) -> None:
-    """Leave the allowed tools. Those that this server does not run cannot be called anyway."""
+    """Keep the allowed tools. Unsupported types may be allowed; they cannot be called anyway."""
     served = {key for one in found.given for key in _keys(one)}
     wanted: set[tuple[str, str]] = set()
     for index, one in enumerate(choice.tools):
         kind, name = one.type, one.name or ""
         if kind in (*_KINDS, "namespace") and (kind, name) not in served:
             raise invalid(
-                f"tool_choice allows {name[:64]!r}, which tools do not have.",
+                f"tool_choice allows {name[:64]!r}, which is not in tools.",
                 f"tool_choice.tools[{index}]",
             )
         wanted.add((kind, name))
@@ -236,13 +238,13 @@ def _allow(found: ToolSet, choice: AllowedTools) -> None:
 
 
 def _is_only_shown(one: ServedTool, choice: Choice) -> bool:
-    """Whether the model sees a grammar and is not held to it."""
-    held = one.grammar is None or _regex(one.grammar.syntax, one.grammar.definition) is not None
-    return not held and not isinstance(choice, ChosenTool)
+    """Return whether the model sees a grammar that is not enforced."""
+    enforced = one.grammar is None or _regex(one.grammar.syntax, one.grammar.definition) is not None
+    return not enforced and not isinstance(choice, ChosenTool)
 
 
 def _keys(one: ServedTool) -> set[tuple[str, str]]:
-    """Return types and names by which a choice may allow a tool."""
+    """Return the types and names by which a choice may allow a tool."""
     tag = str(one.tool.__struct_config__.tag)
     own = {(tag, one.tool.name), (tag, one.name)}
     return own if one.namespace is None else {*own, ("namespace", one.namespace.name)}
@@ -255,8 +257,8 @@ def _function(tool: Tool) -> FunctionDefinition:
     if grammar is None:
         return FunctionDefinition(tool.name, tool.description, parameters(None))
     syntax = "Lark grammar" if grammar.syntax == "lark" else "regular expression"
-    told = f"The input is a text of this {syntax}:\n{grammar.definition}"
-    description = f"{tool.description}\n\n{told}" if tool.description else told
+    note = f"The input is a text of this {syntax}:\n{grammar.definition}"
+    description = f"{tool.description}\n\n{note}" if tool.description else note
     if (regex := _regex(grammar.syntax, grammar.definition)) is None:
         return FunctionDefinition(tool.name, description, parameters(None))
     return FunctionDefinition(tool.name, description, parameters(f"^(?:{regex})$"), strict=True)
@@ -264,5 +266,5 @@ def _function(tool: Tool) -> FunctionDefinition:
 
 @lru_cache(maxsize=64)
 def _regex(syntax: str, definition: str) -> str | None:
-    """Return an expression of the texts of a grammar; None if there is none."""
+    """Return a regular expression for a grammar's texts; None if there is none."""
     return definition if syntax == "regex" else regex_of(definition)

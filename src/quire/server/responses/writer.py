@@ -26,15 +26,15 @@ from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 
 class ItemWriter:
-    """One item after another; what is added goes to the open one, if it is of its kind.
+    """Writes items one after another; a piece of another kind begins a new item.
 
     Args:
-        new_call_id: names a call.
-        called: the tool that a call of the model's names.
-        encode: tell reasoning as opaque text, too.
+        new_call_id: returns the id of a call.
+        called: returns the tool that the model calls by a name.
+        encode: add reasoning as opaque text, too.
 
     Attributes:
-        items: so far; the last one is open until `end`.
+        items: items so far; the last one is open until `end`.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class ItemWriter:
         self._called = called
         self._encode = encode
         self._input: InputReader | None = None
-        """Of the open call."""
+        """Reader of the open call's input."""
         self._numbers = itertools.count()
         self._open: OutputItem | None = None
         self._pieces: list[str] = []
-        """Of the open item's text, or arguments."""
+        """Pieces of the open item's text or arguments."""
 
     def event(self, kind: str, **fields: Any) -> bytes:
-        """The next server-sent event."""
+        """Return the next server-sent event."""
         body = {"type": kind, "sequence_number": next(self._numbers), **fields}
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(body))
 
     def write(
         self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], list[TokenLogprob]]
     ) -> list[bytes]:
-        """Add what a piece of the answer told; its events.
+        """Add a piece of the answer, and return its events.
 
         Args:
-            logprobs: as the API tells those of its content.
+            logprobs: converts log-probabilities to the API's form.
         """
         return [
             event
@@ -95,7 +95,7 @@ class ItemWriter:
             yield self._delta("response.output_text.delta", part.text, **fields)
 
     def flush(self) -> None:
-        """Enter into the open item what has come of it."""
+        """Write the pieces so far into the open item."""
         text = "".join(self._pieces)
         self._pieces = [text]
         if isinstance(self._open, OutputCall):
@@ -106,7 +106,7 @@ class ItemWriter:
             self._open.content[0].text = text
 
     def end(self, status: ItemStatus) -> list[bytes]:
-        """Close the open item; an answer without any has an empty message."""
+        """Close the open item, and return its events; an empty answer gets an empty message."""
         events: list[bytes] = []
         if not self.items:
             events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
@@ -160,7 +160,7 @@ class ItemWriter:
         return events
 
     def _done(self, item: OutputItem) -> list[bytes]:
-        """The events that tell the whole of an item's text again."""
+        """Return the events that repeat an item's whole text."""
         if isinstance(item, OutputCall):
             fields = {**self._named, "name": item.name, "arguments": item.arguments}
             return [self.event("response.function_call_arguments.done", **fields)]
