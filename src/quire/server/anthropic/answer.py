@@ -1,4 +1,4 @@
-"""A message as an answer: its blocks, whole or one after another in events."""
+"""The answer to a Messages request: whole, or as events of its blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _KINDS = {"content": "text", "reasoning": "thinking"}
-"""Blocks by what they hold; also the name of their text."""
+"""Kind of text → type of its block, which is also the name of the block's text field."""
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -39,8 +39,8 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 def _error_event(error: Exception) -> bytes:
     status, body = describe(error)
-    told = anthropic_error(status, body.error.message, body.error.code)
-    return _event("error", error=told.error)
+    answer = anthropic_error(status, body.error.message, body.error.code)
+    return _event("error", error=answer.error)
 
 
 FRAMING = Framing(_error_event, b"", _event("ping"))
@@ -48,12 +48,12 @@ FRAMING = Framing(_error_event, b"", _event("ping"))
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A request's settings of its answer, other than the text.
+    """A request's settings for the form of its answer.
 
     Attributes:
-        omits_thinking: return thinking in the block's signature alone.
-        eager: tools whose input is streamed as the model writes it.
-        edits: those of `context_management`, if it was there.
+        omits_thinking: return thinking only in the block's signature.
+        eager: names of tools whose input is streamed as the model writes it.
+        edits: applied edits, if the request has `context_management`.
     """
 
     omits_thinking: bool = False
@@ -66,8 +66,8 @@ class _OpenBlock:
     """A block whose events have begun.
 
     Attributes:
-        name: the tool's.
-        written: its text or input so far, where the end of the block needs it.
+        name: the tool's name.
+        written: its thinking or input so far, for the events at its end.
     """
 
     type: str
@@ -77,7 +77,7 @@ class _OpenBlock:
 
 @dataclass(slots=True, kw_only=True)
 class Answer(ChatAnswer):
-    """A message, whole or as a `StreamedAnswer`."""
+    """A message, whole or as a `StreamedAnswer` of `event_stream`."""
 
     options: Options
     reader: ChoiceReader | None = None
@@ -85,7 +85,7 @@ class Answer(ChatAnswer):
     open_block: _OpenBlock | None = None
 
     async def complete(self) -> Message:
-        """The whole answer."""
+        """Return the whole answer."""
         output = await self.final()
         [completion] = completions(output)
         message = self.message(output)
@@ -100,11 +100,11 @@ class Answer(ChatAnswer):
                 block["text"] = part.text
             message.content.append(block)
         message.stop_reason, message.stop_sequence = self.stop(completion)
-        message.usage = self.usage()  # thinking is known when the text has been read
+        message.usage = self.usage()  # thinking tokens are counted only after reading the text
         return message
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
-        """What an output adds, in blocks that are closed where another one begins."""
+        """Return an output's events. A block closes when another begins."""
         self.used.add(prompt, output)
         parts: list[bytes] = []
         if self.reader is None:
@@ -133,7 +133,7 @@ class Answer(ChatAnswer):
         return self.reader.read(completion)
 
     def stop(self, completion: CompletionOutput) -> tuple[str | None, str | None]:
-        """Why it ended, and the stop sequence where it was one."""
+        """Return the stop reason, and the stop sequence if one ended the answer."""
         assert self.reader is not None
         if isinstance(completion.stop_reason, str):
             return "stop_sequence", completion.stop_reason
@@ -144,7 +144,7 @@ class Answer(ChatAnswer):
         return _STOP_REASONS.get(reason or "", reason), None
 
     def part_events(self, part: TextDelta | CallDelta) -> list[bytes]:
-        """More of a block, which is begun if it is not the one that is open."""
+        """Return the events of a part; it begins a block unless its block is open."""
         if isinstance(part, CallDelta):
             events = [] if part.name is None else self.begin(self.block(part))
             text, change = part.arguments, "input_json"
@@ -157,13 +157,13 @@ class Answer(ChatAnswer):
         assert block is not None
         if block.type != "text":
             block.written.append(text)
-        if self.is_told_at_end(block):
+        if self.is_sent_at_end(block):
             return events
         return [*events, self.delta(change, text)]
 
-    def is_told_at_end(self, block: _OpenBlock) -> bool:
+    def is_sent_at_end(self, block: _OpenBlock) -> bool:
         """Return whether a block is sent only when complete."""
-        if block.type == "tool_use":  # half of it need not be JSON that clients can read
+        if block.type == "tool_use":  # clients may fail to parse a part of its JSON
             return block.name not in self.options.eager
         return block.type == "thinking" and self.options.omits_thinking
 
@@ -175,7 +175,7 @@ class Answer(ChatAnswer):
         return [*events, _event("content_block_start", index=index, content_block=block)]
 
     def end(self) -> list[bytes]:
-        """Close the open block."""
+        """Close the open block, and return its last events."""
         block, self.open_block = self.open_block, None
         if block is None:
             return []
@@ -183,7 +183,7 @@ class Answer(ChatAnswer):
         written = "".join(block.written)
         if block.type == "thinking":
             events.append(self.delta("signature", self.signature(written)))
-        elif block.type == "tool_use" and self.is_told_at_end(block):
+        elif block.type == "tool_use" and self.is_sent_at_end(block):
             events.append(self.delta("input_json", bytes(call_input(written)).decode()))
         return [*events, _event("content_block_stop", index=self.num_blocks - 1)]
 
@@ -193,14 +193,17 @@ class Answer(ChatAnswer):
         return _event("content_block_delta", index=self.num_blocks - 1, delta=change)
 
     def signature(self, thinking: str) -> str:
-        """What a client sends back with a block of thinking: the text itself where it is omitted,
-        else what the text is known by. Some clients send no block back that has none."""
+        """Return the signature that a client sends back with a thinking block.
+
+        It holds the text if the block omits it, else a hash of it. Some clients drop blocks without
+        a signature.
+        """
         if self.options.omits_thinking:
             return signature_of(thinking)
         return hashlib.sha256(thinking.encode(errors="replace")).hexdigest()[:32]
 
     def block(self, part: TextDelta | CallDelta) -> dict[str, Any]:
-        """The empty block of a part that begins one."""
+        """Return the empty block that a part begins."""
         if isinstance(part, CallDelta):
             call_id = self.reading.new_call_id(part)
             return {"type": "tool_use", "id": call_id, "name": part.name, "input": {}}

@@ -1,4 +1,4 @@
-"""The blocks that messages are made of: their types, and which are left out of the prompt."""
+"""The content blocks of messages: their types, and those that are left out of the prompt."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from quire.server.rules import Rules
 from quire.server.tool_results import left_out
 
 _OMITTED = "omitted:"
-"""Begins the signature that holds a block's thinking."""
+"""Prefix of a signature that holds the block's thinking."""
 _IMAGES = "this model reads text; images are not served"
-_FILES = "send its text in a source of the type text; PDFs, URLs and file ids are not served"
+_FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",
     "fallback": "It has no text.",
@@ -30,14 +30,14 @@ _LEFT_OUT = {
     "tool_addition": "Every tool of `tools` is shown from the start.",
 }
 _RESULT = "_tool_result"
-"""Ends the types of other servers' results: they have no place in a chat template."""
+"""Suffix of the types of other servers' results, which chat templates do not support."""
 
 
 class Block(Strict, tag_field="type", kw_only=True):
     """A part of a message's content."""
 
     cache_control: Any = None
-    """Changes nothing: every prefix is cached."""
+    """No effect: every prefix is cached."""
 
     rules: ClassVar[Rules] = elsewhere.BLOCK
 
@@ -45,7 +45,7 @@ class Block(Strict, tag_field="type", kw_only=True):
 class TextBlock(Block, tag="text"):
     text: str
     citations: Any = None
-    """Of an earlier answer; the text is all there."""
+    """Citations of an earlier answer; ignored, because the text is complete."""
 
 
 class ThinkingBlock(Block, tag="thinking"):
@@ -59,7 +59,7 @@ class ToolUseBlock(Block, tag="tool_use"):
     id: str
     name: str
     input: Any = None
-    """An object, or what a call was that was cut off."""
+    """An object; or any other value, if the call was cut off."""
 
 
 class ToolResultBlock(Block, tag="tool_result"):
@@ -94,16 +94,16 @@ class SearchResultBlock(Block, tag="search_result"):
 
 
 Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
-"""What a chat has a place for."""
+"""The blocks that a chat request can express."""
 
 _KNOWN = {"thinking": ThinkingBlock, "tool_use": ToolUseBlock, "tool_result": ToolResultBlock}
 
 
 def read_block(request: Request, value: dict[str, Any], where: str) -> Known | None:
-    """Return a block of a message; None if it is dropped, with a notice.
+    """Return a block of a message; None if it is left out, with a notice.
 
     Raises:
-        ApiError: 400 for a block that is wrong, or without which the answer would be another.
+        ApiError: 400 for an invalid block, or one whose omission would change the answer.
     """
     kind = value.get("type")
     if isinstance(kind, str):
@@ -111,13 +111,13 @@ def read_block(request: Request, value: dict[str, Any], where: str) -> Known | N
             block: Known = read_part(request, value, known, where)
             return _recalled(block) if isinstance(block, ThinkingBlock) else block
         if kind == "redacted_thinking":
-            ignore(request, where, "Nobody here can read it; it is left out.")
+            ignore(request, where, "This server cannot decrypt it; it is left out.")
             return None
         if kind == "tool_addition" and _defines_tool(value):
             raise invalid(f"{where} defines a tool; send it in tools.", where)
         if kind in _LEFT_OUT or kind.endswith(_RESULT):
             reason = _LEFT_OUT.get(kind, "Another server ran the tool.")
-            ignore(request, where, f"A block of the type {kind} is left out. {reason}")
+            ignore(request, where, f"A block of type {kind} is left out. {reason}")
             return None
         if (text := read_text(request, value, where)) is not None:
             return TextBlock(text=text)
@@ -125,10 +125,10 @@ def read_block(request: Request, value: dict[str, Any], where: str) -> Known | N
 
 
 def read_text(request: Request, value: dict[str, Any], where: str) -> str | None:
-    """Return the text of a block that has nothing else; None if its type is unknown.
+    """Return the text of a text-only block; None if its type is unknown.
 
     Raises:
-        ApiError: 400 for a block that is wrong, or that would have to be seen.
+        ApiError: 400 for an invalid block, an image or a file.
     """
     match value.get("type"):
         case "text":
@@ -137,9 +137,7 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
         case "document":
             source = value.get("source")
             if isinstance(source, dict) and source.get("type") in ("base64", "url", "file"):
-                raise invalid(
-                    f"{where} is a document of the type {source['type']}; {_FILES}.", where
-                )
+                raise invalid(f"{where} is a document of type {source['type']}; {_FILES}.", where)
             return _document(request, read_part(request, value, DocumentBlock, where), where)
         case "search_result":
             found: SearchResultBlock = read_part(request, value, SearchResultBlock, where)
@@ -150,7 +148,7 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
 
 
 def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
-    """Return what a tool has found, for the model to read."""
+    """Return a tool's result as text for the model."""
     if block.content is None or isinstance(block.content, str):
         return block.content or ""
     texts = []
@@ -176,11 +174,11 @@ def signature_of(thinking: str) -> str:
 
 
 def _recalled(block: ThinkingBlock) -> ThinkingBlock:
-    """A block, with the thinking that its signature holds."""
+    """Return a block with the thinking from its signature, if that has it."""
     if block.thinking or not (block.signature or "").startswith(_OMITTED):
         return block
     assert block.signature is not None
-    with contextlib.suppress(binascii.Error, UnicodeDecodeError):  # it was not ours
+    with contextlib.suppress(binascii.Error, UnicodeDecodeError):  # another server's signature
         block.thinking = base64.b64decode(block.signature.removeprefix(_OMITTED)).decode()
     return block
 
@@ -220,4 +218,4 @@ def _unknown(kind: object, where: str) -> Exception:
     known = "text, thinking, tool_use, tool_result, document and search_result"
     if not isinstance(kind, str):
         return invalid(f"{where}.type is missing.", f"{where}.type")
-    return invalid(f"{where} is of the type {kind[:64]!r}; known are {known}.", f"{where}.type")
+    return invalid(f"{where} has type {kind[:64]!r}; supported are {known}.", f"{where}.type")

@@ -1,4 +1,4 @@
-"""Make a conversation shorter, as `context_management` asks for."""
+"""Shorten a conversation by its `context_management`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from quire.server.anthropic.turns import Turn
 from quire.server.errors import invalid
 
 Count = Callable[[list[Turn]], Awaitable[int]]
-"""Returns the tokens of a prompt."""
+"""Returns the number of tokens in a prompt."""
 
 _CLEARED = "[cleared to shorten the prompt]"
 _COMPACT_TOKENS = 150_000
-"""From which on a conversation is summarized, unless the client says so."""
+"""Default trigger of `compact`, in tokens."""
 
 
 class Cleared:
     """A conversation after its edits.
 
     Attributes:
-        turns: what is left.
-        applied: the edits that have changed something.
-        original_tokens: of the prompt before, where it was counted.
+        turns: the remaining turns.
+        applied: the edits that changed the prompt.
+        original_tokens: tokens of the prompt before the edits, if an edit counted them.
     """
 
     def __init__(self, turns: list[Turn], count: Count) -> None:
@@ -49,7 +49,7 @@ class Cleared:
         """Edit the conversation.
 
         Raises:
-            ApiError: 400 where it needs a summary.
+            ApiError: 400 if it needs a summary.
         """
         for index, edit in enumerate(wanted.edits or ()):
             match edit:
@@ -113,7 +113,11 @@ class Cleared:
             )
 
     async def _take(self, turns: list[Turn], least: int) -> int | None:
-        """Go on with shorter turns; return how many tokens that saves, None if too few."""
+        """Replace the turns by shorter ones if that saves `least` tokens.
+
+        Returns:
+            The number of tokens saved; None if the turns were not replaced.
+        """
         before, after = await self._num_tokens(), await self._count(turns)
         if before - after < least:
             return None
@@ -128,12 +132,12 @@ class Cleared:
 
 
 def _copied(turns: list[Turn]) -> list[Turn]:
-    """Return turns whose parts can be replaced; a copy of all they hold would take long."""
+    """Return copies of turns whose fields may be replaced; a deep copy would be slow."""
     return [dataclasses.replace(turn, results=dict(turn.results)) for turn in turns]
 
 
 def _uses(turns: list[Turn]) -> Iterator[tuple[int, ToolUseBlock]]:
-    """Each call that has a result, and its turn."""
+    """Yield each call with a result, after the index of its turn."""
     for place, turn in enumerate(turns[:-1]):
         for call in turn.calls:
             if call.id in turns[place + 1].results:
@@ -141,7 +145,7 @@ def _uses(turns: list[Turn]) -> Iterator[tuple[int, ToolUseBlock]]:
 
 
 def _thinking_rounds(turns: list[Turn]) -> list[list[int]]:
-    """The turns with thinking, in rounds that each begin with what the user says."""
+    """Return the indices of turns with thinking, grouped by the user's text before them."""
     rounds: list[list[int]] = [[]]
     for place, turn in enumerate(turns):
         if turn.role == "user" and turn.texts and rounds[-1]:

@@ -1,4 +1,4 @@
-"""What `context_management` asks for, and what an answer says was done."""
+"""The types of `context_management` in requests and answers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ThinkingTurns(Strict):
 
 
 class ClearToolUses(Strict, tag_field="type", tag=CLEAR_TOOL_USES, kw_only=True):
-    """Beyond the trigger, clear the results of the oldest calls, and keep the latest."""
+    """Beyond the trigger, clear the results of all but the latest calls."""
 
     trigger: Limit = msgspec.field(default_factory=lambda: Limit("input_tokens", 100_000))
     keep: Limit = msgspec.field(default_factory=lambda: Limit("tool_uses", 3))
     clear_at_least: Limit | None = None
-    """Clear nothing if fewer input tokens than these would go."""
+    """Clear nothing if that would save fewer input tokens."""
     exclude_tools: list[str] | None = None
     clear_tool_inputs: bool | list[str] | None = None
-    """The inputs of the calls as well, or of those of some tools."""
+    """Clear the inputs of the calls, too, or only of the named tools."""
 
 
 class ClearThinking(Strict, tag_field="type", tag=CLEAR_THINKING, kw_only=True):
@@ -45,7 +45,7 @@ class ClearThinking(Strict, tag_field="type", tag=CLEAR_THINKING, kw_only=True):
 
 
 class Compact(Strict, tag_field="type", tag="compact_20260112", kw_only=True):
-    """Summarize a long conversation, which this server does not: refused beyond the trigger."""
+    """Summarize a long conversation. Not supported: an error beyond the trigger."""
 
     trigger: Limit | None = None
     instructions: Any = None
@@ -57,7 +57,7 @@ class ContextManagement(Strict):
 
 
 class AppliedEdit(msgspec.Struct, omit_defaults=True):
-    """One edit that has changed the prompt."""
+    """One edit that changed the prompt."""
 
     type: str
     cleared_input_tokens: int

@@ -10,7 +10,7 @@ CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled
 _NO_SERVER_TOOLS = "The server runs no tools of its own."
 
 MESSAGE: Rules = {
-    "output_config": ignored("It counts at the top of the body alone."),
+    "output_config": ignored("It has an effect only at the top level of the body."),
 }
 
 THINKING: Rules = {
@@ -23,7 +23,7 @@ OUTPUT_CONFIG: Rules = {
 
 TOOL: Rules = {
     "defer_loading": ignored("Every tool is shown to the model at once.", strict=(False,)),
-    "max_characters": ignored("The client cuts what its tools return."),
+    "max_characters": ignored("The client cuts the output of its tools."),
 }
 
 BLOCK: Rules = {

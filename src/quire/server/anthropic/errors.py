@@ -1,4 +1,4 @@
-"""Errors in the shape of Anthropic's API, and which requests get them."""
+"""Errors in the form of Anthropic's API, and the requests that get them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 class ErrorDetails(msgspec.Struct):
-    """The cause, for clients that can do something about it."""
+    """The cause, for clients that can handle it."""
 
     error_code: str
 
@@ -34,7 +34,7 @@ class AnthropicError(msgspec.Struct):
 
 
 class AnthropicErrorBody(msgspec.Struct):
-    """The body of every answer that is not a success."""
+    """The body of every error."""
 
     error: AnthropicError
     request_id: str | None = None
@@ -42,7 +42,7 @@ class AnthropicErrorBody(msgspec.Struct):
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Return whether a request is of Anthropic's API, by its path or its client's headers."""
+    """Return whether a request uses Anthropic's API, by its path or headers."""
     if _PATH.fullmatch(scope["path"]) is not None:
         return True
     return any(name == b"anthropic-version" for name, _ in scope["headers"])

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: chats, under Anthropic's names and events."""
+"""POST /v1/messages and /v1/messages/count_tokens: chats in Anthropic's API."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NAMES = {
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.budget_tokens",
 }
-"""Fields of the chat API, and what they are called here."""
+"""Field names of the chat API → this API's names."""
 
 
 @contract(
@@ -58,7 +58,7 @@ _NAMES = {
     error=AnthropicErrorBody,
 )
 async def create_message(request: Request) -> Response:
-    """Continue a conversation, whole or as a stream; the work ends when the client goes."""
+    """Continue a conversation, whole or as a stream; a disconnect aborts it."""
     body = await read_request(request, MessagesRequest)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
@@ -80,7 +80,7 @@ async def create_message(request: Request) -> Response:
     error=AnthropicErrorBody,
 )
 async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a message would have."""
+    """Return the number of tokens in the prompt of a message."""
     server = server_state(request)
     body = await read_request(request, CountRequest)
     server.served_name(body.model)
@@ -101,7 +101,7 @@ async def count_tokens(request: Request) -> Response:
 async def _read_chat(
     request: Request, body: CountRequest, given: GivenTools
 ) -> tuple[ChatRequest, Cleared]:
-    """The chat that a request is, after the edits of its `context_management`."""
+    """Return the chat request, after the edits of `context_management`."""
     if body.thread is not None:
         raise ApiError(
             HTTPStatus.BAD_REQUEST,
@@ -123,7 +123,7 @@ async def _read_chat(
 
 
 async def _count(request: Request, chat: ChatRequest) -> int:
-    """The tokens of a chat's prompt."""
+    """Return the number of tokens in a chat's prompt."""
     server = server_state(request)
     chat = replace(chat, chat_template_kwargs=template_kwargs(request, chat))
     work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
@@ -131,7 +131,7 @@ async def _count(request: Request, chat: ChatRequest) -> int:
 
 
 def _own_names(given: GivenTools) -> AbstractContextManager[None]:
-    """Errors of the chat that a request becomes name this API's fields."""
+    """Rename fields in errors of the chat request to this API's names."""
 
     def name_of(theirs: str) -> str:
         if (tool := _TOOL.fullmatch(theirs)) is not None:

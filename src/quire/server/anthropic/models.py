@@ -1,4 +1,4 @@
-"""GET /v1/models and GET /v1/models/{model} as Anthropic's clients read them."""
+"""GET /v1/models and GET /v1/models/{model} in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LISTED = 1000
 
 
 class ModelInfo(msgspec.Struct):
-    """A model, with its context as the most tokens of a prompt and of an answer."""
+    """A model. Its context length limits both the prompt and the answer."""
 
     id: str
     display_name: str
@@ -37,7 +37,7 @@ class ModelPage(msgspec.Struct):
 
 
 class PageQuery(msgspec.Struct):
-    """Which of the models a page has: those behind `after_id`, or the last before `before_id`."""
+    """A page: the first models after `after_id`, or the last before `before_id`."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
     after_id: str | None = None
@@ -45,10 +45,10 @@ class PageQuery(msgspec.Struct):
 
 
 def model_page(request: Request, query: PageQuery) -> Response:
-    """Return a page of the names that requests may put in `model`.
+    """Return a page of the names for a request's `model`.
 
     Raises:
-        ApiError: 400 for an id that no model has.
+        ApiError: 400 for an unknown id.
     """
     server = server_state(request)
     names = list(server.names)
@@ -67,7 +67,11 @@ def model_page(request: Request, query: PageQuery) -> Response:
 
 
 def model_info(request: Request) -> Response:
-    """Return one of them; `ApiError` 404 for any other."""
+    """Return one model.
+
+    Raises:
+        ApiError: 404 for an unknown name.
+    """
     server = server_state(request)
     found = _info(server, server.served_name(request.path_params["model"]))
     return Response(encode(found), media_type="application/json")
@@ -81,5 +85,5 @@ def _info(server: ServerState, name: str) -> ModelInfo:
 
 def _place(names: list[str], name: str, field: str) -> int:
     if name not in names:
-        raise invalid(f"{field} names no model; they are {', '.join(names)}.", field)
+        raise invalid(f"{field} is not a model's id; the ids are {', '.join(names)}.", field)
     return names.index(name)

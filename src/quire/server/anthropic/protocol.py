@@ -1,8 +1,8 @@
 """The requests and responses of Anthropic's Messages API.
 
-As in OpenAI's: what would change the answer is implemented or refused by name, and what changes
-nothing is ignored and reported. Fields that every client sends, and that ask for what happens
-anyway, are declared here, so that no notice reports them.
+As in OpenAI's: fields that change the answer are implemented or refused by name. Other fields are
+ignored and reported. Some fields are declared here only to avoid a notice: every client sends them,
+and they ask for what happens anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MessageParam(Strict):
     role: Literal["user", "assistant", "system"]
     content: str | Messages[Block] | None = None
     clear_at: Literal["never", "next_user_message"] | None = None
-    """When a system message is no longer shown to the model."""
+    """When a system message is removed from the prompt."""
 
     rules: ClassVar[Rules] = elsewhere.MESSAGE
 
@@ -50,7 +50,7 @@ class ThinkingParam(Strict):
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted", "updates"] | None = None
-    """`omitted`: the text is in the block's signature alone. Nothing is ever summarized."""
+    """`omitted`: the text is only in the block's signature. Thinking is never summarized."""
 
     rules: ClassVar[Rules] = elsewhere.THINKING
 
@@ -69,13 +69,13 @@ class OutputConfig(Strict):
 
 
 class CountRequest(Strict, kw_only=True):
-    """POST /v1/messages/count_tokens: what of a request makes its prompt."""
+    """POST /v1/messages/count_tokens: the fields that form the prompt."""
 
     model: str
     messages: Messages[MessageParam]
     system: str | Messages[TextParam] | None = None
     tools: Tools[dict[str, Any]] | None = None
-    """See `tools`."""
+    """See `anthropic.tools`."""
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None
@@ -83,9 +83,9 @@ class CountRequest(Strict, kw_only=True):
     """The older place of `output_config.format`."""
     context_management: ContextManagement | None = None
     cache_control: Any = None
-    """Every prefix is cached, whether or not it is marked."""
+    """No effect: every prefix is cached."""
     thread: dict[str, Any] | None = None
-    """Refused in the way that makes clients send the whole conversation; see `messages`."""
+    """Refused with a code on which clients send the whole conversation; see `messages`."""
 
     rules: ClassVar[Rules] = elsewhere.COUNT
 
@@ -100,7 +100,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     metadata: dict[str, Any] | None = None
-    """Labels of the caller's."""
+    """Labels of the caller; ignored."""
     service_tier: Literal["auto", "standard_only"] | None = None
 
     rules: ClassVar[Rules] = elsewhere.MESSAGES
@@ -116,7 +116,7 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class MessageUsage(msgspec.Struct):
-    """`input_tokens` are those that were computed; the cached ones are counted apart."""
+    """Token counts. `input_tokens` were computed; cached ones are counted separately."""
 
     input_tokens: int
     output_tokens: int
@@ -129,7 +129,7 @@ class MessageUsage(msgspec.Struct):
 
 
 class AppliedEdits(msgspec.Struct):
-    """What `context_management` has cleared."""
+    """The edits of `context_management` that changed the prompt."""
 
     applied_edits: list[AppliedEdit]
 
@@ -148,7 +148,7 @@ class Message(msgspec.Struct):
 
 
 class UneditedCount(msgspec.Struct):
-    """The tokens before `context_management`."""
+    """The number of tokens before `context_management`."""
 
     original_input_tokens: int
 

@@ -1,4 +1,4 @@
-"""The tools of a request: the client's own, those whose schema Anthropic defines, and the rest."""
+"""The tools of a request: the client's own, and those whose schema Anthropic defines."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _DEFINED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-"""Tools that clients run and whose definition they leave to the model, by their types."""
+"""Type prefix → description and schema of tools that clients run but do not define."""
 
 
 class ToolParam(Strict):
@@ -78,7 +78,7 @@ class ToolParam(Strict):
     """Shown to the model as the schema's `examples`."""
     allowed_callers: list[str] | None = None
     eager_input_streaming: bool | None = None
-    """Stream the input as the model writes it; else in one piece, when it is whole."""
+    """Stream the input as the model writes it; else send it whole."""
     cache_control: Any = None
 
     rules: ClassVar[Rules] = elsewhere.TOOL
@@ -89,8 +89,8 @@ class GivenTools:
     """The tools that the model can call.
 
     Attributes:
-        places: where each of them is among the request's.
-        eager: the names of those whose input is streamed as the model writes it.
+        places: the index of each among the request's tools.
+        eager: names of tools whose input is streamed as the model writes it.
     """
 
     definitions: list[ToolDefinition] = field(default_factory=list)
@@ -99,10 +99,10 @@ class GivenTools:
 
 
 def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTools:
-    """Return the tools that the client runs; others are dropped, with a notice.
+    """Return the tools that the client runs; notices report the others.
 
     Raises:
-        ApiError: 400 for a tool that is wrong.
+        ApiError: 400 for an invalid tool.
     """
     given = GivenTools()
     for index, value in enumerate(tools):
@@ -110,7 +110,7 @@ def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTool
         kind = value.get("type") or "custom"
         if kind == "function":
             raise invalid(
-                f"{where} has the shape of OpenAI's API; send name, description and input_schema.",
+                f"{where} has the form of OpenAI's API; send name, description and input_schema.",
                 f"{where}.type",
             )
         defined = _defined(kind)
@@ -130,26 +130,29 @@ def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTool
 
 
 def read_choice(choice: ToolChoiceParam | None, given: GivenTools) -> ChosenTool | Choice | None:
-    """Return `tool_choice` as a chat has it.
+    """Return `tool_choice` in the chat API's form.
 
     Raises:
-        ApiError: 400 where it contradicts itself, or asks for a tool that is not there.
+        ApiError: 400 if it contradicts itself, or asks for an unknown tool.
     """
     if choice is None:
         return None
     if (choice.name is not None) != (choice.type == "tool"):
-        raise invalid("tool_choice has a name where its type is tool.", "tool_choice")
+        raise invalid(
+            "tool_choice needs a name if its type is tool, and must have none otherwise.",
+            "tool_choice",
+        )
     if not given.definitions:
         if choice.type in ("auto", "none"):
             return None
-        raise invalid(f"tool_choice {choice.type} needs tools that can be called.", "tool_choice")
+        raise invalid(f"tool_choice {choice.type} needs tools that the client runs.", "tool_choice")
     if choice.name is not None:
         return ChosenTool("function", ChosenFunction(choice.name))
     return _CHOICES[choice.type]
 
 
 def _defined(kind: object) -> tuple[str, dict[str, Any]] | None:
-    """The description and the schema of a type whose definition is Anthropic's."""
+    """Return the description and schema of a type that Anthropic defines."""
     if not isinstance(kind, str):
         return None
     return next((known for prefix, known in _DEFINED.items() if kind.startswith(prefix)), None)

@@ -1,4 +1,4 @@
-"""A request of the Messages API as the chat that it is."""
+"""Translate a request of the Messages API to a chat request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _format(body: CountRequest) -> JsonFormat | None:
 
 
 def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
-    """Return the chat template's input; notices report what it does not see."""
+    """Return the chat template's variables; notices report settings without effect."""
     server = server_state(request)
     reasons = server.parsers.reasoning is not None
     knows = "enable_thinking" in chat_template_of(server)
@@ -65,7 +65,7 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
     elif not enabled and reasons and not knows:
         ignore(request, "thinking", "This model always thinks; its chat template has no switch.")
     elif wanted.budget_tokens is not None and not (enabled and reasons):
-        ignore(request, "thinking.budget_tokens", "No reasoning of this model is known.")
+        ignore(request, "thinking.budget_tokens", "The answer has no reasoning to limit.")
     if wanted.display == "updates":
         ignore(request, "thinking.display", "Thinking is returned as the model writes it.")
     return {"enable_thinking": enabled}

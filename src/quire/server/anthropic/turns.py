@@ -1,4 +1,4 @@
-"""A conversation as turns of blocks, and the chat messages that they become."""
+"""A conversation as turns of blocks, and as chat messages."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from quire.server.json_text import encode
 from quire.server.openai.protocol import CalledFunction, CalledTool, ChatMessage
 
 BLOCKS_PER_TURN = 512
-"""Blocks to read before the event loop gets its turn: a millisecond or two."""
+"""Blocks to read before yielding to the event loop: one or two milliseconds."""
 
 Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(slots=True)
 class Turn:
-    """What one role says in a row.
+    """Messages of one role in a row.
 
     Attributes:
-        results: what tools returned, by the ids of their calls.
+        results: call id → the tool's result.
     """
 
     role: Role
@@ -48,7 +48,7 @@ async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
     """Return the conversation; messages of one role in a row are one turn.
 
     Raises:
-        ApiError: 400 for a block that is wrong, or not its role's.
+        ApiError: 400 for an invalid block, or one that its role cannot send.
     """
     turns: list[Turn] = []
     if body.system:
@@ -70,7 +70,7 @@ async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
 
 
 def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
-    """Return the same for a chat template, in which each result of a tool is a message."""
+    """Return the turns as chat messages. Each tool result becomes a message."""
     messages: list[ChatMessage] = []
     for turn in turns:
         messages += [
@@ -119,11 +119,15 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
 
 
 def _check(block: Known, role: Role, where: str) -> None:
-    """Raises `ApiError` for a block that is not of the role's."""
+    """Check that a block fits its role.
+
+    Raises:
+        ApiError: 400 if it does not.
+    """
     if isinstance(block, ToolResultBlock) and role != "user":
-        raise invalid("Results of tools come in the user's messages.", where)
+        raise invalid("Tool results belong in messages of the role user.", where)
     if isinstance(block, ThinkingBlock | ToolUseBlock) and role != "assistant":
-        raise invalid("Only the assistant thinks and calls tools.", where)
+        raise invalid("Thinking and tool calls belong in messages of the role assistant.", where)
 
 
 def _call(block: ToolUseBlock) -> CalledTool:

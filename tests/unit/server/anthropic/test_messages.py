@@ -185,12 +185,12 @@ async def test_an_answer_that_is_begun() -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
-            "'hologram'; known are text",
+            "'hologram'; supported are text",
         ),
         ({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}, "type is missing"),
         (
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]},
-            "Only the assistant",
+            "messages of the role assistant",
         ),
     ],
 )

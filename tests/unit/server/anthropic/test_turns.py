@@ -178,7 +178,7 @@ async def test_what_the_model_does_not_see_is_told() -> None:
         where = "messages[2].content[0].content"
         assert set(found) == {"messages[1].content[0]", f"{where}[0]", f"{where}[1]"}
         refused = await post(app, messages=[user({**DOCUMENT, "source": {"type": "url"}})])
-        assert "document of the type url" in refused.json()["error"]["message"]
+        assert "document of type url" in refused.json()["error"]["message"]
 
 
 async def test_tools_that_are_added() -> None:
