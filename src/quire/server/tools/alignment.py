@@ -1,4 +1,4 @@
-"""Which tokens a part of the text was made of."""
+"""Map parts of the text to their tokens."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ T = TypeVar("T")
 
 
 class TokenSpans(Generic[T]):
-    """The tokens of a text that was not shown yet, in order, each with its place in the text."""
+    """The tokens of the text not yet shown, in order, each with its span of characters."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, T]] = deque()
         self._end = 0
 
     def add(self, tokens: Sequence[T], text_ends: Sequence[int]) -> None:
-        """Add what is known of the tokens of an output, the whole or a DELTA.
+        """Add the tokens of an output, whole or DELTA.
 
-        A token that completes no character is a part of the next one.
+        A token that completes no character shares the character of the next one.
         """
         for token, end in zip(tokens, text_ends, strict=True):
             self._waiting.append((self._end, max(end, self._end + 1), token))
             self._end = end
 
     def take(self, spans: Sequence[Span]) -> list[T]:
-        """The tokens that have a character in any of the next parts to be shown, each once; those
-        before them never will be."""
+        """Return the tokens with a character in `spans`, each once.
+
+        Spans are in order. Tokens before them are dropped.
+        """
         return [found for span in spans for found in self._take(span)]
 
     def _take(self, span: Span) -> Iterator[T]:

@@ -1,7 +1,7 @@
 """Tool calls whose arguments are JSON: `{"name": …, "arguments": {…}}`, or a name and `{…}`.
 
-Text that only looks like a call is text. So a call is held back until its JSON is complete, unless
-it grows long: then its arguments are streamed, and a fault behind that can only be passed on.
+Text may only look like a call. So a call is held back until its JSON is complete. If its arguments
+grow long, they are streamed; later errors in them are passed on to the client.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from quire.server.tools.output import Output
 from quire.server.tools.stream import Input, goes_on, peek, rest, space, string, until, value
 
 HELD = 1024
-"""Characters of arguments that are held back."""
+"""Most characters of arguments that are held back."""
 MAX_NAME = 256
-"""Characters of a function's name or a key; what is longer is none."""
+"""Most characters of a function's name or a key."""
 _KEYS = ("arguments", "parameters")
 
 
 class _Call:
-    """A call while it is read.
+    """A call being read.
 
     Attributes:
-        read: all that was read of it, while it may still be a text.
+        read: the text read so far, until it is certainly a call.
     """
 
     def __init__(self, out: Output, name: str = "", call_id: str | None = None) -> None:
@@ -37,7 +37,7 @@ class _Call:
         self._size = 0
 
     def text(self, text: str) -> None:
-        """What is no part of the arguments."""
+        """Add text outside the arguments."""
         if not self.shown:
             self.read.append(text)
 
@@ -52,14 +52,14 @@ class _Call:
             self.show()
 
     def show(self) -> None:
-        """The text is a call."""
+        """Write the call, because the text certainly is one."""
         if not self.shown:
             self.shown = True
             self._out.call(self.name, self._id)
             self._out.arguments("".join(self._arguments) if self.given else "{}")
 
     def replace(self, arguments: str) -> None:
-        """Have other arguments than those that were read."""
+        """Replace the arguments that were read."""
         self._arguments = [arguments]
 
 
@@ -69,12 +69,12 @@ def call_object(
     """Read `{"name": …, "arguments": {…}}`.
 
     Args:
-        ends: marks behind the object.
-        held: characters of arguments to hold back; 0 where the text is known to be a call.
+        ends: marks after the object.
+        held: characters of arguments to hold back; 0 if the text is known to be a call.
         bare: arguments may be missing.
 
     Returns:
-        None, or what was read where it is no call: the beginning of a text.
+        None for a call, else the text that was read.
     """
     call = _Call(out)
     complete = (yield from _members(source, call, held)) and bool(call.name)
@@ -84,7 +84,7 @@ def call_object(
 def named_arguments(
     source: Input, out: Output, name: str, *, ends: Sequence[str] = (), call_id: str | None = None
 ) -> Generator[None, None, str | None]:
-    """Read the arguments of a call whose name is known; returns as `call_object` does."""
+    """Read the arguments of a call to `name`; returns as `call_object` does."""
     call = _Call(out, name, call_id)
     yield from space(source, call.text)
     none = False
@@ -109,7 +109,7 @@ def _ended(
 
 
 def _members(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
-    """An object whose name and arguments are the call's; False from where it is none."""
+    """Read an object with the call's name and arguments; return whether it is one."""
     if (yield from space(source, call.text)) != "{":
         return False
     call.text(source.take(1))
@@ -142,7 +142,7 @@ def _members(source: Input, call: _Call, held: int) -> Generator[None, None, boo
 
 
 def _arguments(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
-    """The arguments; a string or null is what it stands for."""
+    """Read the arguments; a string is unquoted, and null becomes {}."""
     char = yield from space(source, call.text)
     if char in ("{", "["):
         call.given = True
@@ -160,14 +160,14 @@ def _arguments(source: Input, call: _Call, held: int) -> Generator[None, None, b
 
 
 def _plain(written: str) -> str:
-    """Arguments as an object's text, where they are null or a string that holds it."""
+    """Return the text of an object for arguments that are null or a JSON string."""
     if written == "null":
         return "{}"
     return str(json.loads(written, strict=False)) if written.startswith('"') else written
 
 
 def _text(source: Input, call: _Call) -> Generator[None, None, str | None]:
-    """The value of a JSON string; None where there is none."""
+    """Read a JSON string and return its value; None if there is none."""
     if (yield from peek(source)) != '"':
         return None
     read: list[str] = []

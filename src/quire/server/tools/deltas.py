@@ -1,4 +1,4 @@
-"""What a piece of generated text added: content, reasoning, tool calls."""
+"""The parts that a piece of generated text adds: content, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quire.core.outputs import PositionLogprobs
 
 @dataclass(slots=True)
 class CallDelta:
-    """What a piece of text added to a tool call.
+    """New text of a tool call.
 
     Attributes:
-        name: the first time only.
-        id: with the name, where the model has given one.
+        name: only in a call's first delta.
+        id: with the name, if the model wrote one.
     """
 
     index: int
@@ -24,16 +24,16 @@ class CallDelta:
 
 
 Span = tuple[int, int]
-"""Of the text that was read: from a character to one behind its last."""
+"""Characters of the text that was read: first, and one after the last."""
 
 
 @dataclass(slots=True)
 class TextDelta:
-    """More of the content, or of the reasoning.
+    """New text of the content, or of the reasoning.
 
     Attributes:
-        spans: where it was read, in order.
-        logprobs: those of its tokens, where they are asked for.
+        spans: its positions in the text that was read, in order.
+        logprobs: of its tokens, if requested.
     """
 
     kind: Literal["content", "reasoning"]
@@ -44,9 +44,9 @@ class TextDelta:
 
 @dataclass(slots=True)
 class Delta:
-    """What a piece of text added, in the order in which it was written.
+    """The parts that a piece of text adds, in order.
 
-    No two neighbours are of one text, or of one call.
+    Adjacent parts never belong to the same text or call.
     """
 
     parts: list[TextDelta | CallDelta] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Delta:
         return bool(self.parts)
 
     def add(self, part: TextDelta | CallDelta) -> None:
-        """One part more, or more of the last one."""
+        """Append a part, or extend the last one."""
         last = self.parts[-1] if self.parts else None
         if isinstance(part, TextDelta):
             if isinstance(last, TextDelta) and last.kind == part.kind:
@@ -79,7 +79,7 @@ class Delta:
 
     @property
     def logprobs(self) -> list[PositionLogprobs]:
-        """Of the content's tokens."""
+        """Return the log-probabilities of the content's tokens."""
         texts = (part for part in self.parts if isinstance(part, TextDelta))
         return [one for part in texts if part.kind == "content" for one in part.logprobs]
 

@@ -1,4 +1,4 @@
-"""How models write tool calls in JSON. Each format is what is said in the model's chat template."""
+"""Read tool calls in JSON. Each format is described in its models' chat templates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FENCE = "```json"
 
 
 def hermes(source: Input, out: Output) -> Wait:
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, once a call, between texts."""
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, once per call, between texts."""
     end = "</tool_call>"
     while (yield from until(source, ["<tool_call>"], out.content)) is not None:
         wrong = yield from call_object(source, out, ends=[end])
@@ -44,7 +44,7 @@ def minimax(source: Input, out: Output) -> Wait:
 
 
 def granite(source: Input, out: Output) -> Wait:
-    """`<|tool_call|>[{…}, …]`, or `<tool_call>` for the mark, and nothing behind the list."""
+    """`<|tool_call|>[{…}, …]`, or with the mark `<tool_call>`; nothing follows the list."""
     mark = yield from until(source, ["<|tool_call|>", "<tool_call>"], out.content)
     if mark is not None:
         wrong = yield from _call_list(source, out)
@@ -55,7 +55,7 @@ def granite(source: Input, out: Output) -> Wait:
 
 
 def llama3_json(source: Input, out: Output) -> Wait:
-    """`{"name": …, "parameters": {…}}`, alone or behind a text; several with `;` between them."""
+    """`{"name": …, "parameters": {…}}`, alone or after text; several are separated by `;`."""
     while (
         mark := (yield from until(source, ["<|python_tag|>"], out.content, left="{"))
     ) is not None:
@@ -71,7 +71,7 @@ def llama3_json(source: Input, out: Output) -> Wait:
 
 
 def mistral(source: Input, out: Output) -> Wait:
-    """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name{…}`, with or without `[ARGS]`, once a call."""
+    """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name{…}` per call, with or without `[ARGS]`."""
     mark = "[TOOL_CALLS]"
     while (yield from until(source, [mark], out.content)) is not None:
         read = [mark]
@@ -95,7 +95,7 @@ def mistral(source: Input, out: Output) -> Wait:
 def deepseek_v3(source: Input, out: Output) -> Wait:
     """V3: `function<｜tool▁sep｜>name` and the arguments in a fenced block; V3.1: `name<sep>{…}`.
 
-    Each between `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>`, all in one such pair of marks.
+    `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>` enclose each call, `<｜tool▁calls▁…｜>` all.
     """
     end = "<｜tool▁call▁end｜>"
 
@@ -118,7 +118,7 @@ def deepseek_v3(source: Input, out: Output) -> Wait:
 def kimi_k2(source: Input, out: Output) -> Wait:
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`.
 
-    All in one pair of marks. What stands before the arguments is also the call's id.
+    One pair of marks encloses all calls. The text before the arguments is also the call's id.
     """
     argument, end = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
@@ -150,11 +150,11 @@ def _section(
     sections: dict[str, str],
     call: Callable[[list[str]], Generator[None, None, bool]],
 ) -> Wait:
-    """Read the calls between two marks, each behind `begin`; what is no call is content.
+    """Read the calls between two marks, each after `begin`; other text is content.
 
     Args:
-        sections: the marks before the calls, each with the one behind them.
-        call: reads one, and gives what it read to its argument where it is none.
+        sections: mark before the calls → mark after them.
+        call: reads one call and returns whether it is one; if not, its argument gets the text read.
     """
     while (mark := (yield from until(source, [*sections], out.content))) is not None:
         end, read = sections[mark], [mark]
@@ -190,7 +190,7 @@ def _until(
 
 
 def required(source: Input, out: Output) -> Wait:
-    """`[{"name": …, "parameters": {…}}, …]`: what `tool_choice` "required" has been held to."""
+    """`[{"name": …, "parameters": {…}}, …]`: the form that `tool_choice` "required" enforces."""
     wrong = yield from _call_list(source, out, held=0)
     if wrong is not None:
         out.content(wrong)
@@ -198,7 +198,7 @@ def required(source: Input, out: Output) -> Wait:
 
 
 def _call_list(source: Input, out: Output, held: int = HELD) -> Generator[None, None, str | None]:
-    """Read `[{…}, …]`; None, or what was read from where it is no list of calls."""
+    """Read `[{…}, …]`; return None, or the text read since the last call if it is no such list."""
     if (yield from space(source)) != "[":
         return ""
     read = source.take(1)
@@ -215,7 +215,7 @@ def _call_list(source: Input, out: Output, held: int = HELD) -> Generator[None, 
 
 
 def _name(source: Input, emit: Emit) -> Generator[None, None, str]:
-    """A function's name, up to a bracket or white space."""
+    """Read a function's name, up to a bracket or white space."""
     name: list[str] = []
     while (char := (yield from peek(source))) and _NAME.match(char):
         name.append(source.take(1))
@@ -232,4 +232,4 @@ def _mark(source: Input, mark: str, emit: Emit) -> Generator[None, None, bool]:
 
 
 def ignore(text: str) -> None:
-    """What stands between marks and means nothing."""
+    """Drop text between marks that has no meaning."""

@@ -1,6 +1,6 @@
 """Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>,days:3}<tool_call|>`.
 
-Names of keys have no quotes, and texts stand between marks without escapes.
+Keys have no quotes. Strings have marks in place of quotes, and no escapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LITERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|fals
 
 
 def gemma4(source: Input, out: Output) -> Wait:
-    """Calls, each between its marks, between texts."""
+    """Read calls, each between its marks, and text around them."""
     while (yield from until(source, [BEGIN], out.content)) is not None:
         read = [BEGIN]
         name = ""
@@ -42,7 +42,7 @@ def gemma4(source: Input, out: Output) -> Wait:
 def _value(
     source: Input, written: list[str], read: list[str], depth: int
 ) -> Generator[None, None, bool]:
-    """Write one value as JSON; False from where it is none."""
+    """Read one value and write it as JSON; return whether it is one."""
     char = yield from space(source, read.append)
     if depth > MAX_DEPTH:
         return False
@@ -112,7 +112,7 @@ def _list(
 
 
 def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
-    """A text between its marks; None where the second one is missing."""
+    """Read a string between its marks; None if the second mark is missing."""
     yield from starts(source, QUOTE)
     parts: list[str] = []
     found = yield from until(source, [QUOTE], parts.append)
@@ -121,7 +121,7 @@ def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
 
 
 def _word(source: Input, read: list[str]) -> Generator[None, None, str]:
-    """A name or a literal, up to white space or a bracket."""
+    """Read a name or a literal, up to white space or a bracket."""
     word = ""
     while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(word) < MAX_NAME:
         word += _take(source, read)

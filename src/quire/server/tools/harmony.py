@@ -1,4 +1,4 @@
-"""Harmony, the format of gpt-oss: messages on channels, each behind a header.
+"""Harmony, the format of gpt-oss: messages on channels, each after a header.
 
 <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary
 to=functions.get_weather <|constrain|>json<|message|>{…}<|call|>
@@ -19,16 +19,16 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 
 
 def harmony(source: Input, out: Output) -> Wait:
-    """`analysis` is reasoning, a message to a function a call, and all others are content."""
+    """`analysis` is reasoning, a message to a function is a call, other messages are content."""
     role: list[str] = []
     spaces: list[str] = []
     emit: Emit = role.append
     yield from space(source, spaces.append)
-    if (yield from starts(source, _TO)):  # the prompt has begun the first message's role
+    if (yield from starts(source, _TO)):  # the prompt ends inside the first header
         role.append(_TO)
     else:
         out.content("".join(spaces))
-        emit = out.content  # what has no header
+        emit = out.content  # text without a header
     while (yield from until(source, ["<|channel|>"], emit)) is not None:
         header: list[str] = []
         if (yield from until(source, ["<|message|>"], header.append)) is None:

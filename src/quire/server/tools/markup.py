@@ -1,7 +1,7 @@
-"""Reads calls that are written between tags, one tag for each argument: see `text/markup`.
+"""Read calls written between tags, with one tag per argument: see `text/markup`.
 
-Models forget to close tags. So a value ends where the next tag begins, and a call where the next
-call begins or the mark around it ends.
+Models forget to close tags. So a value also ends at the next tag, and a call at the next call or at
+the end of the enclosing mark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TEXT = frozenset({"string"})
 
 
 def markup(tags: Markup) -> Callable[[Input, Output], Wait]:
-    """The rule of a format.
+    """Return the rule of a format.
 
-    A value is JSON where it reads as such, is no text, and of a type that the function's schema
-    allows; else it is text.
+    A value is text unless it parses as JSON, is not a string, and has a type that the function's
+    schema allows.
     """
     begins = [*tags.blocks, *([tags.function] if tags.bare else ())]
 
@@ -55,7 +55,7 @@ def markup(tags: Markup) -> Callable[[Input, Output], Wait]:
 def _name(
     source: Input, tags: Markup, emit: Emit, begun: bool
 ) -> Generator[None, None, str | None]:
-    """The function that the next tag names; None where that is no such tag."""
+    """Read the next function tag and return its name; None if it is another tag."""
     if not begun:
         yield from space(source, emit)
         if not (yield from starts(source, tags.function)):
@@ -75,7 +75,7 @@ def _name(
 
 
 def _arguments(source: Input, out: Output, name: str, tags: Markup) -> Wait:
-    """The parameters of a function, to its end."""
+    """Read the parameters of a function, to its end."""
     types = out.types.get(name, {})
     own = [tags.parameter, tags.function_end]
     around = [*tags.blocks, *tags.blocks.values(), tags.function]
@@ -99,7 +99,7 @@ def _arguments(source: Input, out: Output, name: str, tags: Markup) -> Wait:
 
 
 def _value(source: Input, tags: Markup) -> Generator[None, None, tuple[str, bool]]:
-    """A parameter's text, and whether its function has ended with it."""
+    """Read a parameter; return its text, and whether its function has ended, too."""
     parts: list[str] = []
     ends = [*tags.blocks.values()]
     behind = [mark for mark in (*ends, *tags.blocks, tags.function) if mark]
@@ -112,12 +112,12 @@ def _value(source: Input, tags: Markup) -> Generator[None, None, tuple[str, bool
         yield from space(source, spaces.append)
         if not source.peek() or (yield from _first(source, behind)):
             return _trimmed("".join(parts), tags, closed=False), True
-        parts += [tag, *spaces]  # a value may hold such a text
+        parts += [tag, *spaces]  # the value itself contains the tag
     return _trimmed("".join(parts), tags, closed=tag == tags.parameter_end), False
 
 
 def _trimmed(text: str, tags: Markup, *, closed: bool) -> str:
-    """A value without the newlines around it."""
+    """Return a value without the format's newlines around it."""
     if not closed:
         text = text.removesuffix("\n")
         return text if tags.newlines == "none" else text.removeprefix("\n")
@@ -136,19 +136,19 @@ def _first(source: Input, marks: Sequence[str]) -> Generator[None, None, str | N
 
 
 def _unquoted(text: str) -> str:
-    """A name, without quotes and what is behind them."""
+    """Return a name without quotes, and without text after them."""
     found = _QUOTED.match(text.strip())
     return (found[1] or found[2] or "") if found else text.strip()
 
 
 def _json(text: str, types: frozenset[str]) -> str:
-    """A parameter's text as JSON of one of `types`; where it is none, the text."""
+    """Return a parameter as JSON of one of `types`, else as a JSON string."""
     try:
         found = json.loads(text, parse_float=_finite, parse_constant=_finite)
         written = json.dumps(found, ensure_ascii=False)
     except (ValueError, RecursionError):
         if not types & _TEXT and _is_json(text):
-            return text.strip()  # with a number beyond a double
+            return text.strip()  # it has a number beyond a double
         found, written = text, ""
     kind = type_of(found)
     wrong = isinstance(found, str) or ("string" in types and kind not in types)
@@ -164,7 +164,7 @@ def _is_json(text: str) -> bool:
 
 
 def _finite(written: str) -> float:
-    """Raises `ValueError` for NaN, and for what is beyond a double: JSON has no such number."""
+    """Return a number; raise `ValueError` for NaN and infinity, which JSON lacks."""
     number = float(written)
     if not math.isfinite(number):
         raise ValueError(written)

@@ -1,4 +1,4 @@
-"""Where a format's generator writes what it has read."""
+"""The output of a format's generator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.server.tools.stream import Input
 
 
 class _Trimmed:
-    """Text whose white space at the end is held back until more comes."""
+    """Text whose trailing white space is held back until more text follows."""
 
     def __init__(self, kind: Literal["content", "reasoning"]) -> None:
         self._kind: Literal["content", "reasoning"] = kind
@@ -19,8 +19,12 @@ class _Trimmed:
         self._space: list[tuple[str, int]] = []
 
     def push(self, text: str, begin: int, *, strip: bool) -> TextDelta | None:
-        """What may be shown of a text that was read from `begin` on, and of what was held back;
-        `strip` drops white space at the very beginning."""
+        """Return the text that can be shown: what was held back, and `text` up to its white space.
+
+        Args:
+            begin: position of `text` in the input.
+            strip: drop white space at the very beginning.
+        """
         kept = text.rstrip()
         if not kept:
             self._space.append((text, begin))
@@ -36,7 +40,7 @@ class _Trimmed:
         return self._delta(shown)
 
     def drop(self) -> TextDelta:
-        """Forget the white space held back, which is returned, and begin anew."""
+        """Start again, and return the white space that was held back."""
         held, self._space, self._begun = self._space, [], False
         return self._delta(held)
 
@@ -46,13 +50,13 @@ class _Trimmed:
 
 
 ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
-"""Function → parameter → the JSON types that it may have, where the request says so."""
+"""Function → parameter → its allowed JSON types, if the request declares them."""
 
 
 class Output:
-    """What has been read. White space around calls or reasoning is no content.
+    """The parts read so far. White space around calls or reasoning is not content.
 
-    Text is told of when the last of it has just been read from `source`.
+    Text must be written right after it was read from `source`.
     """
 
     def __init__(self, source: Input, types: ValueTypes | None = None) -> None:
@@ -86,17 +90,17 @@ class Output:
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
-        """More of the arguments of the call begun last."""
+        """Add arguments to the last call."""
         if text:
             self._new.add(CallDelta(self.num_calls - 1, arguments=well_formed(text)))
 
     def end(self) -> None:
-        """No more comes."""
+        """Write white space held back, if it is content."""
         held = self._content.drop()
         if not self.num_calls and not self._reasoned:
             self._new.add(held)
 
     def take(self) -> Delta:
-        """What is new."""
+        """Return the parts since the last `take`."""
         new, self._new = self._new, Delta()
         return new

@@ -1,4 +1,4 @@
-"""Reads one answer: reasoning, content and tool calls, by the formats of its model."""
+"""Parse one answer into reasoning, content and tool calls, by the formats of its model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from quire.server.tools.table import Parsers, ReasoningFormat, Rule
 
 
 class OutputParser:
-    """Reads one answer, piece by piece.
+    """Parses one answer, piece by piece.
 
     Args:
         calls: look for tool calls.
-        inside: the prompt's end has begun the reasoning already.
-        required: the text is a list of calls, as `tool_choice` "required" makes it.
-        named: the text is the arguments of a call of this function.
-        types: of the functions' parameters.
-        either: the text is JSON, or calls and nothing else.
+        inside: the prompt's end has already begun the reasoning.
+        required: the text is a list of calls, because `tool_choice` is "required".
+        named: the text is the arguments of a call to this function.
+        types: types of the functions' parameters.
+        either: the text is JSON, or only calls.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class OutputParser:
 
     @property
     def num_calls(self) -> int:
-        """Tool calls so far."""
+        """Return the number of tool calls so far."""
         return self._out.num_calls
 
     def push(self, text: str) -> Delta:
-        """What `text` adds."""
+        """Return the parts that `text` adds."""
         self._source.add(text)
         next(self._reading, None)
         return self._out.take()
 
     def end(self) -> Delta:
-        """What was held back, once no more comes."""
+        """End the text, and return the parts that were held back."""
         self._source.ended = True
         for _ in self._reading:
             pass
@@ -81,7 +81,7 @@ def _rule(parsers: Parsers, *, calls: bool, inside: bool, either: bool) -> Rule:
 def _after_reasoning(
     reasoning: ReasoningFormat, rule: Rule, inside: bool, calls: Sequence[str] = ()
 ) -> Rule:
-    """What `rule` reads behind the reasoning, which one of `calls` ends, too."""
+    """Return a rule for reasoning, then `rule`. A mark of `calls` ends the reasoning, too."""
 
     def read(source: Input, out: Output) -> Wait:
         read: list[str] = []
@@ -99,10 +99,10 @@ def _after_reasoning(
 
 
 def _object_or(rule: Rule, *, unmarked: bool) -> Rule:
-    """An object that is the whole content, whatever its strings hold, or what `rule` reads.
+    """Return a rule for an object that is the whole content, and `rule` for other text.
 
     Args:
-        unmarked: it may be a call.
+        unmarked: the object may be a call.
     """
 
     def read(source: Input, out: Output) -> Wait:

@@ -25,11 +25,11 @@ MAX_DEPTH = 64
 
 
 class _NotPythonError(Exception):
-    """The text is no literal."""
+    """The text is not a literal."""
 
 
 def pythonic(source: Input, out: Output) -> Wait:
-    """The whole text is such a list, `<|python_start|>` before it and `<|python_end|>` behind."""
+    """The whole text is such a list, perhaps between `<|python_start|>` and `<|python_end|>`."""
     read: list[str] = []
     yield from space(source, read.append)
     read.append((yield from _mark(source, "<|python_start|>")))
@@ -57,7 +57,7 @@ def pythonic(source: Input, out: Output) -> Wait:
 
 
 def _arguments(source: Input, out: Output) -> Wait:
-    """`key=literal, …)` as a JSON object; what is no literal ends it, as it is."""
+    """Write `key=literal, …)` as a JSON object; it ends at the first invalid literal."""
     begin = "{"
     try:
         while (char := (yield from space(source))) and char != ")":
@@ -95,7 +95,7 @@ def _literal(source: Input, out: Output, depth: int) -> Wait:
 
 
 def _collection(source: Input, out: Output, depth: int) -> Wait:
-    """A list, a tuple or a dict of text keys; commas may trail."""
+    """Write a list, a tuple or a dict with string keys; trailing commas are allowed."""
     kind = source.take(1)
     out.arguments("{" if kind == "{" else "[")
     first = True
@@ -125,7 +125,7 @@ def _string(source: Input, out: Output) -> Wait:
         source.take(1)
         if char == "\\":
             char = yield from _escape(source)
-        half = "\ud800" <= char <= "\udfff"  # of a pair, as JSON escapes it
+        half = "\ud800" <= char <= "\udfff"  # half of a surrogate pair
         out.arguments(json.dumps(char, ensure_ascii=half)[1:-1])
     source.take(1)
     out.arguments('"')
@@ -148,7 +148,7 @@ def _escape(source: Input) -> Generator[None, None, str]:
 
 
 def _number(text: str) -> str:
-    """As JSON writes it."""
+    """Return a Python number as JSON."""
     if _JSON_NUMBER.fullmatch(text):
         return text
     try:
@@ -166,7 +166,7 @@ def _word(source: Input, pattern: re.Pattern[str]) -> Generator[None, None, str]
 
 
 def _skip(source: Input) -> Wait:
-    """Up to the bracket that ends the call."""
+    """Skip to the bracket that ends the call."""
     depth = 0
     while char := (yield from peek(source)):
         if char in "([{":

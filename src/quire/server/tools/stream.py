@@ -1,9 +1,8 @@
 """Text that arrives in pieces, and the primitives that read it.
 
 A format is a generator that reads from an `Input` and writes to an `Output` (output.py). It yields
-where it needs more text, and is written as if all of it were there. Each primitive decides by
-characters alone, never by where a piece ends; so any cut of a text gives the same, and in time
-proportional to it.
+when it needs more text. Each primitive decides by characters alone, never by where a piece ends. So
+any split of a text gives the same result, in time linear in the text.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _HEX = re.compile(r"[0-9a-fA-F]")
 _ATOM_END = re.compile(r"[\s,:\[\]{}\"]")
 _ATOM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity")
 MAX_ATOM = 512
-"""Characters of a number."""
+"""Most characters of a number."""
 
 
 class Input:
-    """What has come and is not read yet."""
+    """Text that has arrived and is not read yet."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -38,7 +37,7 @@ class Input:
 
     @property
     def position(self) -> int:
-        """Characters that were read, from the beginning."""
+        """Return the number of characters read so far."""
         return self._begin + self._at
 
     def add(self, text: str) -> None:
@@ -47,18 +46,18 @@ class Input:
         self._at = 0
 
     def peek(self) -> str:
-        """The next character; empty where there is none (yet)."""
+        """Return the next character; empty if there is none (yet)."""
         return self._text[self._at : self._at + 1]
 
     def last(self, count: int) -> str:
-        """The last characters, `count` of them at most."""
+        """Return at most `count` of the last characters."""
         return self._text[max(self._at, len(self._text) - count) :]
 
     def begins(self, text: str) -> bool:
         return self._text.startswith(text, self._at)
 
     def take(self, count: int) -> str:
-        """The next characters, `count` of them at most."""
+        """Take at most `count` characters."""
         start = self._at
         self._at = min(start + count, len(self._text))
         return self._text[start : self._at]
@@ -67,11 +66,11 @@ class Input:
         return self.take(len(self))
 
     def take_to(self, position: int) -> str:
-        """Take what is before a position that `find` gave."""
+        """Take the text before a position that `find` returned."""
         return self.take(position - self._at)
 
     def take_match(self, pattern: re.Pattern[str]) -> str:
-        """Take what the pattern matches here; empty where it does not."""
+        """Take the text that the pattern matches here; empty if it does not match."""
         found = pattern.match(self._text, self._at)
         return self.take(len(found[0])) if found else ""
 
@@ -82,12 +81,12 @@ class Input:
 def until(
     source: Input, tags: Sequence[str], emit: Emit, *, left: Sequence[str] = ()
 ) -> Generator[None, None, str | None]:
-    """Emit the text before the first tag, and take that; None where the text ends first.
+    """Emit the text before the first tag, and take that tag; None if the text ends first.
 
-    No tag begins with another. What may yet become one is held back.
+    No tag may begin with another. Text that may still become a tag is held back.
 
     Args:
-        left: tags that end the text too, and are not taken.
+        left: tags that end the text, too, but are not taken.
     """
     tags = (*tags, *left)
     pattern = re.compile("|".join(map(re.escape, tags)))
@@ -105,7 +104,7 @@ def until(
 
 
 def rest(source: Input, emit: Emit) -> Wait:
-    """Emit all that comes."""
+    """Emit the rest of the text."""
     while len(source) or not source.ended:
         emit(source.take_all())
         if not source.ended:
@@ -113,14 +112,14 @@ def rest(source: Input, emit: Emit) -> Wait:
 
 
 def peek(source: Input) -> Generator[None, None, str]:
-    """The next character; empty at the end."""
+    """Return the next character; empty at the end."""
     while not len(source) and not source.ended:
         yield
     return source.peek()
 
 
 def space(source: Input, emit: Emit | None = None) -> Generator[None, None, str]:
-    """Take white space; the character behind it."""
+    """Take white space, and return the next character."""
     while (char := (yield from peek(source))) and char in _SPACE:
         taken = source.take(1)
         if emit is not None:
@@ -144,7 +143,7 @@ def starts(source: Input, text: str) -> Generator[None, None, bool]:
 
 
 def string(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """Emit a JSON string as it is written, quotes included; False from where it is none."""
+    """Emit a JSON string with its quotes; stop and return False if it is invalid."""
     emit(source.take(1))
     while char := (yield from peek(source)):
         if char == '"':
@@ -168,7 +167,7 @@ def string(source: Input, emit: Emit) -> Generator[None, None, bool]:
 
 
 def value(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """Emit one JSON value as it is written; False from where it is none, or the text ends first."""
+    """Emit one JSON value; stop and return False if it is invalid or incomplete."""
     open_brackets: list[str] = []
     state: Literal["value", "first", "key", "behind"] = "value"
     while char := (yield from space(source, emit)):
@@ -204,7 +203,7 @@ def value(source: Input, emit: Emit) -> Generator[None, None, bool]:
 
 
 def _atom(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """A number, true, false or null; also NaN and Infinity, which Python writes."""
+    """Emit a number, true, false or null; also NaN and Infinity, which Python writes."""
     word = ""
     while (char := (yield from peek(source))) and not _ATOM_END.match(char):
         emit(source.take(1))

@@ -1,4 +1,4 @@
-"""The formats by name, and which one a chat template speaks."""
+"""The formats by name, and the choice of one by the chat template."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Format = TypeVar("Format", "ToolFormat", "ReasoningFormat")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What stands around the arguments of a call, where these are held to a schema.
+    """The text around the arguments of a call, if a schema constrains these.
 
     Attributes:
-        trigger: begins a call, wherever it is written; `begin` begins with it.
-        begin: `{name}` stands for the function's.
+        trigger: the beginning of `begin`; it begins a call anywhere in the text.
+        begin: text before the arguments; `{name}` stands for the function's name.
     """
 
     trigger: str
@@ -38,17 +38,17 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How tool calls are written.
+    """A format of tool calls.
 
     Attributes:
-        signs: a chat template with any of these speaks it.
-        marks: what the text may hold that its tokenizer may take for control tokens.
-        begins: marks of a call that end the reasoning where the model forgets to.
-        id_length: characters of a call's id, where templates insist on a number.
-        numbered_ids: the id is `functions.name:3`, by the calls of the conversation before it.
-        envelopes: ways to write one call around its arguments in JSON; `{index}` is its number.
-        grammar: instead of them, that of `text.call_grammars`.
-        typed: the functions' schemas tell texts from JSON.
+        signs: a chat template that contains any of these uses this format.
+        marks: marks of the format that may be control tokens.
+        begins: marks of a call that end the reasoning if the model forgets to.
+        id_length: characters of a call's id, if templates require a number.
+        numbered_ids: the id is `functions.name:3`, counting all calls of the conversation.
+        envelopes: texts around the JSON arguments of a call; `{index}` is the call's number.
+        grammar: name of a grammar in `text.call_grammars`, in place of envelopes.
+        typed: the functions' schemas distinguish strings from JSON.
     """
 
     rule: Rule
@@ -63,19 +63,19 @@ class ToolFormat:
 
     @property
     def unmarked(self) -> bool:
-        """Whether a call is a JSON object from its first character on."""
+        """Return whether a call is a JSON object from its first character on."""
         return any(each.begin.startswith("{") for each in self.envelopes)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning before the answer, between two marks; harmony has its own rule."""
+    """A format of reasoning between two marks before the answer; harmony has its own rule."""
 
     signs: tuple[str, ...]
     begins: tuple[str, ...]
     ends: tuple[str, ...]
     limits: ThinkingMarks | None = None
-    """Where its tokens are counted, if not between the marks."""
+    """Marks for counting its tokens, if different."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class ReasoningFormat:
 
 
 def _marked(name: str, sign: str, *marks: str) -> ToolFormat:
-    """A format of `text.markup`, told by `sign`."""
+    """Return a format of `text.markup`, recognized by `sign`."""
     tags = MARKUP[name]
     return ToolFormat(
         markup(tags), (sign,), marks, begins=(*tags.blocks,), grammar=name, typed=True
@@ -99,7 +99,7 @@ _KIMI_CALL, _KIMI_ARGUMENT, _KIMI_CALL_END = (
 )  # fmt: skip
 _HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>")
 
-# In the order in which a template is asked: of two signs that it may hold, the rarer comes first.
+# Templates are checked in this order; a template may contain two signs, so the rarer comes first.
 TOOL_PARSERS: dict[str, ToolFormat] = {
     "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS, grammar="openai"),
     "gemma4": ToolFormat(
@@ -242,29 +242,29 @@ _THINK = (
 )  # fmt: skip
 REASONING_ALIASES = {**dict.fromkeys(_THINK, "qwen3"), "harmony": "openai_gptoss"}
 NONE = "none"
-"""Instead of a name: the text is left as it is."""
+"""Name for no format: the text is returned unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """What reads a model's answers; None where there is nothing to read."""
+    """The formats of a model's answers; None if it has none."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
 
     @property
     def speaks_harmony(self) -> bool:
-        """Whether channels tell content, reasoning and calls apart."""
+        """Return whether the answer is in harmony's channels."""
         tools = self.tools is not None and self.tools.rule is harmony
         return tools or self.reasoning is REASONING_PARSERS["openai_gptoss"]
 
     @property
     def reads_all(self) -> bool:
-        """Whether there is something to read in every answer, tools or not."""
+        """Return whether answers need parsing even without tools."""
         return self.reasoning is not None or (self.tools is not None and self.tools.rule is harmony)
 
     def thinking_marks(self, *, calls: bool) -> ThinkingMarks | None:
-        """Between which marks the tokens of reasoning are counted; None: there are none.
+        """Return the marks between which tokens count as reasoning; None without reasoning.
 
         Args:
             calls: the beginning of a tool call ends the reasoning, too.
@@ -278,7 +278,7 @@ class Parsers:
         return ThinkingMarks(known.begins, known.ends + begins_call)
 
     def marks(self, *, tools: bool) -> set[str]:
-        """What has to reach the text although it may be control tokens."""
+        """Return marks that must appear in the text, although they may be control tokens."""
         marks = set(self.reasoning.marks) if self.reasoning else set()
         if self.tools is not None and (tools or self.tools.rule is harmony):
             marks.update(self.tools.marks)
@@ -286,10 +286,10 @@ class Parsers:
 
 
 def choose_parsers(template: str | None, tools: str | None, reasoning: str | None) -> Parsers:
-    """The formats that `tools` and `reasoning` name, else those of the chat template.
+    """Return the formats named by `tools` and `reasoning`, else those of the chat template.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: a name is unknown.
     """
     return Parsers(
         _choose(TOOL_PARSERS, ALIASES, template, tools, "tool_call_parser"),
