@@ -1,4 +1,4 @@
-"""Rewrites of JSON schemas into the keywords that llguidance follows."""
+"""Rewrite JSON schemas into the keywords that llguidance supports."""
 
 from quire.text.json_schema.closing import closed, with_marks
 from quire.text.json_schema.rewrite import REFUSED, rewritten

@@ -1,12 +1,12 @@
-"""Objects that name their properties have no others, unless the schema opens them.
+"""Close objects that name their properties, unless the schema allows others.
 
-JSON Schema allows further properties wherever it does not forbid them. Models write them, and
-callers do not expect them. So each object is followed as if it said `unevaluatedProperties: false`.
+JSON Schema allows further properties unless it forbids them. Models write them, and callers do not
+expect them. So each object is treated as if it had `unevaluatedProperties: false`.
 
 Several schemas may describe one object: those within `allOf`, `$ref`, `then` and so on. So
-`with_marks` looks at the schema as it was sent, and notes under `MARK` which names each object may
-have. The rewrites read around these notes: what `not` and `oneOf` exclude does not change.
-`closed` then writes the notes as `additionalProperties: false`.
+`with_marks` marks each object of the original schema with its allowed names, under `MARK`. The
+rewrites ignore the marks, so `not` and `oneOf` exclude the same values as before. `closed` then
+writes the marks as `additionalProperties: false`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, MARK, Names, Scope
 
 MAX_WORK = 60_000
-"""Names to collect for one schema."""
+"""Most names to collect for one schema."""
 _UNIONS = ("anyOf", "oneOf")
 _DEFINITIONS = ("$defs", "definitions")
 _MAPS = ("properties", "patternProperties")
@@ -28,19 +28,19 @@ _OF_OBJECTS = frozenset(
     [*_MAPS, *_UNIONS, "additionalProperties", "allOf", "dependencies", "dependentSchemas", "if",
      "then", "else", "$ref"]
 )  # fmt: skip
-"""Keywords of schemas that may say something of properties."""
+"""Keywords of schemas that may restrict properties."""
 _PLAIN_REFERENCE = re.compile(r"#|#/(definitions|\$defs)/[^/]+")
 
 
 @dataclass
 class Said:
-    """What some schemas of one object say of its properties.
+    """The properties of one object, by some of its schemas.
 
     Attributes:
-        names: each with its schemas.
-        patterns: each with its schemas.
-        closes: there are `properties` or `patternProperties`, be they empty.
-        opened: a schema allows all names, or says which values others have.
+        names: name → its schemas.
+        patterns: pattern → its schemas.
+        closes: a schema has `properties` or `patternProperties`, perhaps empty.
+        opened: a schema allows other names, or restricts their values.
     """
 
     names: dict[str, list[Any]] = field(default_factory=dict)
@@ -60,19 +60,19 @@ class Said:
 
 
 def with_marks(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with a note at each object that is to be closed.
+    """Return the schema with a mark at each object to close.
 
     Raises:
-        SchemaError: too many schemas speak of the same objects.
+        SchemaError: too many schemas describe the same objects.
     """
     return _Marking(schema).whole()
 
 
 def closed(schema: Any, *, keep: bool = True) -> Any:
-    """Return the schema with its notes written as `additionalProperties`.
+    """Return the schema with its marks written as `additionalProperties`.
 
     Args:
-        keep: follow the notes; otherwise drop them.
+        keep: apply the marks; otherwise drop them.
     """
     if isinstance(schema, list):
         return [closed(each, keep=keep) for each in schema]
@@ -84,7 +84,7 @@ def closed(schema: Any, *, keep: bool = True) -> Any:
             found[word] = {name: closed(each, keep=keep) for name, each in value.items()}
         elif word in (*_ONES, "allOf", "anyOf", "prefixItems"):
             found[word] = closed(value, keep=keep)
-        elif word == "oneOf":  # what is in one branch alone is the whole branches' to say
+        elif word == "oneOf":  # closing a branch would change which values match exactly one
             found[word] = closed(value, keep=False)
         elif word != MARK:
             found[word] = value
@@ -93,7 +93,7 @@ def closed(schema: Any, *, keep: bool = True) -> Any:
 
 
 def _with_these_alone(schema: dict[str, Any], alone: Names) -> dict[str, Any]:
-    """Return the schema for objects without other names; a malformed one stays as it is."""
+    """Return the schema without other names; a malformed schema is unchanged."""
     if not (
         isinstance(schema.get("allOf", []), list)
         and all(isinstance(schema.get(word, {}), dict) for word in _MAPS)
@@ -133,10 +133,10 @@ class _Marking:
         return {**found, "$defs": {**found.get("$defs", {}), **copies}} if copies else found
 
     def _place(self, schema: Any, others: Said) -> Any:
-        """Mark all that describes one value.
+        """Return a schema with marks for its value and the values within.
 
         Args:
-            others: what schemas elsewhere say of the same value.
+            others: properties of the same value by other schemas.
         """
         if not isinstance(schema, dict):
             return schema
@@ -164,11 +164,11 @@ class _Marking:
         return found
 
     def _part(self, schema: Any, whole: Said, skip: str | None = None) -> Any:
-        """Mark the values within, not the one that the schema is only a part of.
+        """Return a schema with marks for the values within, but not for its own value.
 
         Args:
-            whole: what all parts say.
-            skip: a keyword that keeps its place alone.
+            whole: properties by all schemas of the value.
+            skip: a keyword to leave empty, for the caller to fill in.
         """
         if not isinstance(schema, dict):
             return schema
@@ -206,10 +206,10 @@ class _Marking:
         return found
 
     def _with_reference(self, schema: dict[str, Any], *, whole: bool) -> dict[str, Any]:
-        """Return the schema with a reference to a copy, if the target itself is not as wanted.
+        """Return the schema with a reference to a copy, if the target needs other marks.
 
         Args:
-            whole: nothing else describes the value; definitions are marked so.
+            whole: no other schema describes the value. Definitions are marked that way.
         """
         reference = schema["$ref"]
         if whole and isinstance(reference, str) and _PLAIN_REFERENCE.fullmatch(reference):
@@ -227,11 +227,11 @@ class _Marking:
         return {**schema, "$ref": f"#/$defs/{self._copies[key]}"}
 
     def _of(self, schema: Any) -> Said:
-        """What a schema says of the properties of a value, with all within that describes it."""
+        """Return the properties of a value by a schema and its parts."""
         if not isinstance(schema, dict):
             return Said()
         if id(schema) not in self._said:
-            self._said[id(schema)] = schema, Said()  # while references lead in a circle
+            self._said[id(schema)] = schema, Said()  # ends circles of references
             self._scope.enter()
             found = self._outside_of_unions(schema)
             for word in _UNIONS:
@@ -272,7 +272,7 @@ class _Marking:
         return found
 
     def _parts(self, schema: Mapping[str, Any]) -> Iterator[Any]:
-        """The schemas that speak of the same value, but for those of unions."""
+        """Yield the schemas within that describe the same value, except those of unions."""
         yield from _list(schema.get("allOf"))
         yield from (schema[word] for word in ("if", "then", "else") if word in schema)
         for word in ("dependentSchemas", "dependencies"):
@@ -281,7 +281,7 @@ class _Marking:
             yield self._scope.target(schema["$ref"])
 
     def _adds_names(self, branches: list[Any], outside: Said) -> bool:
-        """Whether a branch has names, or a freedom, of its own."""
+        """Return whether a branch has names that `outside` lacks, or opens or closes the object."""
         said = [self._of(each) for each in branches]
         return any(
             each.opened
@@ -292,7 +292,7 @@ class _Marking:
         )
 
     def _elsewhere(self, schema: Any, schemas: list[Any]) -> Said:
-        """What all of `schemas` but one say."""
+        """Return the properties by all of `schemas` except `schema`."""
         found = Said()
         for each in schemas:
             if each is not schema:
@@ -301,7 +301,7 @@ class _Marking:
 
 
 def _required(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Names that may have to be there."""
+    """Yield the names that may be required."""
     lists = [schema.get("required")]
     for word in ("dependentRequired", "dependencies"):
         lists += _dict(schema.get(word)).values()

@@ -1,9 +1,9 @@
-"""What is not valid under a schema, written as schemas.
+"""Write the values that are invalid under a schema as schemas.
 
 `complement` returns alternatives, each a schema whose values are all invalid under the given one.
-So `not`, the `else` of a condition, and the "no other" of `oneOf` become unions. Where a keyword's
-opposite cannot be written, or only a part of it can, the result is not `exact`: still no value in
-it is valid under the schema, but some invalid values are missing.
+So `not`, the `else` of a condition, and the "no other" of `oneOf` become unions. If a keyword's
+opposite cannot be written completely, the result is not `exact`: its values are still all invalid,
+but some invalid values are missing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from quire.text.json_schema.shapes import disjoint, kind_of
 MAX_DEPTH = 12
 """Levels of subschemas and references."""
 POSITIONS = 4
-"""Items of an array that are tried for a violation of `items`."""
+"""Positions of an array that may violate `items`."""
 
 
 class Complement(NamedTuple):
-    """Alternatives, and whether they are all there are."""
+    """Alternatives, and whether they are complete."""
 
     schemas: list[Schema]
     exact: bool = True
@@ -33,7 +33,7 @@ class Complement(NamedTuple):
         return Complement(self.schemas + other.schemas, self.exact and other.exact)
 
     def mapped(self, write: Callable[[Schema], Schema]) -> Complement:
-        """One schema around the union, or nothing around nothing."""
+        """Return `write` of the union; empty if there are no alternatives."""
         return Complement([write(any_of(self.schemas))] if self.schemas else [], self.exact)
 
 
@@ -60,7 +60,7 @@ def complement(schema: Any, scope: Scope, depth: int = 0) -> Complement:
         return _NOTHING
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return _UNKNOWN
-    if "$ref" in schema:  # Siblings mean nothing up to draft 7: their violation may be none.
+    if "$ref" in schema:  # Up to draft 7 siblings are ignored, so violating them may be valid.
         siblings = schema.keys() & KEYWORDS - ANNOTATIONS - {"$ref"}
         target = scope.target(schema["$ref"])
         found = _UNKNOWN if target is None else complement(target, scope, depth + 1)
@@ -81,7 +81,7 @@ def complement(schema: Any, scope: Scope, depth: int = 0) -> Complement:
 def _not_type(value: Any, _: Mapping[str, Any]) -> Complement:
     kinds = [value] if isinstance(value, str) else list(value)
     others = [kind for kind in TYPES if kind not in kinds]
-    if "integer" in kinds and "number" in others:  # No schema has only numbers with a fraction.
+    if "integer" in kinds and "number" in others:  # No schema allows only fractions.
         others.remove("number")
         return Complement([{"type": others}] if others else [], exact=False)
     return Complement([{"type": others}] if others else [])
@@ -99,7 +99,7 @@ def _not_values(values: Any, _: Mapping[str, Any]) -> Complement:
 
 
 def _not_values_of(kind: str, values: list[Any]) -> Complement:
-    """The other values of the same type."""
+    """Return the other values of the same type."""
     if kind == "string":
         pattern = all_but(values)
         return _UNKNOWN if pattern is None else Complement([{"type": kind, "pattern": pattern}])
@@ -129,7 +129,7 @@ def _not_values_of(kind: str, values: list[Any]) -> Complement:
 
 
 def _limit(kind: str, word: str, step: int) -> Callable[[Any, Mapping[str, Any]], Complement]:
-    """The opposite of a count: one more than the most, or one less than the least."""
+    """Return the opposite of a count: its bound moved by `step`, under the opposite keyword."""
 
     def write(value: Any, _: Mapping[str, Any]) -> Complement:
         bound = int(value) + step
@@ -174,7 +174,7 @@ def _object(properties: dict[str, Schema], required: list[str] | None = None) ->
 
 
 def _present(name: str, schema: Schema) -> Schema:
-    """Objects with a property under a schema."""
+    """Return objects with a property that is valid under a schema."""
     return _object({name: schema}, [name])
 
 
@@ -191,7 +191,7 @@ def _not_properties(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) 
 
 
 def _not_additional(value: Any, schema: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    """Objects that have an additional property, and none of the named ones."""
+    """Return objects with an additional property, and none of the named ones."""
     found = complement(value, scope, depth)
     if not found.schemas:
         return found
@@ -208,7 +208,7 @@ def _not_additional(value: Any, schema: Mapping[str, Any], scope: Scope, depth: 
 
 
 def _not_patterns(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    """Objects all of whose properties have such a name and a wrong value."""
+    """Return objects whose properties all match the pattern and have an invalid value."""
     total = _NOTHING
     for pattern, each in value.items():
         found = complement(each, scope, depth)
@@ -227,7 +227,7 @@ def _all_named(pattern: str, schema: Schema) -> Schema:
 
 
 def _not_items(value: Any, schema: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    """Arrays with a wrong item among the first `POSITIONS`."""
+    """Return arrays with an invalid item among the first `POSITIONS`."""
     if isinstance(value, list):
         return _not_prefix(value, schema, scope, depth)
     if "prefixItems" in schema:
@@ -247,7 +247,7 @@ def _not_prefix(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> C
 
 
 def array_with(position: int, schema: Schema) -> Schema:
-    """Arrays with such an item at a position; so written, it holds in every draft."""
+    """Return arrays with an item under `schema` at a position, in keywords of every draft."""
     first = [*([True] * position), schema]
     return {"type": "array", "items": first, "additionalItems": True, "minItems": len(first)}
 
@@ -276,7 +276,7 @@ def _not_any(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Comp
 
 
 def _not_one(value: Any, schema: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    """None of the branches, or two of them."""
+    """Return values valid under no branch, or under two."""
     pairs = [[a, b] for a, b in combinations(value, 2) if not disjoint(a, b, scope)]
     return _not_any(value, schema, scope, depth).union(Complement([all_of(pair) for pair in pairs]))
 

@@ -19,17 +19,17 @@ from quire.text.json_schema.scope import (
 from quire.text.json_schema.shapes import disjoint, upper
 
 CONTAINS_POSITIONS = 8
-"""Places of an array in which the item that `contains` asks for may stand."""
+"""Positions of an array that may have the item required by `contains`."""
 MAX_PERMUTATIONS = 120
-"""Orders of unique items."""
+"""Most orders of unique items."""
 NOT_ARRAY: Schema = {"type": [kind for kind in TYPES if kind != "array"]}
 
 
 def counted_properties(schema: Mapping[str, Any], scope: Scope) -> list[Schema] | None:
-    """Return `minProperties` and `maxProperties` as alternatives; None if llguidance follows them.
+    """Return `minProperties` and `maxProperties` as alternatives; None if llguidance suffices.
 
-    It counts properties without a name alone. So each alternative says which of the optional named
-    ones are there; with the least alone, those beyond it stay open.
+    llguidance counts only unnamed properties. So each alternative fixes which optional named ones
+    are present. With `minProperties` alone, further ones stay optional.
     """
     low, high = schema.get("minProperties", 0), schema.get("maxProperties")
     properties, required = schema.get("properties", {}), set(schema.get("required", []))
@@ -66,7 +66,7 @@ def names_under(schema: Schema, scope: Scope) -> Schema:
     """Return a schema of objects whose property names are valid under `schema`.
 
     Raises:
-        SchemaError: it has more than one pattern, lengths, or a finite list of names.
+        SchemaError: it is more than one pattern, one pair of lengths, or one list of names.
     """
     texts = [shape for shape in upper(schema, scope) if shape.kind == "string"]
     if not texts:
@@ -95,10 +95,10 @@ def names_under(schema: Schema, scope: Scope) -> Schema:
 
 
 def unique_items(schema: Mapping[str, Any], scope: Scope) -> list[Schema] | None:
-    """Return `uniqueItems` as alternatives; None if the items are unique anyway.
+    """Return `uniqueItems` as alternatives; None if the items are always unique.
 
     Raises:
-        SchemaError: two items could be equal, and there are too many values to list their orders.
+        SchemaError: two items could be equal, and there are too many orders to list.
     """
     most = schema.get("maxItems")
     if most is not None and most <= 1:
@@ -135,10 +135,10 @@ def unique_items(schema: Mapping[str, Any], scope: Scope) -> list[Schema] | None
 
 
 def containing(schema: Mapping[str, Any]) -> list[Schema] | None:
-    """Return `contains` as alternatives by the first places of an array; None if it says nothing.
+    """Return `contains` as alternatives by position; None if it has no effect.
 
     Raises:
-        SchemaError: more than one such item is asked for.
+        SchemaError: the schema counts such items.
     """
     wanted = schema["contains"]
     if schema.get("minContains", 1) == 0 and "maxContains" not in schema:

@@ -1,7 +1,7 @@
-"""Numbers between bounds in scientific notation, as regular expressions.
+"""Regular expressions for bounded numbers in scientific notation.
 
-llguidance writes a number that has a bound without an exponent alone. The expressions here add
-`1e-06` and its like: one digit that is not 0 before the point, and at most two of the exponent.
+llguidance allows bounded numbers only without an exponent. These expressions add numbers such as
+`1e-06`: one nonzero digit before the point, and at most two digits of exponent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from decimal import Decimal
 from typing import Any
 
 LEAST, MOST = -99, 99
-"""Exponents that are written; none of them leaves what a double can hold."""
+"""Range of exponents; all such numbers fit a double."""
 _ANY = r"[1-9](\.[0-9]+)?"
 
 
 def scientific(schema: Mapping[str, Any]) -> str | None:
-    """Return the expression of numbers under the bounds; None if no such number is."""
+    """Return an expression for the numbers within the bounds; None if there are none."""
     low, low_strict = _bound(schema, "minimum", "exclusiveMinimum")
     high, high_strict = _bound(schema, "maximum", "exclusiveMaximum")
     parts = [*_positive(low, low_strict, high, high_strict)]
@@ -32,7 +32,7 @@ def scientific(schema: Mapping[str, Any]) -> str | None:
 def _positive(
     low: Decimal | None, low_strict: bool, high: Decimal | None, high_strict: bool
 ) -> list[str]:
-    """Expressions of the numbers above 0."""
+    """Return expressions for the numbers above 0."""
     if high is not None and (high <= 0 or (low is not None and low > high)):
         return []
     first, last = LEAST, MOST
@@ -64,11 +64,10 @@ def _exponent(value: int) -> str:
 
 
 def _mantissa(bound: Decimal, above: bool, strict: bool) -> list[str]:
-    """Expressions of the mantissas on one side of the bound's own.
+    """Return expressions for the mantissas on one side of the bound's mantissa.
 
-    A mantissa differs from the bound's in one of its digits, at the first place where it differs,
-    or is equal with zeros behind it. So a number that only rounding could move over the bound is
-    not among them.
+    Each expression fixes the first digit that differs; an equal mantissa may have trailing zeros.
+    So numbers that only rounding would move over the bound are excluded.
     """
     digits = "".join(map(str, bound.as_tuple().digits)).rstrip("0")
     found: list[str] = []
@@ -84,7 +83,7 @@ def _mantissa(bound: Decimal, above: bool, strict: bool) -> list[str]:
 
 
 def _pointed(digits: str, own: str, more: str) -> str:
-    """Digits with a point behind the first one; no point without a digit behind it."""
+    """Return digits with a point after the first one, if digits follow it."""
     if not digits:
         return own + r"(\.[0-9]+)?"
     if len(digits) == 1 and not own:
@@ -93,7 +92,7 @@ def _pointed(digits: str, own: str, more: str) -> str:
 
 
 def _bound(schema: Mapping[str, Any], plain: str, strict: str) -> tuple[Decimal | None, bool]:
-    """The tighter one of two bounds, and whether it is exclusive."""
+    """Return the tighter one of two bounds, and whether it is exclusive."""
     value, own = schema.get(plain), schema.get(strict)
     if isinstance(own, bool):  # draft 4
         return (None if value is None else _decimal(value)), own and value is not None

@@ -1,4 +1,4 @@
-"""The regular expression of all strings but some."""
+"""Regular expressions for all strings except some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_CHARACTERS = 64
-"""Of one string: an expression nests one group for each character."""
+"""Of one string; the expression nests one group per character."""
 MAX_TOTAL = 2000
 """Of all strings together."""
 _WORD = "[A-Za-z0-9_ :/#@-]+"
@@ -36,7 +36,7 @@ def all_but(texts: Iterable[str]) -> str | None:
 def matched_by(pattern: Any) -> list[str] | None:
     """Return the strings that a pattern matches, if it is `^word$` or `^(word|…)$`.
 
-    Some validators let `$` stand before a last line break, so each word is there with one, too.
+    Some validators let `$` match before a final line break, so each word appears with one, too.
     """
     found = _WORDS.fullmatch(pattern) if isinstance(pattern, str) else None
     if found is None:

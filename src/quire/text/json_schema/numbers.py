@@ -1,4 +1,4 @@
-"""Bounds of numbers that llguidance follows to the letter."""
+"""Write bounds of numbers that llguidance follows exactly."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from decimal import Decimal
 from typing import Any
 
 DIGITS = 14
-"""Of a bound that is written: llguidance reads longer ones inexactly."""
+"""Digits of a bound; llguidance reads longer ones inexactly."""
 NEAR_ZERO = 20
-"""Places behind the point of the number that stands beside 0."""
+"""Decimal places of the bound that replaces an exclusive 0."""
 LARGEST = 10**12
-"""Up to here a number of so many digits has a fraction."""
+"""Largest bound for which `DIGITS` digits leave room for a fraction."""
 
 
 def strict_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without exclusive bounds that are whole numbers.
 
-    llguidance takes `0` for a number between an exclusive 0 and 0.5: where both bounds have the
-    same whole part, it forgets that one is exclusive. An inclusive bound beside it excludes it:
+    llguidance accepts `0` between an exclusive 0 and 0.5: if both bounds have the same integer
+    part, it ignores that one is exclusive. An inclusive bound next to it excludes it, such as
     1.0000000000001 for 1.
     """
     found = dict(schema)

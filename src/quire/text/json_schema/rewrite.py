@@ -1,6 +1,6 @@
-"""The walk over a schema that writes what llguidance lacks in keywords that it follows.
+"""Replace keywords that llguidance lacks by keywords that it supports.
 
-Every rewrite keeps the schema's values or leaves some out; none adds one.
+A rewrite may drop valid values but never adds an invalid one.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _ONES = ("items", "additionalItems", "additionalProperties")
 _LISTS = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
 _ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNames",
                     "uniqueItems", *CONDITIONS, *DEPENDENCIES])  # fmt: skip
-"""Keywords that no result has."""
+"""Keywords that the result never has."""
 _REWRITTEN = _ABOUT | {
     "oneOf", "minProperties", "maxProperties", "format", "exclusiveMinimum", "exclusiveMaximum"
 }  # fmt: skip
 REFUSED = "refused: "
-"""Begins a type that no value has: it carries the reason past llguidance."""
+"""Prefix of an invalid type that carries the reason through llguidance."""
 
 
 def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of the same values, or of some of them, that llguidance can follow.
+    """Return a schema with the same values, or fewer, that llguidance supports.
 
     Raises:
-        SchemaError: a keyword cannot be followed, or has a value of the wrong type.
+        SchemaError: a keyword cannot be rewritten, or has a value of the wrong type.
     """
     if not _needs_rewriting(schema):
         return schema
@@ -96,7 +96,7 @@ def _walk(schema: Any, scope: Scope) -> Any:
 
 def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     own = strict_bounds(_with_subschemas(schema, scope))
-    more: list[Schema] = []  # each of which has to hold, too
+    more: list[Schema] = []  # further schemas that must all hold
     kept = [each for each in schema.get("allOf", []) if not is_condition(each)]
     conditions = conditions_of(schema) if scope.known("if") else conditions_of(_without_if(schema))
     for each in schema.get("allOf", []):
@@ -132,7 +132,7 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
 
 
 def _defined(schema: Any, scope: Scope) -> Schema:
-    """Return a definition, or what llguidance refuses with the reason as soon as it is used."""
+    """Return a rewritten definition; a failure becomes an error of llguidance where it is used."""
     try:
         return cast("Schema", _walk(schema, scope))
     except SchemaError as error:
@@ -165,10 +165,10 @@ def _with_subschemas(schema: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
 def _write_one_of(
     branches: list[Schema], own: dict[str, Any], more: list[Schema], within: Shapes, scope: Scope
 ) -> None:
-    """Put a union in the place of `oneOf`, so that the order of properties stays."""
+    """Replace `oneOf` by a union at the same place, so that properties keep their order."""
     try:
         alone = one_of(branches, within, scope)
-    except SchemaError:  # llguidance knows of some more that branches cannot both hold
+    except SchemaError:  # llguidance itself can prove more branches disjoint
         if not all(_is_exact(each, scope) for each in branches):
             raise
         own["oneOf"] = [_walk(each, scope) for each in branches]
@@ -186,9 +186,9 @@ def _write_one_of(
 
 
 def _is_exact(schema: Schema, scope: Scope) -> bool:
-    """Whether llguidance sees a subschema with all of its values, and the walk leaves it as it is.
+    """Return whether llguidance supports a subschema completely, without rewriting.
 
-    If a branch of `oneOf` lost values, the others would gain what it shares with them.
+    If a branch of `oneOf` lost values, the others would gain the values that they share with it.
     """
     seen: list[Any] = []
     stack: list[Any] = [schema]
@@ -218,7 +218,7 @@ def _union(schemas: list[Schema]) -> Schema:
 
 
 def _joined(own: dict[str, Any], more: list[Schema]) -> Schema:
-    """Return a schema under which all hold; its own properties come first."""
+    """Return a schema under which all `schemas` hold; its own properties come first."""
     if not more:
         return own
     if "allOf" not in own:
@@ -229,16 +229,16 @@ def _joined(own: dict[str, Any], more: list[Schema]) -> Schema:
 
 
 def _without_if(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a draft that does not know conditions."""
+    """Return the schema for a draft without conditions."""
     return {word: each for word, each in schema.items() if word not in CONDITIONS}
 
 
 def _without_deep_references(
     schema: dict[str, Any], scope: Scope
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schema with references to named definitions alone, and the new definitions.
+    """Return the schema with references only to named definitions, and the new definitions.
 
-    A reference into the middle of a schema would point elsewhere once that is rewritten.
+    Rewriting moves subschemas, so a reference into the middle of a schema would break.
     """
     moved: dict[str, Any] = {}
     names: dict[str, str] = {}

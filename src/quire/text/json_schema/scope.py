@@ -1,4 +1,4 @@
-"""The whole schema, as every rewrite needs it: its draft, its references, a work budget."""
+"""State of one schema's rewriting: draft, references, work budget."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import unquote
 Schema = dict[str, Any] | bool
 
 MAX_WORK = 30_000
-"""Steps for one schema, about 5 µs each, in a grammar worker."""
+"""Most steps for one schema; each takes about 5 µs in a grammar worker."""
 MAX_ALTERNATIVES = 64
-"""Alternatives that one rewrite may write."""
+"""Most alternatives that one rewrite may write."""
 MAX_LEVELS = 110
-"""Of rewritten schemas within each other; a request's own are bounded by 100 levels."""
+"""Most levels of rewritten schemas; a request's own schema has at most 100."""
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 ANNOTATIONS = frozenset(
     ["title", "description", "default", "examples", "example", "$comment", "deprecated",
@@ -33,7 +33,7 @@ KEYWORDS = ANNOTATIONS | frozenset(
      "propertyNames", "required", "then", "type", "unevaluatedItems", "unevaluatedProperties",
      "uniqueItems", "$recursiveAnchor", "$recursiveRef", "$dynamicAnchor", "$dynamicRef"]
 )  # fmt: skip
-"""Of all drafts; any other word says nothing."""
+"""Keywords of all drafts; any other word has no effect."""
 MARK = "x-closed"
 """Holds the `Names` that an object may have; see `closing`."""
 _SINCE = {
@@ -61,34 +61,34 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class Names(NamedTuple):
-    """Names of properties, and patterns of names. No schema that was sent can hold one."""
+    """Names of properties, and patterns of names. JSON cannot contain one, so marks are safe."""
 
     names: list[str]
     patterns: list[str]
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Names | None:
-        """The note in a schema."""
+        """Return the mark of a schema, if it has one."""
         found = schema.get(MARK)
         return found if isinstance(found, Names) else None
 
 
 class SchemaError(ValueError):
-    """A schema that cannot be followed; the text names the keyword and the reason."""
+    """A schema that cannot be enforced; the text has the keyword and the reason."""
 
 
 @dataclass
 class Scope:
-    """One schema under rewriting.
+    """State of one schema's rewriting.
 
     Attributes:
         draft: 4, 6, 7, 8 (2019-09) or 9 (2020-12).
-        opaque: a nested `$id` changes what references mean, so that none is followed.
-        work: steps that are left.
-        spent: the error once there are none.
-        level: of the walk.
-        memo: upper bounds by a schema's identity and depth, with the schema, which keeps its id.
-        met: whether some value is under all of several schemas, in the same way.
+        opaque: a nested `$id` changes the meaning of references, so none is resolved.
+        work: remaining steps.
+        spent: error message once no steps remain.
+        level: current depth of the walk.
+        memo: upper bounds by a schema's id() and depth; it holds the schema, so the id stays valid.
+        met: whether a value may satisfy several schemas at once, stored the same way.
     """
 
     root: Mapping[str, Any]
@@ -108,7 +108,7 @@ class Scope:
         return cls(root, draft, any(_has_id(each, word) for each in root.values()))
 
     def known(self, keyword: str) -> bool:
-        """Whether the draft defines the keyword; a validator ignores it otherwise."""
+        """Return whether the draft defines the keyword; validators ignore it otherwise."""
         return _SINCE.get(keyword, 0) <= self.draft <= _UNTIL.get(keyword, 9)
 
     def pay(self, steps: int = 1) -> None:
@@ -118,21 +118,21 @@ class Scope:
             raise SchemaError(self.spent)
 
     def enter(self) -> None:
-        """Go one level down in the walk, which may lead in circles through references."""
+        """Go one level down; raise `SchemaError` if references lead in circles."""
         self.pay()
         self.level += 1
         if self.level > MAX_LEVELS:
             raise SchemaError("its references, not, oneOf, if or dependencies lead in circles")
 
     def target(self, reference: Any) -> Any:
-        """The schema that `#` or `#/…` refers to; None if it is somewhere else."""
+        """Return the schema that `#` or `#/…` refers to; None for other references."""
         if self.opaque or not isinstance(reference, str) or not reference.startswith("#"):
             return None
         return at_pointer(self.root, reference[1:])
 
 
 def at_pointer(root: Any, pointer: str) -> Any:
-    """The value at a JSON pointer in a URI fragment; None if there is none."""
+    """Return the value at a JSON pointer in a URI fragment; None if there is none."""
     if pointer and not pointer.startswith("/"):
         return None
     for part in pointer.split("/")[1:]:
@@ -147,12 +147,12 @@ def at_pointer(root: Any, pointer: str) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """A key that is equal for values which JSON Schema calls equal."""
+    """Return a key that is equal for values that are equal in JSON Schema."""
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
 
 
 def check_types(schema: Any) -> None:
-    """Refuse a schema or a keyword of the wrong type."""
+    """Raise `SchemaError` for a schema or a keyword of the wrong type."""
     if not isinstance(schema, dict):
         raise SchemaError("a schema is an object or a boolean")
     for word, value in schema.items():
@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_id(value: Any, word: str) -> bool:
-    """Whether a base of references is set anywhere below; examples may only make it seem so."""
+    """Return whether a subschema may set another base of references."""
     stack = [value]
     while stack:
         value = stack.pop()

@@ -1,8 +1,8 @@
 """Upper bounds of schemas, to prove that no value is valid under two of them.
 
-A schema's upper bound is a union of shapes: every valid value lies in one of them, and values that
-are not valid may. Two schemas are disjoint if no shape of one meets a shape of the other. A keyword
-that is not understood is left out, which only makes the bound wider.
+A schema's upper bound is a union of shapes. Every valid value lies in a shape; invalid values may,
+too. Two schemas are disjoint if no shape of one overlaps a shape of the other. Unsupported keywords
+are ignored, which only makes the bound wider.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from quire.text.json_schema.literals import matched_by
 from quire.text.json_schema.scope import TYPES, Schema, Scope, canonical
 
 MAX_SHAPES = 48
-"""Shapes of one schema; of more, the keyword that would add them is left out."""
+"""Most shapes of one schema; a keyword that would exceed it is ignored."""
 MAX_DEPTH = 4
-"""Levels of properties and references that are looked into."""
+"""Levels of properties and references to follow."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """What one schema says of an object's properties.
+    """The properties of an object by one schema.
 
     Attributes:
-        others: the schema of properties without a name here; True where it says nothing.
-        depth: levels above it.
+        others: the schema of other properties; True if there is none.
+        depth: number of levels above it.
     """
 
     properties: Mapping[str, Any]
@@ -41,9 +41,9 @@ class Shape:
 
     Attributes:
         values: the only values, by `canonical`; None for any.
-        low, high: bounds of a number, of a string's or an array's length.
-        low_open, high_open: whether the bound itself is left out.
-        members: what each of several schemas says, all of which hold.
+        low, high: bounds of a number, or of the length of a string or array.
+        low_open, high_open: whether the bound itself is excluded.
+        members: properties by several schemas, which all hold.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Shape:
     members: tuple[Members, ...] = ()
 
     def allows(self, name: str, scope: Scope) -> bool:
-        """Whether a value may have the property: no two schemas of it contradict each other."""
+        """Return whether the property may be present: no two of its schemas are disjoint."""
         scope.pay(len(self.members) // 4)
         said = [(each.properties.get(name, each.others), each.depth) for each in self.members]
         said = [(schema, depth) for schema, depth in said if schema not in (True, {})]
@@ -79,12 +79,12 @@ ANY: Shapes = tuple(Shape(kind) for kind in TYPES)
 
 
 def disjoint(one: Schema, other: Schema, scope: Scope, within: Shapes = ANY) -> bool:
-    """Whether no value of `within` is valid under both schemas; False if that is not proven."""
+    """Return whether provably no value of `within` is valid under both schemas."""
     return not meet(meet(within, upper(one, scope), scope), upper(other, scope), scope)
 
 
 def upper(schema: Any, scope: Scope, depth: int = 0) -> Shapes:
-    """Shapes that hold every valid value."""
+    """Return shapes that contain every valid value."""
     if isinstance(schema, bool):
         return ANY if schema else ()
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
@@ -98,7 +98,7 @@ def upper(schema: Any, scope: Scope, depth: int = 0) -> Shapes:
 
 
 def _upper(schema: dict[str, Any], scope: Scope, depth: int) -> Shapes:
-    if "$ref" in schema:  # Up to draft 7 its siblings mean nothing.
+    if "$ref" in schema:  # Up to draft 7 its siblings are ignored.
         target = scope.target(schema["$ref"])
         return ANY if target is None else upper(target, scope, depth + 1)
     own = [_filled(each, scope) for each in _own(schema, depth)]
@@ -109,7 +109,7 @@ def _upper(schema: dict[str, Any], scope: Scope, depth: int) -> Shapes:
 
 
 def meet(one: Shapes, other: Shapes, scope: Scope) -> Shapes:
-    """Shapes of the values that lie in both unions."""
+    """Return shapes of the values that lie in both unions."""
     pairs = [(a, b) for a in one for b in other if a.kind == b.kind]
     scope.pay(len(pairs))
     met = tuple(shape for a, b in pairs if (shape := _meet(a, b, scope)) is not None)
@@ -133,7 +133,7 @@ def _applied(schema: Mapping[str, Any], scope: Scope, depth: int) -> Iterable[Sh
 
 
 def _own(schema: Mapping[str, Any], depth: int) -> Iterable[Shape]:
-    """Shapes by the schema's type and the keywords of each type."""
+    """Return shapes by the schema's type and the keywords of each type."""
     kinds = schema.get("type", list(TYPES))
     for kind in [kinds] if isinstance(kinds, str) else _list(kinds):
         if kind == "integer" and "number" not in _list(kinds):
@@ -171,7 +171,7 @@ def _object(schema: Mapping[str, Any], depth: int) -> Shape:
 
 
 def _values(values: list[Any]) -> Shapes:
-    """One shape for the values of each type."""
+    """Return one shape per type for the values."""
     by_kind: dict[str, dict[str, Any]] = {}
     for value in values:
         by_kind.setdefault(kind_of(value), {})[canonical(value)] = value
@@ -194,7 +194,7 @@ def _meet(a: Shape, b: Shape, scope: Scope) -> Shape | None:
 
 
 def _filled(shape: Shape, scope: Scope) -> Shape | None:
-    """The shape without values outside of its bounds; None if no value is left."""
+    """Return the shape without values outside its bounds; None if no value is left."""
     empty = shape.low == shape.high and (shape.low_open or shape.high_open)
     if shape.low > shape.high or empty:
         return None
@@ -223,7 +223,7 @@ def _fits(value: Any, shape: Shape, scope: Scope) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """The type of a JSON value; every number is a "number"."""
+    """Return the type of a JSON value; every number is a "number"."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):

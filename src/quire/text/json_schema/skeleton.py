@@ -1,8 +1,8 @@
-"""Schemas with bounded numbers as a grammar in Lark around grammars of their parts.
+"""Write schemas with bounded numbers as a Lark grammar around JSON schemas of their parts.
 
-A JSON schema has no place for an expression of one's own. So objects, arrays, unions and references
-on the way to a bounded number are written here as rules; every other part stays a JSON schema that
-llguidance compiles. What cannot be written so stays one, too, and loses the notation alone.
+A JSON schema cannot contain regular expressions for numbers. So objects, arrays, unions and
+references on the path to a bounded number become rules. Other parts stay JSON schemas that
+llguidance compiles, as do parts without a rule: these only lose scientific notation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quire.text.json_schema.exponents import scientific
 from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema, SchemaError, check_types
 
 MAX_LEAVES = 200
-"""Parts that stay JSON schemas."""
+"""Most parts that stay JSON schemas."""
 MAX_BYTES = 2**20
-"""Of all of them, with the definitions that each refers to."""
+"""Most characters of these parts together, with their definitions."""
 MAX_ITEMS = 64
-"""Of an array that is written as a rule."""
+"""Largest `minItems` or `maxItems` of an array that becomes a rule."""
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
 _DEFINITIONS = ("definitions", "$defs")
 _EMPTY = '""'
@@ -29,17 +29,17 @@ _STRING = r'/"([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])*"/'
 
 
 class _StaysError(Exception):
-    """The schema stays as it is."""
+    """The schema cannot become a grammar and stays unchanged."""
 
 
 @dataclass
 class Skeleton:
-    """A grammar in the making.
+    """A grammar being written.
 
     Attributes:
-        leaves: names of the parts, by their JSON; the grammar refers to them by `@name`.
-        rules: names of the rules of definitions, by the reference.
-        reaches: whether a definition leads to a bounded number.
+        leaves: JSON of a part → its name; the grammar refers to it by `@name`.
+        rules: reference → name of the definition's rule.
+        reaches: reference → whether the definition leads to a bounded number.
     """
 
     root: Mapping[str, Any]
@@ -50,9 +50,9 @@ class Skeleton:
 
 
 def with_exponents(schema: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """Return the rules and the schemas by the names that they refer to.
+    """Return the rules, and the schemas by name.
 
-    None if the schema has no bounded number within reach, or would become too large.
+    Returns None if no path leads to a bounded number, or the grammar would be too large.
     """
     out = Skeleton(schema)
     if not _simple_references(schema) or not _reaches(schema, out):
@@ -66,7 +66,7 @@ def with_exponents(schema: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
 
 
 def is_bounded(schema: Any) -> bool:
-    """Whether a schema is a number with bounds, and nothing else."""
+    """Return whether a schema is just a number with bounds."""
     return (
         isinstance(schema, dict)
         and schema.get("type") == "number"
@@ -80,7 +80,7 @@ def _words(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _form(schema: Any) -> str:
-    """The rule that a schema could be: its kind, or "leaf"."""
+    """Return the kind of rule for a schema, or "leaf" for none."""
     try:
         check_types(schema)
     except SchemaError:
@@ -103,7 +103,7 @@ def _form(schema: Any) -> str:
 
 
 def _reaches(schema: Any, out: Skeleton) -> bool:
-    """Whether a rule of the schema would hold a bounded number."""
+    """Return whether a rule of the schema would contain a bounded number."""
     match _form(schema):
         case "number":
             return True
@@ -117,14 +117,14 @@ def _reaches(schema: Any, out: Skeleton) -> bool:
         case "reference":
             reference = schema["$ref"]
             if reference not in out.reaches:
-                out.reaches[reference] = False  # while it is looked into
+                out.reaches[reference] = False  # ends circles of references
                 out.reaches[reference] = _reaches(_definition(reference, out.root), out)
             return out.reaches[reference]
     return False
 
 
 def _value(schema: Any, out: Skeleton) -> str:
-    """The expression of a value."""
+    """Return the expression of a value."""
     if not _reaches(schema, out):
         return _leaf(schema, out)
     match _form(schema):
@@ -160,7 +160,7 @@ def _array(schema: Mapping[str, Any], out: Skeleton) -> str:
 
 
 def _object(schema: Mapping[str, Any], out: Skeleton) -> str:
-    """Properties one behind the other, then the additional ones."""
+    """Write the properties in order, then the additional ones."""
     given, required = schema["properties"], schema.get("required", [])
     others = schema.get("additionalProperties", True)
     names = [*given, *(name for name in required if name not in given)]
@@ -195,7 +195,7 @@ def _rule(name: str, body: str, out: Skeleton) -> str:
 
 
 def _leaf(schema: Schema, out: Skeleton) -> str:
-    """A part that stays a JSON schema, with the definitions that it needs."""
+    """Add a part that stays a JSON schema, with its definitions."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -211,7 +211,7 @@ def _leaf(schema: Schema, out: Skeleton) -> str:
 
 
 def _needed(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """The definitions that a schema refers to, also through others."""
+    """Return the definitions that a schema refers to, directly or not."""
     found: dict[str, dict[str, Any]] = {}
     stack = [schema]
     while stack:
@@ -244,7 +244,7 @@ def _references(value: Any) -> list[str]:
 
 
 def _simple_references(schema: dict[str, Any]) -> bool:
-    """Whether all references are of named definitions, so that a part may stand alone."""
+    """Return whether all references are to named definitions, so that parts can be separated."""
     if "$id" in schema or "id" in schema:
         return False
     stack: list[Any] = [schema, *(schema.get(word, {}) for word in _DEFINITIONS)]
@@ -259,5 +259,5 @@ _PLAIN = re.compile(r"#/(definitions|\$defs)/[^/%]+")
 
 
 def _quoted(name: str) -> str:
-    """A property's name in JSON, as a string of Lark."""
+    """Return a property's name in JSON as a Lark string."""
     return json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False)

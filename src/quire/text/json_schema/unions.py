@@ -1,9 +1,9 @@
-"""`oneOf`, `not`, and conditions as unions.
+"""Write `oneOf`, `not` and conditions as unions.
 
-llguidance follows `anyOf` alone. A branch of `oneOf` becomes the branch without the values of those
-that it may overlap. A condition becomes two alternatives: `if` with `then`, or not `if` with
-`else`. Complements are lower bounds and disjointness is proven on upper bounds, so a union written
-here never has a value that the keyword forbids.
+llguidance supports only `anyOf`. A branch of `oneOf` becomes the branch without the values of
+branches that it may overlap. A condition becomes two alternatives: `if` with `then`, or not `if`
+with `else`. Complements are lower bounds, and disjointness is proven on upper bounds. So a union
+never contains a value that the keyword forbids.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ _OF_OBJECTS = frozenset(
 
 @dataclass
 class Alternative:
-    """A conjunction of schemas, with the shapes that its values lie in."""
+    """A conjunction of schemas, and the shapes of its values."""
 
     shapes: Shapes
     parts: list[Schema]
 
     def with_part(self, part: Schema, scope: Scope) -> Alternative | None:
-        """The conjunction with one more schema; None if no value is left."""
+        """Return the conjunction with one more schema; None if no value is left."""
         shapes = meet(self.shapes, upper(part, scope), scope)
         return Alternative(shapes, [*self.parts, part]) if shapes else None
 
 
 def opposite(schema: Schema, within: Shapes, scope: Scope) -> Complement:
-    """Return the complement as far as it has values within the shapes."""
+    """Return the alternatives of the complement that have values within the shapes."""
     found = complement(schema, scope)
     met = [each for each in found.schemas if meet(within, upper(each, scope), scope)]
     return Complement(met, found.exact)
 
 
 def without(schema: Schema, within: Shapes, scope: Scope) -> Schema:
-    """Return what `not` allows.
+    """Return the values that `not` allows.
 
     Raises:
-        SchemaError: nothing is known of it.
+        SchemaError: the complement cannot be written.
     """
     found = opposite(schema, within, scope)
     if not found.schemas and not found.exact:
@@ -71,7 +71,7 @@ def one_of(branches: list[Schema], within: Shapes, scope: Scope) -> list[Schema]
     """Return alternatives whose values are valid under exactly one branch.
 
     Raises:
-        SchemaError: branches overlap, and no value is known to be under one alone.
+        SchemaError: branches overlap, and no value is provably in exactly one.
     """
     bounds = [meet(within, upper(each, scope), scope) for each in branches]
     found: list[Schema] = []
@@ -101,7 +101,7 @@ def one_of(branches: list[Schema], within: Shapes, scope: Scope) -> list[Schema]
 
 
 def is_condition(schema: Any) -> bool:
-    """Whether a schema says nothing but `if`, `then` and `else`."""
+    """Return whether a schema has only `if`, `then` and `else`."""
     return (
         isinstance(schema, dict)
         and "if" in schema
@@ -123,7 +123,7 @@ def conditions_of(schema: Mapping[str, Any]) -> list[tuple[Schema, Schema, Schem
 
 
 def _having(name: str, then: Schema) -> Schema:
-    """Return the schema of objects with a property; of other values, too, if `then` takes them."""
+    """Return a schema of objects with a property, and of other values if `then` accepts them."""
     is_about_objects = isinstance(then, dict) and not then.keys() - _OF_OBJECTS - ANNOTATIONS
     return {"required": [name]} if is_about_objects else {"type": "object", "required": [name]}
 
@@ -134,10 +134,10 @@ def conditional(
     """Return alternatives under which all conditions hold.
 
     Conditions are added one by one, and combinations without values are dropped at once. So many
-    conditions on the values of one property stay one alternative each.
+    conditions on one property's value still give one alternative each.
 
     Raises:
-        SchemaError: they are too many, or nothing is known of the values that meet them.
+        SchemaError: there are too many alternatives, or a complement cannot be written.
     """
     conditions = [each for each in conditions if each[1] is not True or each[2] is not True]
     alternatives = _seeds(conditions, within, scope)
@@ -169,9 +169,9 @@ def conditional(
 def _seeds(
     conditions: list[tuple[Schema, Schema, Schema]], within: Shapes, scope: Scope
 ) -> list[Alternative]:
-    """Split on a property that several conditions test, so that each is either there or not.
+    """Split on a property that several conditions test: present or absent.
 
-    Without the property all these conditions are met; with it, at most a few.
+    Without the property all these conditions hold; with it, at most a few do.
     """
     tested = Counter(
         name
