@@ -29,7 +29,7 @@ def test_it_takes_a_run_apart(
     assert main(["profile", "embedded", "--layerwise", *lengths, *files]) == 0
 
     printed = capsys.readouterr().out
-    assert printed.startswith("embedded: 3 steps, 20 tokens, 2.0 sequences a step")
+    assert printed.startswith("embedded: 3 steps, 20 tokens, 2.0 sequences/step")
     lines = [line.strip() for line in printed.splitlines()]
     for part in ("step ", "model ", "layers ", "qkv (linear) ", "paged_attention ", "python "):
         assert any(line.startswith(part) for line in lines), part

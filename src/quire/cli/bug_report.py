@@ -1,5 +1,7 @@
-"""`quire bug-report`: collect data for a bug report in one file, without private data. The file
-stays on this machine."""
+"""`quire bug-report`: collect data for a bug report in one file, without private data.
+
+The file stays on this machine.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from quire.core.errors import ConfigError, QuireError
 from quire.system import env
 
 LOG_BYTES = 2**20
-"""Of each log, its end."""
+"""Bytes to include from the end of each log."""
 SERVER_SECONDS = 10.0
 _OWN = ("output", "url", "log")
 _OF_SERVER = ("version", "health", "ready", "load", "metrics", "explain?window=2")
@@ -85,8 +87,8 @@ def run(namespace: argparse.Namespace) -> int:
             f"{path} cannot be written: {error.strerror}.", param="--output"
         ) from None
     print(
-        "Keys, folders, addresses and names of this machine and its user were taken out. "
-        "Look at it before you attach it; nothing was sent.",
+        "Keys, folders, addresses and the names of this machine and its user were removed. "
+        "Check the file before you attach it; nothing was sent.",
         file=sys.stderr,
     )
     print(path)
@@ -94,7 +96,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def contents(namespace: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield names of files and their texts; a text that is not available says why."""
+    """Yield file names and texts; the text of missing data is the error."""
     yield "machine.json", _json(_machine())
     yield "doctor.json", _json(_or_why(lambda: _doctor(namespace)))
     yield "config.json", _json(_or_why(lambda: _config(namespace)))
@@ -145,7 +147,7 @@ def _or_why(what: Callable[[], Any]) -> Any:
     try:
         return what()
     except (QuireError, OSError, ValueError) as error:
-        return f"not to be had: {type(error).__name__}: {error}"
+        return f"not available: {type(error).__name__}: {error}"
 
 
 def _machine() -> dict[str, Any]:

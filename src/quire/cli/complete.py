@@ -33,7 +33,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Complete one prompt.
 
     Raises:
-        QuireError: no prompt, or what keeps the model from answering.
+        QuireError: there is no prompt, or the model cannot answer.
     """
     text = _prompt(namespace.prompt)
     template = chat_template(namespace)

@@ -50,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Print the configuration. This needs the model's configuration, not its weights.
 
     Raises:
-        QuireError: what would keep the server from starting.
+        QuireError: the server could not start with these flags.
     """
     found = values(namespace)
     if namespace.json:

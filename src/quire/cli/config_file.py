@@ -15,7 +15,7 @@ from quire.resolve.vllm_flags import PREFIX
 
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SAME = {"model": "model_tag"}
-"""Flags whose value may also be given as an argument without a flag, and that argument."""
+"""Flag → the positional argument with the same meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ def file_values(
 ) -> dict[str, FileValue]:
     """Return the values that the file at `path` gives to flags of `parser`, by name.
 
-    Every line is checked; those of flags in `given` are left out, for the command line wins.
+    Every line is checked. Flags in `given` are left out, because the command line wins.
 
     Raises:
-        ConfigError: names the file, the line and the flag.
+        ConfigError: a line is wrong; the text has file, line and flag.
     """
     flags: dict[str, argparse.Action] = {}
     for action in parser._actions:
@@ -51,7 +51,7 @@ def file_values(
             raise ConfigError(f"{setting.where}: unknown flag {setting.key!r}; {hint}")
         action = flags[name]
         if action.dest in values:
-            raise ConfigError(f"{setting.where}: {name} says again what another line says.")
+            raise ConfigError(f"{setting.where}: {name} is already set by another line.")
         values[action.dest] = FileValue(_value(parser, action, setting), setting.where)
     return {
         name: value

@@ -36,7 +36,7 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        fix: what to do about it; empty where all is well.
+        fix: what to do; empty if nothing is wrong.
     """
 
     level: Level
@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="measure memory bandwidth and product rates, some seconds; stop other programs first",
+        help="measure memory bandwidth and product rates; takes some seconds. Stop other programs "
+        "first",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address of `quire serve` (default: %(default)s)"
@@ -86,7 +87,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def examine(host: str, port: int, *, measure: bool = False) -> Iterator[Finding]:
-    """Yield all findings; a check that is impossible here is left out."""
+    """Yield all findings; checks that are impossible here are left out."""
     checks: tuple[Callable[[], Finding | None], ...] = (
         _python, _packages, _native, _processor, _gpu, _quota, _busy, _governor, _numa, _memory,
         _huge_pages, lambda: _bandwidth(measure=measure), _cache, _hub, _open_files,
@@ -207,7 +208,7 @@ def _busy() -> Finding | None:
             "warn",
             "others",
             found,
-            "Stop what else computes here, or leave it cores of its own with --num-threads.",
+            "Stop other programs, or leave them cores with --num-threads.",
         )
     return Finding("ok", "others", found)
 
@@ -215,7 +216,7 @@ def _busy() -> Finding | None:
 def _governor() -> Finding | None:
     governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if not governor:
-        return None  # a virtual machine's host decides
+        return None  # in a virtual machine the host decides
     if governor == "powersave" and "intel_pstate" not in _read(
         "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"
     ):
@@ -230,7 +231,7 @@ def _numa() -> Finding | None:
             "warn",
             "NUMA",
             f"{len(nodes)} nodes; memory of another one is read more slowly",
-            "Run one engine a node: numactl --cpunodebind=0 --membind=0 quire serve …",
+            "Run one engine per node: numactl --cpunodebind=0 --membind=0 quire serve …",
         )
     return Finding("ok", "NUMA", "1 node") if nodes else None
 
@@ -259,7 +260,7 @@ def _huge_pages() -> Finding | None:
         return Finding(
             "warn",
             "huge pages",
-            "never: weights are read a quarter slower from small ones",
+            "never: weights are read a quarter slower from small pages",
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         )
     return Finding("ok", "huge pages", chosen)
@@ -286,13 +287,14 @@ def _bandwidth(*, measure: bool) -> Finding:
     one = limits.bandwidth_of(1)
     if limits.disturbed:
         return Finding(
-            "warn", "bandwidth", f"{found}; others used {limits.disturbance:.1f} cores meanwhile",
+            "warn", "bandwidth",
+            f"{found}; meanwhile other processes used {limits.disturbance:.1f} cores",
             "quire doctor --measure when the machine is idle.",
         )  # fmt: skip
     if cores > 1 and limits.bandwidth_of(cores) < one:
         return Finding(
             "warn", "bandwidth", f"{found}; one thread alone reads {one / 1e9:.1f}",
-            "Others used the machine meanwhile: quire doctor --measure when it is idle.",
+            "Other processes used the machine: quire doctor --measure when it is idle.",
         )  # fmt: skip
     return Finding("ok", "bandwidth", found)
 

@@ -30,7 +30,11 @@ def add_lora_flags(http: argparse._ArgumentGroup) -> None:
 
 
 def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple[str, str], ...]:
-    """Return names and folders. Raises `ConfigError` for a malformed value or a repeated name."""
+    """Return names and folders of the adapters to serve.
+
+    Raises:
+        ConfigError: a value is malformed, or a name is repeated.
+    """
     taken = {args.model, *(namespace.served_model_name or ())}
     modules = []
     for text in namespace.lora_modules:
@@ -44,7 +48,7 @@ def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple
             name, path = given.get("name"), given.get("path")
         if not (isinstance(name, str) and name and isinstance(path, str) and path):
             raise ConfigError(
-                f"--lora-modules {text} does not say NAME=DIR.", param="--lora-modules"
+                f"--lora-modules {text} is not of the form NAME=DIR.", param="--lora-modules"
             )
         if name in taken:
             raise ConfigError(f"--lora-modules: {name} is taken.", param="--lora-modules")
@@ -60,7 +64,7 @@ def lora_dir(namespace: argparse.Namespace, args: EngineArgs) -> Path | None:
     _needs_lora(args, "--lora-dir")
     folder = Path(namespace.lora_dir)
     if not folder.is_dir():
-        raise ConfigError(f"--lora-dir {folder} is no folder.", param="--lora-dir")
+        raise ConfigError(f"--lora-dir {folder} is not a folder.", param="--lora-dir")
     return folder
 
 

@@ -41,7 +41,7 @@ _ELSEWHERE = {
     "info": "doctor or plan",
     "benchmark": "bench",
 }
-"""What other engines call these commands."""
+"""Other engines' command → Quire's."""
 
 _EPILOG = """\
 quire COMMAND --help lists a command's flags. Without --model, commands use the small story
@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit status: 0, 1 for a failure, 2 for a mistake in the flags, 130 after Ctrl-C and
-        141 if nobody reads the output any more.
+        The exit status: 0, 1 for a failure, 2 for wrong flags, 130 after Ctrl-C, 141 if the reader
+        of the output is gone.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:

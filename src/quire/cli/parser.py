@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """As in argparse, but errors do not name our functions."""
+        """Convert a value as argparse does, but without naming our functions in errors."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As in argparse, but a mistyped choice gets a suggestion."""
+        """Check a value as argparse does, but suggest a choice for a mistyped one."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -64,11 +64,11 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv` and the file of its --config; exit with 2 for unknown flags.
 
-        The namespace tells where values come from: `given` are the names that the command line
-        sets, `file_values` what the file set, by name.
+        The namespace also has the sources of values: `given`, names that the command line sets, and
+        `file_values`, name → the file's value.
 
         Raises:
-            ConfigError: the file is wrong.
+            ConfigError: a line of the file is wrong.
         """
         command, words = _leaf(self, argv)
         given = _given(command, words)

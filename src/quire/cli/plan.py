@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="measure this machine's limits first, some seconds; stop other programs first",
+        help="measure this machine's limits first; takes some seconds. Stop other programs first",
     )
     add_config_flag(parser)
     add_engine_flags(parser)
@@ -38,7 +38,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Print the report; return 1 if the model does not fit.
 
     Raises:
-        QuireError: there is no such model, or a flag is wrong.
+        QuireError: the model does not exist, or a flag is wrong.
     """
     import msgspec
 
@@ -55,7 +55,7 @@ def run(namespace: argparse.Namespace) -> int:
 
         limits = measure_and_keep()
     report = fit(_without_weights(args), hardware, limits)
-    if args.load_format != "dummy":  # it is only here that there are no weights
+    if args.load_format != "dummy":  # the note is only true for this command
         notes = [note for note in report.notes if note != RANDOM_WEIGHTS]
         report = msgspec.structs.replace(report, notes=notes)
     if namespace.json:
@@ -66,8 +66,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _without_weights(args: EngineArgs) -> EngineArgs:
-    """Return the arguments so that only a hub id's configuration is downloaded, and a preset has
-    random weights."""
+    """Return arguments that load no weights: of a hub id, only the configuration is downloaded."""
     from pathlib import Path
 
     from quire.checkpoint.source import EMBEDDED
@@ -77,7 +76,7 @@ def _without_weights(args: EngineArgs) -> EngineArgs:
 
 
 def render(report: Fit, args: EngineArgs) -> str:
-    """Yield the lines of the report."""
+    """Return the report as text."""
     sections = (
         _head(report), _memory(report), _verdict(report, args), _speed(report), _reasons(report)
     )  # fmt: skip
@@ -114,7 +113,7 @@ def _memory(report: Fit) -> Iterator[str]:
 
 def _blocks(report: Fit) -> str:
     each = report.kv_bytes_per_token / 1024
-    return f"{report.num_blocks:,} blocks of {report.block_size} tokens, {each:,.1f} KiB a token"
+    return f"{report.num_blocks:,} blocks of {report.block_size} tokens, {each:,.1f} KiB per token"
 
 
 def _offloaded(report: Fit) -> str:
@@ -165,12 +164,12 @@ def _speed(report: Fit) -> Iterator[str]:
         else "a cautious guess: nothing was measured here; see --measure"
     )
     if report.disturbance:
-        how += f", while others used {report.disturbance:.1f} cores: see --measure"
+        how += f", while other processes used {report.disturbance:.1f} cores: see --measure"
     yield f"Speed, {how}"
     for speed in report.speed:
         who = "1 sequence" if speed.sequences == 1 else f"{speed.sequences} sequences"
         yield (
-            f"  decode, {who:<14}{speed.output_tok_s:>9,.0f} tok/s  {speed.itl_ms:>8,.1f} ms a "
+            f"  decode, {who:<14}{speed.output_tok_s:>9,.0f} tok/s  {speed.itl_ms:>8,.1f} ms per "
             f"token, at {speed.context:,} tokens of context"
         )
     what = "pooled" if report.pooling else "first token"
@@ -180,7 +179,7 @@ def _speed(report: Fit) -> Iterator[str]:
 
 
 def _reasons(report: Fit) -> Iterator[str]:
-    """Yield the reason of each open choice."""
+    """Yield the reason of each automatic choice."""
     if report.notes:
         yield "Why"
     for note in report.notes:

@@ -30,31 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, default, text in (
         ("--input-len", 128, "tokens per prompt"),
         ("--output-len", 32, "tokens generated per prompt; 1 profiles prompts only"),
-        ("--num-prompts", 4, "prompts, all at once"),
+        ("--num-prompts", 4, "number of prompts, sent at once"),
     ):
         text += " (default: %(default)s)"
         run_group.add_argument(flag, type=_positive, default=default, metavar="N", help=text)
     out = parser.add_argument_group("output")
     out.add_argument("--layerwise", action="store_true", help="print all modules as a tree")
-    out.add_argument("--json", type=Path, metavar="FILE", help="both tables, nested")
+    out.add_argument("--json", type=Path, metavar="FILE", help="write both tables, nested")
     out.add_argument(
-        "--csv", type=Path, metavar="FILE", help="the table of modules, or of operations"
-    )
+        "--csv", type=Path, metavar="FILE",
+        help="write the table of ops, or with --layerwise of modules",
+    )  # fmt: skip
     out.add_argument(
         "--trace", type=Path, metavar="DIR", help="run again and write a trace for Perfetto"
     )
     out.add_argument(
         "--python", type=Path, metavar="DIR",
-        help="run again under cProfile, front end and core; for pstats",
+        help="run again with front end and core under cProfile, and write files for pstats",
     )  # fmt: skip
     add_engine_flags(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Profile, print the tables, write the files.
+    """Profile a run, print the tables and write the files.
 
     Raises:
-        QuireError: what keeps the model from starting or from running.
+        QuireError: the model cannot start or run.
     """
     args = _engine_args(namespace)
     prompts = _operations(namespace, args)
@@ -117,7 +118,7 @@ def _report(namespace: argparse.Namespace, args: EngineArgs, results: LayerwiseR
     in_ops = sum(op.seconds for op in seen.ops)
     print(
         f"{args.model}: {seen.steps} steps, {seen.tokens} tokens, "
-        f"{seen.num_seqs / max(1, seen.steps):.1f} sequences a step, {seen.wall_seconds:.3f} s; "
+        f"{seen.num_seqs / max(1, seen.steps):.1f} sequences/step, {seen.wall_seconds:.3f} s; "
         f"model {seen.model_seconds / seen.wall_seconds:.1%}, "
         f"operations {in_ops / seen.wall_seconds:.1%}\n"
     )
@@ -163,7 +164,7 @@ async def _profiled(
             pass
 
     try:
-        await one(prompts[0][:1])  # what only the first request pays for
+        await one(prompts[0][:1])  # the first request also pays for imports and the like
         await engine.call("start_python_profile")
         front = cProfile.Profile()
         front.enable()

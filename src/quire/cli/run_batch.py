@@ -1,4 +1,4 @@
-"""`quire run-batch`: the requests of a file, in OpenAI's batch format."""
+"""`quire run-batch`: answer the requests of a file in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Answer every line of the file.
 
     Raises:
-        QuireError: a file that cannot be read or written, or what keeps the model from starting.
+        QuireError: a file cannot be read or written, or the model cannot start.
     """
     from quire.server.batch import keep_succeeded
 
@@ -89,7 +89,7 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
     from quire.server.batch import Batch, read_lines
     from quire.server.options import AppOptions
 
-    if args.max_itl_stretch is None:  # no stream waits for tokens: long steps are best
+    if args.max_itl_stretch is None:  # nobody reads a stream, so long steps are best
         args = replace(args, max_itl_stretch=math.inf)
     total = sum(1 for _ in read_lines(namespace.input_file)) - len(done)
     engine = await AsyncLLM.start(args)

@@ -131,7 +131,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Serve until a signal.
 
     Raises:
-        QuireError: what keeps the server from starting.
+        QuireError: the server cannot start.
     """
     from quire.frontend.client.core_client import ProcessClient
 

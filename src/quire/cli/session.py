@@ -27,7 +27,7 @@ DEFAULT_MAX_TOKENS = 256
 
 @dataclass(slots=True)
 class Speed:
-    """What one generation did; seconds count from the request's start."""
+    """Tokens and times of one generation; seconds count from the request's start."""
 
     tokens: int = 0
     first: float = 0.0
@@ -90,7 +90,7 @@ def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the `SamplingParams` fields given by flags.
 
     Raises:
-        ConfigError: one is out of its range, whatever the model.
+        ConfigError: a value is out of range for any model.
     """
     given = {name: getattr(namespace, name) for name in _NAMES}
     given = {name: value for name, value in given.items() if value is not None}
@@ -102,9 +102,9 @@ def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 async def start_engine(args: EngineArgs) -> AsyncLLM:
-    """Start an engine; its core imports torch while its front end is imported here.
+    """Start an engine; its core process imports torch while the front end is imported here.
 
-    It has no pool of tokenizers: who asks for one answer at a time tokenizes in between.
+    It has no tokenizer pool, because there is only one request at a time.
     """
     from quire.frontend.client.core_client import ProcessClient
 
@@ -122,7 +122,7 @@ def _to_stdout(text: str) -> None:
 class Session:
     """An engine and its event loop, for a program that waits for one answer at a time.
 
-    Between answers the loop stands still, so that `input()` and Ctrl-C work as in any program.
+    The loop runs only during an answer, so `input()` and Ctrl-C work as usual between answers.
     """
 
     def __init__(self, args: EngineArgs) -> None:
@@ -154,7 +154,7 @@ class Session:
         """Return sampling parameters: the flags over the model's defaults.
 
         Args:
-            most: tokens of the answer, unless the flags say; None: as many as there is room for.
+            most: default of --max-tokens; None means all that fit the context.
         """
         fields = {**self.engine.default_sampling_params, **given_sampling(namespace)}
         if namespace.max_tokens is None:
@@ -172,7 +172,7 @@ class Session:
         params: SamplingParams,
         write: Callable[[str], None] = _to_stdout,
     ) -> tuple[str, Speed]:
-        """Generate, writing the text as it comes; Ctrl-C ends the generation, not the program.
+        """Generate, writing the text as it arrives; Ctrl-C ends the generation, not the program.
 
         Returns:
             The text written and the speed.
@@ -195,7 +195,7 @@ class Session:
                     speed.tokens += len(completion.token_ids)
                     speed.finish_reason = completion.finish_reason
             if speed.finish_reason == "error":
-                raise QuireError(f"The engine gave up: {completion.stop_reason}")
+                raise QuireError(f"The engine failed: {completion.stop_reason}")
 
         try:
             self._runner.run(run())

@@ -78,7 +78,7 @@ def test_a_report(
     assert values["max_num_seqs"] == 7
     assert not {"output", "url", "log"} & values.keys()
     assert {row["name"] for row in json.loads(texts["doctor.json"])} >= {"python", "memory"}
-    assert "not to be had" in texts["server/metrics.txt"]
+    assert "not available" in texts["server/metrics.txt"]
     assert main(words) == 2  # it is there: never written over
     assert "cannot be written" in capsys.readouterr().err
 
@@ -89,4 +89,4 @@ def test_what_is_wrong_is_in_the_report_and_does_not_prevent_it(tmp_path: Path) 
         main(["bug-report", "no-such-model/at-all/here", "--port", "0", "--output", str(out)]) == 0
     )
     with zipfile.ZipFile(out) as bundle:
-        assert "not to be had" in bundle.read("config.json").decode()
+        assert "not available" in bundle.read("config.json").decode()

@@ -109,7 +109,7 @@ def test_limits_that_a_busy_machine_gave(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(doctor, "detect", lambda: Hardware(2, 2**33, 2**33))
     save_limits(Limits(cpu_name(), 2, {1: 20e9, 2: 31e9}, {"float32": {1: 1e11, 2: 2e11}}, 1.5))
     found = findings()["bandwidth"]
-    assert (found.level, "others used 1.5 cores" in found.found) == ("warn", True)
+    assert (found.level, "other processes used 1.5 cores" in found.found) == ("warn", True)
     assert "--measure" in found.fix
 
 

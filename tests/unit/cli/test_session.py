@@ -83,7 +83,7 @@ def test_errors_come_through(running: Session) -> None:
     params = running.params(flags(complete), 1)
     with pytest.raises(InvalidRequestError):
         running.stream("", params)
-    with pytest.raises(QuireError, match="gave up"):
+    with pytest.raises(QuireError, match="The engine failed"):
         running.stream([7], params)
 
 

@@ -120,4 +120,4 @@ _COMMANDS: dict[str, Callable[[Conversation, str], str]] = {
     "load": _load,
     "help": lambda *_: HELP,
 }
-"""What each prints; /reset is the older name of /clear."""
+"""Name → the command, which returns the text to print. /reset is the older name of /clear."""

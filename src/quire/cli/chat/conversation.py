@@ -72,7 +72,7 @@ class Conversation:
         The oldest turns are dropped if they leave no room; `tell` says so.
 
         Raises:
-            InvalidRequestError: it cannot be asked; the conversation stays as it was.
+            InvalidRequestError: the question was refused; the conversation is unchanged.
         """
         turns: list[Message] = [*question.turns, {"role": "user", "content": question.text}]
         dropped = first_that_fits(turns, _is_question, self._fits)
@@ -89,7 +89,7 @@ class Conversation:
         """Write the conversation as JSON; overwrite only a conversation.
 
         Raises:
-            InvalidRequestError: the file is another one, or cannot be written.
+            InvalidRequestError: the file holds something else, or cannot be written.
         """
         if path.exists():
             _read(path)
@@ -102,7 +102,7 @@ class Conversation:
         """Continue a saved conversation.
 
         Raises:
-            InvalidRequestError: the file cannot be read, or holds none.
+            InvalidRequestError: the file cannot be read, or holds no conversation.
         """
         messages = _read(path)
         opening = messages[:1] if messages and messages[0]["role"] == "system" else []

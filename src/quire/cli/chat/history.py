@@ -9,15 +9,15 @@ from quire.core.errors import ContextLengthError
 
 T = TypeVar("T")
 MAX_RESERVE = 256
-"""Tokens that are kept for the answer, at most."""
+"""Most tokens reserved for the answer."""
 
 
 def room_for_prompt(context: int, max_tokens: int | None) -> int:
-    """Return how many tokens a prompt may have, so that an answer has a chance.
+    """Return how many tokens a prompt may have, so that room for an answer remains.
 
     Args:
-        context: of prompt and answer together.
-        max_tokens: of the answer; None: as many as there is room for.
+        context: tokens of prompt and answer together.
+        max_tokens: tokens of the answer; None means all that fit.
     """
     wanted = MAX_RESERVE if max_tokens is None else max_tokens
     return max(1, context - min(wanted, MAX_RESERVE, context // 4))
@@ -28,7 +28,7 @@ def first_that_fits(
 ) -> int:
     """Return how many of the oldest turns to drop: as few as let the others fit.
 
-    What is kept begins with a question. The last question is kept, whether or not it fits.
+    The remaining turns begin with a question. The last question stays even if it does not fit.
     """
     starts = [index for index, turn in enumerate(turns) if is_question(turn)]
     if not starts or _holds(fits, turns):

@@ -28,7 +28,7 @@ def run(namespace: argparse.Namespace) -> int:
     """Talk until the end of the input.
 
     Raises:
-        QuireError: what keeps the model from starting or from going on.
+        QuireError: the model cannot start or continue.
     """
     template = chat_template(namespace)
     given_sampling(namespace)  # report wrong flags before anything is loaded

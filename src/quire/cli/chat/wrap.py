@@ -25,8 +25,7 @@ _TAB = 4
 class Wrapped:
     """Writes text in parts, without breaking words at the terminal's edge.
 
-    A word is written when its end has come. One that is longer than a line breaks where the
-    terminal breaks it.
+    A word is written when it is complete. The terminal breaks words longer than a line.
     """
 
     def __init__(self, out: TextIO, columns: int | None) -> None:
