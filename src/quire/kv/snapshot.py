@@ -68,8 +68,8 @@ def kv_snapshot(kv: KVCacheManager) -> KVSnapshot:
     num_blocks, tables = kv.pool.num_blocks, kv.tables
     held = _column(list(chain.from_iterable(tables.values())))
     holder = np.repeat(np.arange(len(tables)), list(map(len, tables.values())))
-    if len(held) and held.min() < 0:  # entries before a sliding window
-        held, holder = held[held >= 0], holder[held >= 0]
+    there = held >= 0  # not before a sliding window
+    held, holder = held[there], holder[there]
     users = np.bincount(held, minlength=num_blocks)
     owner = np.full(num_blocks, -1, dtype=np.int64)
     owner[held] = holder

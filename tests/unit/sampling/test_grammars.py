@@ -264,6 +264,13 @@ def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
     assert masks == [{"x"}, {"y"}, {"{"}]
 
 
+def test_the_tokenizer_is_prepared_once(grammars: Grammars) -> None:
+    loading = grammars.prepare_tokenizer()
+    assert loading is not None
+    assert loading.result() is grammars.tokenizer()
+    assert grammars.prepare_tokenizer() is None
+
+
 def test_nothing_is_compiled_after_a_shutdown(grammars: Grammars) -> None:
     grammars.shutdown()
     late = state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_columns
@@ -13,6 +14,7 @@ from quire.core.messages import CoreOutput, SchedulerStats, TokenLogprobs
 from quire.core.options import RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
+from quire.scheduler.running import RunningBatch
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.steps import NO_BLOCKS
 
@@ -86,6 +88,10 @@ def test_everyone_behind_a_long_prompt_still_gets_a_token() -> None:
     s.add(request("a", 500, priority=0))
     assert step(s)[0] == {"b": 1, "c": 1, "a": 30}
     assert step(s)[0] == {"a": 30, "b": 1, "c": 1}
+
+
+def test_no_request_gets_a_second_token_before_each_has_one() -> None:
+    assert RunningBatch.share(np.array([5, 1, 5]), 4).tolist() == [2, 1, 1]
 
 
 def test_priority_orders_the_queue_and_ties_go_by_arrival() -> None:
