@@ -1,10 +1,10 @@
-"""Time that passes only when somebody says so."""
+"""A virtual clock: time passes only when it is advanced."""
 
 from __future__ import annotations
 
 
 class VirtualClock:
-    """Seconds since the simulation began; call it to read it."""
+    """Seconds since the simulation began; call the clock to read them."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -1,6 +1,6 @@
-"""Replicas of an engine under a workload, in virtual time.
+"""Simulate replicas of an engine under a workload, in virtual time.
 
-The real scheduler, KV manager and message codec run; requests have lengths and prefixes but no
+The real scheduler, KV manager and message codec run. Requests have lengths and prefixes but no
 text, and the executor has no model.
 """
 
@@ -31,18 +31,18 @@ from quire.simulate.router import Router
 from quire.simulate.workload import Workload
 
 SERIES = 2_000
-"""Points of a replica's history that are kept at most, times two."""
+"""A replica's history is halved when it has more than twice as many points."""
 
 
 class Outcome:
-    """What the requests of a workload lived to see.
+    """The latencies and tokens of a workload's requests.
 
     Attributes:
         sent, first, last: float64 [N], seconds: sent by the client, first and last token.
-        tokens: int64 [N], generated.
-        gaps: between the moments at which a request got tokens.
+        tokens: int64 [N], generated tokens.
+        gaps: times between two outputs of a request.
         cached: prompt tokens found in the prefix cache.
-        failed: requests that were refused.
+        failed: number of refused requests.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -57,7 +57,7 @@ class Outcome:
         self.failed = 0
 
     def note(self, step: StepOutputs) -> list[int]:
-        """Enter a step's tokens; the requests that have ended with it."""
+        """Record a step's tokens, and return the requests that ended in it."""
         now = step.timestamp
         if step.request_ids:
             indices = np.fromiter(map(int, step.request_ids), np.int64, len(step.request_ids))
@@ -83,11 +83,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class History:
-    """How full a replica was: (seconds, running, waiting, share of the KV cache), thinned out."""
+    """A replica's load over time: (seconds, running, waiting, share of the KV cache)."""
 
     points: list[tuple[float, int, int, float]] = field(default_factory=list)
     kv_seconds: float = 0.0
-    """Integral of the share of blocks in use."""
+    """Integral of the share of blocks in use, in seconds."""
     kv_peak: float = 0.0
     preemptions: int = 0
     steps: int = 0
@@ -120,13 +120,13 @@ class Replica:
         self._requests = msgspec.msgpack.Decoder(CoreInput)
         self._answers = msgspec.msgpack.Decoder(CoreMessage)
         self._line: deque[int] = deque()
-        # First come, first served: who is far back in line need not be made yet.
+        # FCFS: requests far back in the queue need not be created yet.
         self._ahead = limits.max_num_seqs if limits.policy == "fcfs" else math.inf
         self.unfinished = 0
 
     @classmethod
     def on(cls, config: EngineConfig, hardware: HardwareProfile) -> Replica:
-        """On this hardware, with as many blocks as fit there beside the weights."""
+        """Return a replica on this hardware, with as many blocks as its memory holds."""
         plan = plan_memory(
             config,
             runtime=0,
@@ -142,7 +142,7 @@ class Replica:
         return self._core.executor.num_blocks
 
     def send(self, index: int, now: float, make: Callable[[int, float], AddRequest]) -> None:
-        """A request arrives at `now`, which is no later than the step to come."""
+        """Add a request that arrives at `now`, which is no later than the next step."""
         if not self.unfinished:
             self.clock.advance(max(0.0, now - self.clock()))
         self.unfinished += 1
@@ -150,7 +150,7 @@ class Replica:
         self._make = make
 
     def step(self, outcome: Outcome) -> list[int]:
-        """Compute one step; the requests that have ended with it."""
+        """Compute one step, and return the requests that ended in it."""
         stats = self._core.scheduler.stats()
         for _ in range(int(min(len(self._line), self._ahead - stats.num_waiting))):
             index = self._line.popleft()
@@ -181,10 +181,10 @@ def simulate(
     """Run all requests of `workload`.
 
     Args:
-        num_clients: requests at once at most; one that arrives while all clients are busy is sent
-            when the first is free. None is no limit.
-        request_seconds: what the front end takes for a request, one after the other. Requests that
-            are sent together so reach the engine apart, and the first does not wait for the last.
+        num_clients: most requests in flight. A request that arrives while all clients are busy is
+            sent when the first is free. None means no limit.
+        request_seconds: the front end's time per request. It handles one after the other, so
+            requests that are sent together reach the engine one by one.
     """
     outcome = Outcome(workload)
     arrivals = workload.arrivals.tolist()
@@ -224,7 +224,7 @@ def simulate(
 
 
 class _Params(dict[int, SamplingParams]):
-    """Sampling parameters by the number of tokens to generate."""
+    """Return sampling parameters by the number of tokens to generate."""
 
     def __missing__(self, count: int) -> SamplingParams:
         params = self[count] = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)

@@ -22,17 +22,17 @@ from quire.system.hardware import detect
 
 THIS = "this"
 STREAMS = 16
-"""At once, to see what each costs beside the model."""
+"""Number of clients at once, to measure the cost of each besides the model."""
 INPUT_LEN, OUTPUT_LEN = 16, 32
 EXECUTOR = ("prepare", "model", "sample")
-"""Parts of the core's time that `probe` measures alone."""
+"""Parts of the core's time that `probe` already measures."""
 
 
 def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
-    """The profile of that name, in that file, or of this machine with that model.
+    """Return the profile of that name or file, or of this machine with that model.
 
     Raises:
-        ConfigError: there is none, or the file is wrong.
+        ConfigError: the name is unknown, or the file is wrong.
     """
     if name == THIS:
         return measure(config)
@@ -48,11 +48,11 @@ def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
 
 
 def measure(config: EngineConfig) -> HardwareProfile:
-    """Measure this machine with the model itself, idle but for this; takes about a minute.
+    """Measure this machine with the model; takes about a minute on an idle machine.
 
-    Steps made by hand give the rates (see `probe`). Served over HTTP, the model gives what a step,
-    a stream and a request cost beside it, and how much slower it is while the front end and the
-    clients use the same cores. What is reached is measured, not a peak, so that shares are 1.
+    Handmade steps give the rates (see `probe`). Serving the model over HTTP gives the overheads per
+    step, stream and request, and the slowdown while front end and clients use the same cores. The
+    rates are reached ones, not peaks, so the shares are 1.
     """
     print("Measuring this machine; it takes a minute (see --save-hardware).", file=sys.stderr)
     types = {config.dtype, product_dtype(config)}
@@ -76,15 +76,16 @@ def measure(config: EngineConfig) -> HardwareProfile:
         flops_per_second=dict.fromkeys(types, reached.products),
         attention_share=reached.attention / reached.products,
         kv_share=reached.keys / reached.weights,
-        copy_bytes_per_second=0.4 * reached.weights,  # read, written, and fetched to be written
+        copy_bytes_per_second=0.4 * reached.weights,  # a copy reads, writes, and fetches the target
     )
     return _served(config, alone, roofline(config, alone))
 
 
 def _served(config: EngineConfig, alone: HardwareProfile, cost: RooflineCost) -> HardwareProfile:
-    """The profile `alone`, with what serving adds.
+    """Return the profile `alone` with the overheads of serving.
 
-    A lone client's step reads memory, one of many multiplies: each tells how much slower that is.
+    Steps of one client are bound by memory, those of many by products. So their slowdowns give the
+    slowdown of either.
     """
     one, many = (_Served.measure(config, count) for count in (1, STREAMS))
     context = INPUT_LEN + OUTPUT_LEN // 2
@@ -117,12 +118,12 @@ def _served(config: EngineConfig, alone: HardwareProfile, cost: RooflineCost) ->
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A served load, in seconds.
+    """Times of a served load, in seconds.
 
     Attributes:
-        model: of a step, what the executor takes.
-        rest: of a step, all else.
-        request: of a request, what passes beside its tokens.
+        model: the executor's time per step.
+        rest: the other time per step.
+        request: time per request besides its tokens.
     """
 
     model: float
@@ -131,7 +132,7 @@ class _Served:
 
     @classmethod
     def measure(cls, config: EngineConfig, count: int) -> _Served:
-        """As many clients at a time, of which each sends some requests."""
+        """Measure with a number of clients, each of which sends some requests."""
         flags = {
             "--model": config.model_path,
             "--dtype": config.dtype,
@@ -158,7 +159,7 @@ class _Served:
 
 
 def _bench(name: str, *flags: str) -> dict[str, Any]:
-    """The row of `quire bench NAME FLAGS`, run in a process of its own."""
+    """Return the row of `quire bench NAME FLAGS`, run in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "row.json"
         command = [sys.executable, "-m", "quire", "bench", name, *flags]

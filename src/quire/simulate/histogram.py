@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 SMALLEST = 1e-6
 LARGEST = 1e6
 RESOLUTION = 1.004
-"""A bin's upper over its lower end: percentiles are true to 0.2 %."""
+"""Ratio of a bin's upper to its lower end; percentiles are exact to 0.2 %."""
 
 
 class Histogram:
-    """Counts of seconds in bins of equal ratio; below a microsecond all is one."""
+    """Counts of durations in bins of equal ratio; one bin for all below a microsecond."""
 
     def __init__(self) -> None:
         size = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RESOLUTION)) + 2
@@ -25,7 +25,7 @@ class Histogram:
         np.add.at(self.counts, steps.astype(np.int64), 1)
 
     def percentile(self, share: float) -> float:
-        """The value below which `share` (0 to 1) of all lie; 0.0 if there are none."""
+        """Return the value below which `share` (0 to 1) of all lie; 0.0 if there are none."""
         total = int(self.counts.sum())
         if not total:
             return 0.0

@@ -1,4 +1,4 @@
-"""An executor that knows nothing but lengths: a step costs it some array operations."""
+"""An executor that only knows lengths: a step takes a few array operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.simulate.clock import VirtualClock
 
 
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
-    """What `cost` predicts for the first pass of this batch."""
+    """Return the cost model's prediction for the first pass of this batch."""
     computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
     pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
     return cost.seconds(
@@ -24,10 +24,10 @@ def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
 
 
 class LengthExecutor(Executor):
-    """Samples token 0 for every sequence whose last token is computed, when a model would.
+    """Samples token 0 for every sequence whose last token is computed, at a model's times.
 
-    The host's part of a step passes when the step is submitted, the device's after the steps
-    ahead of it: a step that is scheduled ahead hides the host's part behind the device's.
+    The host's part of a step takes time when the step is submitted, the device's part after the
+    steps before it. So a step scheduled ahead hides the host's part behind the device's.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LengthExecutor(Executor):
         return self.submit(batch).result()
 
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> _Pending:
-        """Begin a step; it ends when its result is asked for, at the earliest."""
+        """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
         host = self._cost.host_seconds(len(batch.request_ids))
         device = batch.width * (step_seconds(self._cost, batch) - host)
@@ -92,7 +92,7 @@ class LengthExecutor(Executor):
 
 
 class _Pending:
-    """A step on its way."""
+    """A submitted step."""
 
     def __init__(self, output: ModelOutput, clock: VirtualClock, end: float) -> None:
         self._output = output

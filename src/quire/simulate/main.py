@@ -1,4 +1,4 @@
-"""`quire simulate`: what would a load wait for, on hardware that need not be here?"""
+"""`quire simulate`: predict the latency and throughput of a load, on any hardware."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate, print a table, write what was asked for.
+    """Simulate, print a table, and write the requested files.
 
     Raises:
         ConfigError: a flag, the trace or the model is wrong.
     """
-    workload = _workload(args)  # first, for it tells wrong flags at once
+    workload = _workload(args)  # first, because it reports wrong flags at once
     config, profile = _machine(args)
     if args.save_hardware:
         args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(outcome: Outcome, replicas: list[Replica]) -> dict[str, Any]:
-    """The numbers of a simulation: times in milliseconds, rates a second, shares of 1."""
+    """Return the results: times in milliseconds, rates per second, shares from 0 to 1."""
     done = np.isfinite(outcome.last)
     seconds = float(np.nanmax(outcome.last, initial=0.0) - np.nanmin(outcome.sent, initial=0.0))
     tokens = int(outcome.tokens.sum())
@@ -166,7 +166,7 @@ def summary(outcome: Outcome, replicas: list[Replica]) -> dict[str, Any]:
 
 
 def print_summary(row: dict[str, Any], out: TextIO) -> None:
-    """The row as a table: a line each, percentiles beside each other."""
+    """Return the row as a table: one line per result, percentiles in columns."""
     print("simulate", file=out)
     for name, value in row.items():
         if isinstance(value, dict):
@@ -179,7 +179,7 @@ def print_summary(row: dict[str, Any], out: TextIO) -> None:
 
 
 def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
-    """The engine's configuration on the machine to simulate, and that machine."""
+    """Return the engine's configuration on the simulated machine, and that machine."""
     here = detect()
     config = resolve(engine_args_from(args), here).config
     profile = load_profile(args.hardware, config)

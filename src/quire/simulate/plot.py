@@ -1,4 +1,4 @@
-"""A picture of a simulation: who waited how long, and how full the replicas were."""
+"""The plot of a simulation: latency distributions, and the replicas' load over time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What this machine reaches with a model, from steps made by hand.
+"""Measure a model's rates on this machine with handmade steps.
 
-Four kinds of steps, each of which one part of `core.cost.RooflineCost` decides: one sequence that
-decodes (reading weights), a chunk that begins a prompt (products), one that ends a long prompt
-(attention's arithmetic), and many sequences that decode (reading keys and values).
+There are four kinds of steps. Each depends on one part of `core.cost.RooflineCost`: decoding one
+sequence (reading weights), the first chunk of a prompt (products), the last chunk of a long prompt
+(attention's arithmetic), and decoding many sequences (reading keys and values).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quire.executor.uniproc import UniprocExecutor
 SHORT, LONG, CHUNK, STREAMS = 64, 1024, 128, 16
 """Tokens of a short and of a long context, of a chunk, and sequences that decode together."""
 ROUNDS, REPEATS = 5, 3
-"""Every kind of step is timed in each round, so that what slows the machine for a while slows all
-of them; of a round's repetitions the median counts, and of the rounds'."""
+"""Every round times all kinds of steps, so that a temporary slowdown affects all of them. The
+result is the median over rounds of the median over repetitions."""
 
 Entry = tuple[int, int, int]
 """Of a sequence in a step: which, tokens computed before, tokens to compute."""
@@ -31,11 +31,11 @@ Entry = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Rates of a model on this machine: bytes and operations a second.
+    """Rates of a model on this machine, in bytes/s and operations/s.
 
     Attributes:
-        weights: at which a decode step reads weights.
-        keys: at which attention reads keys and values.
+        weights: bytes/s at which a decode step reads weights.
+        keys: bytes/s at which attention reads keys and values.
         products, attention: operations of linear layers and of attention in a prompt.
     """
 
@@ -46,10 +46,10 @@ class Reached:
 
 
 def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
-    """Load the model and time its steps; some seconds, for which nothing else should run.
+    """Load the model and time its steps; takes some seconds on an idle machine.
 
     Args:
-        unit: the model's cost where every rate is 1: its bytes and operations.
+        unit: the model's cost with every rate at 1, which is its bytes and operations.
     """
     long = min(LONG, config.scheduler.max_model_len - 1)
     chunk = min(CHUNK, long // 2)
@@ -68,14 +68,14 @@ def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
 
 
 def fit(unit: RooflineCost, steps: Sequence[Sequence[Entry]], seconds: Sequence[float]) -> Reached:
-    """The rates with which `RooflineCost` predicts these seconds for the steps of `probe`."""
+    """Return the rates with which `RooflineCost` predicts these seconds for `probe`'s steps."""
     reached = Reached(*[1e18] * 4)
-    for _ in range(50):  # each of the steps is decided by one rate, so that this converges at once
+    for _ in range(50):  # converges quickly, because each step depends mostly on one rate
         for step, name, spent in zip(
             steps, ("weights", "products", "attention", "keys"), seconds, strict=True
         ):
             low, high = 1e6, 1e18
-            while high / low > 1.0001:  # time falls where the rate grows
+            while high / low > 1.0001:  # time falls as the rate grows
                 middle = (low * high) ** 0.5
                 slow = predict(unit, replace(reached, **{name: middle}), step) > spent
                 low, high = (middle, high) if slow else (low, middle)
@@ -84,7 +84,7 @@ def fit(unit: RooflineCost, steps: Sequence[Sequence[Entry]], seconds: Sequence[
 
 
 def predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> float:
-    """Seconds of a step at these rates."""
+    """Return the seconds of a step at these rates."""
     cost = replace(
         unit,
         bytes_per_second=reached.weights,
@@ -99,7 +99,7 @@ def predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> floa
 
 
 class _Bench:
-    """A worker, and sequences of `length` tokens whose steps it is given by hand."""
+    """A worker that computes handmade steps of sequences of `length` tokens."""
 
     def __init__(self, config: EngineConfig, length: int) -> None:
         self._blocks = -(-(length + 1) // config.block_size)
@@ -123,9 +123,9 @@ class _Bench:
         return statistics.median(self.seconds(step) for _ in range(REPEATS))
 
     def seconds(self, step: Sequence[Entry]) -> float:
-        """What the step takes the worker."""
+        """Return the worker's seconds for a step."""
         back = [(i, start - 1, 1) for i, start, _ in step if start and self._computed[i] != start]
-        if back:  # not timed: the sequences are made anew, so that the step may begin there
+        if back:  # not timed: recreate the sequences, so that the step can begin there
             self._executor.execute(self._batch(back))
         times = self._executor.execute(self._batch(step)).times
         return times.prepare + times.model + times.sample

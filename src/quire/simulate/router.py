@@ -1,4 +1,4 @@
-"""Which replica a request goes to."""
+"""Policies that choose a replica for a request."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Literal, Protocol
 
 Policy = Literal["round-robin", "least-loaded", "prefix-aware"]
 PREFIX_TOKENS = 64
-"""Prompts that begin with the same so many tokens go together."""
+"""Prompts with the same first tokens, this many, go to the same replica."""
 IMBALANCE = 1.5
-"""Until one replica has so many times the mean load, and `SLACK` requests more."""
+"""A replica is overloaded beyond this multiple of the mean load plus `SLACK` requests."""
 SLACK = 4
 
 
 class Router(Protocol):
     def choose(self, prompt: Sequence[int], loads: Sequence[int]) -> int:
-        """The replica for a request, given the unfinished requests of each."""
+        """Return the replica for a request, given the unfinished requests of each."""
 
 
 class RoundRobin:
-    """One after the other."""
+    """The replicas in turn."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -31,14 +31,14 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """The one with the fewest unfinished requests, the first of equals."""
+    """The replica with the fewest unfinished requests; the first of equals."""
 
     def choose(self, prompt: Sequence[int], loads: Sequence[int]) -> int:
         return min(range(len(loads)), key=loads.__getitem__)
 
 
 class PrefixAware:
-    """Where the prompt's beginning is likely to be cached, unless that replica is overloaded."""
+    """The replica that has probably cached the prompt's prefix, unless it is overloaded."""
 
     def __init__(self) -> None:
         self._home: dict[tuple[int, ...], int] = {}
@@ -53,7 +53,7 @@ class PrefixAware:
 
 
 def new_router(policy: Policy) -> Router:
-    """A router by the name of its policy."""
+    """Return a router by the name of its policy."""
     routers: dict[str, type[RoundRobin] | type[LeastLoaded] | type[PrefixAware]] = {
         "round-robin": RoundRobin,
         "least-loaded": LeastLoaded,

@@ -1,4 +1,4 @@
-"""What arrives, when, and how long it is: from a trace file, or drawn from distributions."""
+"""Arrivals and lengths of requests, from a trace file or from distributions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from quire.text.trace import read_lines
 
 Distribution = Literal["fixed", "uniform", "lognormal"]
 SIGMA = 1.0
-"""Of the logarithm of lognormal lengths: chat logs such as ShareGPT lie between 0.9 and 1.2."""
+"""Standard deviation of the logarithm of lognormal lengths; chat logs such as ShareGPT have 0.9 to
+1.2."""
 LONGEST = 20.0
-"""Lognormal lengths end at so many times their mean."""
+"""Lognormal lengths are cut at this multiple of their mean."""
 NO_PREFIX = -1
 _PREFIX_TOKEN = 1 << 30
-"""Tokens from here on belong to shared prefixes; below, a number names the request."""
+"""Token ids from here on belong to shared prefixes; lower ones identify the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order of their arrival, as columns.
+    """Requests in order of arrival, as columns.
 
     Attributes:
         arrivals: float64 [N], seconds from the beginning.
         input_lens, output_lens: int64 [N], tokens.
-        prefixes: int64 [N], which prefix a prompt begins with; -1 for one of its own.
-        prefix_lens: int64 [N], tokens of the prompt that are the prefix's.
-        prompts: token ids, where a trace brings them.
+        prefixes: int64 [N], index of the prompt's prefix; -1 for none.
+        prefix_lens: int64 [N], tokens of the prefix in the prompt.
+        prompts: token ids, if the trace has them.
     """
 
     arrivals: NDArray[np.float64]
@@ -46,10 +47,9 @@ class Workload:
         return len(self.arrivals)
 
     def prompt(self, index: int) -> list[int]:
-        """Token ids of a request, made when asked for.
+        """Return the token ids of a request.
 
-        The first token of what is a request's own is found nowhere else, and so is every block
-        from there on.
+        The first token after the prefix is unique to the request, so every later block is, too.
         """
         if self.prompts is not None:
             return self.prompts[index]
@@ -62,10 +62,10 @@ class Workload:
 
 
 def read_trace(path: Path) -> Workload:
-    """A workload from a trace (see `text.trace`).
+    """Return a workload from a trace (see `text.trace`).
 
     Raises:
-        ConfigError: it cannot be read, or a line is wrong, which is named.
+        ConfigError: the file cannot be read, or a line is wrong; the text has its number.
     """
     lines = read_lines(path)
     names: dict[int | str | None, int] = {None: NO_PREFIX}
@@ -94,17 +94,17 @@ def generate(
     prefix_len: int = 0,
     seed: int = 0,
 ) -> Workload:
-    """A random workload; the same for the same arguments.
+    """Return a random workload; the same for the same arguments.
 
     Args:
-        rate: requests a second; infinity is all at once.
+        rate: requests/s; infinity sends all at once.
         burstiness: shape of the gamma distribution of the gaps; 1 is a Poisson process.
         input_len, output_len: mean tokens; `input_len` without the shared prefix.
-        lengths: `uniform` is from half the mean to one and a half of it.
-        num_prefixes: prompts begin with one of so many prefixes of `prefix_len` tokens.
+        lengths: `uniform` is from 0.5 to 1.5 times the mean.
+        num_prefixes: number of shared prefixes, of `prefix_len` tokens each.
 
     Raises:
-        ConfigError: for a rate or a burstiness that is not positive.
+        ConfigError: the rate or the burstiness is not positive.
     """
     if not (rate > 0 and 0 < burstiness < math.inf):
         raise ConfigError("--request-rate and --burstiness must be positive.")
