@@ -87,7 +87,7 @@ def test_the_text_that_ends_it_may_be_longer_than_the_mark() -> None:
 
 
 def test_a_character_is_not_cut() -> None:
-    for character in ("é", "ÿ", "\u07ff", "\u0800", "€", "\uffff", "\U00010000", "🙂"):
+    for character in ("é", "ÿ", "\u07ff", "\u0800", "\u2000", "€", "\uffff", "\U00010000", "🙂"):
         raw = character.encode()
         for known in range(1, len(raw)):
             assert held(b"<t>ab" + raw[:known], 2 + known) is None
@@ -127,6 +127,14 @@ def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
     assert edits is not None
     assert edits.allowed is None
     assert EOS in edits.banned
+
+
+def test_a_limit_alone_asks_for_no_masks() -> None:
+    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB))
+    row = state("<think>", thinking_token_budget=3, thinking_marks=MARKS, structured_outputs=None)
+    filler.begin([row])
+    filler.end()
+    assert (row.fault, row.matcher, row.num_drafts) == (None, None, 0)
 
 
 def test_what_is_forced_behind_drafts_follows_them() -> None:

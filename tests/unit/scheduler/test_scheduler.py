@@ -178,12 +178,13 @@ def test_a_budget_below_the_number_of_seats_is_refused() -> None:
 
 @pytest.mark.parametrize("steps_before", [0, 1, 2])
 def test_abort_frees_everything_at_once(steps_before: int) -> None:
-    s = make(seqs=1)
-    s.add(request("a", 100))
+    s, a = make(seqs=1), request("a", 100)
+    s.add(a)
     s.add(request("b", 4))
     for _ in range(steps_before):
         step(s)
     s.abort(["a", "b", "nobody"])
+    assert a.finish_reason is FinishReason.ABORT
     s.check_integrity()
     assert s.kv.pool.num_used == 0
     assert not s.has_unfinished()
