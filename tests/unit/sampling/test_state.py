@@ -55,6 +55,19 @@ def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
     assert running.num_output_tokens == resumed.num_output_tokens == 3
 
 
+def test_drafts_count_as_output_for_min_tokens() -> None:
+    tokens = np.array([5, 6, 7, 0], dtype=np.int32)
+    state = SamplingState(SamplingParams(min_tokens=2), tokens, np.array([2]), 1, (0,))
+    state.num_drafts = 1
+    banned = []
+    for ahead in range(2):
+        logits = np.zeros(10, dtype=np.float32)
+        if (edits := state.edits(10, ahead)) is not None:
+            edits.apply(logits)
+        banned.append(bool(np.isinf(logits[0])))
+    assert banned == [True, False]
+
+
 def test_a_bad_word_may_begin_with_the_first_token() -> None:
     params = SamplingParams(bad_words_token_ids=[[6, 7]])
     state = SamplingState(params, np.array([5, 6, 0], dtype=np.int32), np.array([2]), 1)

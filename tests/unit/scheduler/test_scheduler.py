@@ -440,6 +440,18 @@ class Tokens:
         return 0.0
 
 
+def test_the_budget_observes_what_a_step_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scheduler(
+        SchedulerConfig(1000, 6, 64, max_itl_stretch=4.0), CacheConfig(BLOCK, 64), Tokens()
+    )
+    s.add(request("a", 100))
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(s._budget, "observe", lambda *given: seen.append(given))
+    for _ in range(2):
+        step(s, times=StepTimes(model=2.0))
+    assert seen == [([64], [0], 2.0), ([36], [64], 2.0)]
+
+
 def test_a_prompt_beside_decodes_gets_what_keeps_their_pace() -> None:
     """Three decode, so that with a stretch of 4 a step may take 12 s."""
     limits = SchedulerConfig(1000, 6, 64, max_itl_stretch=4.0)
