@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from quire.ops.device import Accelerator, CopyQueue, Event
+from quire.ops.device import Event
+from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 
 LAZY = torch.device("lazy")
 aten = torch.ops.aten
@@ -91,7 +92,7 @@ class QueuedCopy:
 
 
 @dataclass
-class FakeDevice(Accelerator):
+class FakeDevice(TorchAccelerator):
     """See the module.
 
     Attributes:

@@ -73,8 +73,9 @@ ALIASES = {
     "utils", "v1",
 }  # fmt: skip
 
-# The only importers of torch: ops, the profilers of torch and CUDA, and engines to compare with.
-TORCH_OWNERS = {"ops", "profile.torch_profiler", "profile.cuda_profiler", "bench.peers"}
+# The only importers of torch: its provider of ops, the profilers of torch and CUDA, and engines to
+# compare with.
+TORCH_OWNERS = {"ops.torch_ops", "profile.torch_profiler", "profile.cuda_profiler", "bench.peers"}
 # Rooms that never load torch, at any depth of nesting.
 TORCH_FREE = {
     "system",
@@ -88,15 +89,15 @@ TORCH_FREE = {
     "server",
     "cli",
 }
-# The server process loads these rooms, so nothing that they load at import time may load torch.
-# The exceptions run in the model's process.
-TORCH_FREE_AT_IMPORT = {"resolve", "engine", "frontend"}
-TORCH_SIDE = {"engine.core", "engine.process", "frontend.llm", "frontend.llm_engine"}
+# No module of these rooms loads torch when it is imported, except on TORCH_SIDE: the CPU path works
+# without torch.
+TORCH_FREE_AT_IMPORT = {room for rooms in LEVELS for room in rooms} - TORCH_FREE
+TORCH_SIDE = TORCH_OWNERS | {"models.host_offload"}
 # Importing one of these loads torch.
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
-OWNERS: dict[str, str] = {"quire._native": "ops", "triton": "ops"}
+OWNERS: dict[str, str] = {"quire._native": "ops", "triton": "ops.torch_ops"}
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "system.env"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -302,7 +303,9 @@ class Lint:
 
     def _check_torch(self, module: Module, imported: Import) -> Iterator[str]:
         free = module.room in TORCH_FREE
-        free_at_import = module.room in TORCH_FREE_AT_IMPORT and module.name not in TORCH_SIDE
+        free_at_import = module.room in TORCH_FREE_AT_IMPORT and not _within(
+            module.name, TORCH_SIDE
+        )
         # A command may start an engine in its own process, so its functions may load the engine.
         follow = imported.at_import or (free and module.room != "cli")
         direct = _within(imported.target, TORCH_MODULES - {"triton"})

@@ -24,6 +24,7 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import PlannedModel
 from tests.arrays import numpy_dtype
+from tests.native import tensor_ops
 
 
 def load_decoder(path: Path, max_len: int, ops: Ops, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -123,7 +124,7 @@ class PagedModel:
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         self._caches = [spoiled_cache(shape, dtype) for _ in range(config.num_hidden_layers)]
         self._decoder = decoder
-        self._ops = ops
+        self._ops = tensor_ops(ops)
         self._block_size = block_size
         self.random = random.Random(seed)
         self._free = self.random.sample(range(num_blocks), num_blocks)

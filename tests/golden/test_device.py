@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.ops.block_copy import StagedCopier
 from quire.ops.device import CPU
+from quire.ops.torch_ops.staged_copy import StagedCopier
 from quire.system.gpu import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model

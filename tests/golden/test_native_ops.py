@@ -36,6 +36,7 @@ from tests.golden import (
 )
 from tests.golden.harness import load_decoder, torch_ops
 from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.native import arrays, tensors
 from tests.truth import choices
 from tests.unit.executor.configs import TINY
 from tests.unit.models import test_absent_keys
@@ -89,7 +90,11 @@ def test_tiny_models_are_native(name: str, tmp_path: Path) -> None:
 
 def test_the_log_says_why_torch_computes_an_op(tmp_path: Path) -> None:
     make_tiny("llama", seed=0, folder=tmp_path)
-    ops = load_ops("cpu").using(add_rms_norm=reference.add_rms_norm)
+
+    def plain(*args: object) -> object:
+        return arrays(reference.add_rms_norm(*tensors(args)))
+
+    ops = load_ops("cpu").using(add_rms_norm=plain)
     decoder = load_decoder(tmp_path, 64, ops)
     caches = allocate_kv_caches(ops, decoder.config, 1, 16, FLOAT32)
     model = PlannedModel(decoder, ops, caches, 16, SchedulerConfig(1, 1, 1))

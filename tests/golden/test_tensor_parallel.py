@@ -23,6 +23,7 @@ from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.native import tensor_ops
 
 BLOCKS = 200
 WHOLE = {"olmo2"}
@@ -106,7 +107,8 @@ def test_embeddings_and_logits_have_one_ranks_bits(
 
     @torch.inference_mode()
     def both(group: RankGroup | None) -> tuple[torch.Tensor, torch.Tensor]:
-        decoder, ops = load(tmp_path, group, dtype, packing)
+        decoder, native = load(tmp_path, group, dtype, packing)
+        ops = tensor_ops(native)
         embeddings = decoder.embed(ops, ids)
         return embeddings, decoder.compute_logits(ops, embeddings)
 

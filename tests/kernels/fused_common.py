@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_fused import FusedKernels
+from tests.native import FusedKernels
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from quire.ops.native_gemm import PackedLinear
 from tests.kernels.fused_common import pick
+from tests.native import PackedLinear
 
 
 def assert_rows_are_their_own(

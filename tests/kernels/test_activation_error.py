@@ -10,10 +10,10 @@ import torch
 
 from quire.core.quantization import Form
 from quire.models.packed_bytes import rounds_activations
-from quire.ops.providers import load_ops
 from quire.ops.torch_ops.reference import quantize_heads
 from quire.quant.names import NAMES, RANDOM_ONLY
 from tests.kernels.fused_common import new_generator
+from tests.native import load_ops
 
 pytestmark = pytest.mark.matrix
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
-from quire.ops.native_attention import paged_attention
 from quire.ops.torch_ops.reference import quantize_heads, to_float8
+from tests.native import paged_attention
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 NAN = float("nan")

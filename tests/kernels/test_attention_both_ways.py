@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops import native_attention
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
 from quire.ops.torch_ops import paged_attention
+from tests.native import paged_attention as native_attention
 
 LENGTHS = (1, 5, 16, 70, 129, 300, 1100)
 HEADS, KV_HEADS, BLOCK = 4, 2, 16
@@ -75,7 +75,7 @@ def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
     pool = _native.Pool(threads)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
-        return native_attention.paged_attention(
+        return native_attention(
             _native.table(isa), pool, q, cache, meta, texts.scale, texts.window, causal=False,
             split=split,
         )  # fmt: skip

@@ -155,6 +155,6 @@ def test_what_does_not_fit_is_refused() -> None:
             kernels.rms_norm(x, bad, EPS)
         with pytest.raises(ValueError, match="weight is"):
             kernels.add_rms_norm(x.bfloat16(), x.bfloat16(), bad, EPS)
-    for bad in (torch.ones(3, 8), x.half(), x.to("meta")):
+    for bad in (torch.ones(3, 8), x.half()):
         with pytest.raises(ValueError, match="residual is"):
             kernels.add_layer_norm(x, bad, weight, weight, EPS)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
-from quire.ops.native_fused import FusedKernels
 from quire.ops.torch_ops import reference
 from tests.kernels.fused_common import (
     U,
@@ -20,6 +19,7 @@ from tests.kernels.fused_common import (
     new_generator,
     new_kernels,
 )
+from tests.native import FusedKernels
 
 pytestmark = pytest.mark.matrix
 

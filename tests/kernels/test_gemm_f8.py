@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_float8 import is_float8, pack_float8
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_gemm import Pool
 from quire.ops.packed_file import read_linears, write_linears
-from quire.ops.quantized import QuantizedWeight
+from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
+from tests.native import PackedLinear, is_float8, pack_float8
 
 pytestmark = pytest.mark.matrix
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
 from quire.ops.interface import Ops
-from quire.ops.native_gemm import PackedLinear
-from quire.ops.providers import load_ops
-from quire.ops.quantized import QuantizedWeight
+from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.quant.ggml import quantize_rows
 from tests.kernels.fused_common import new_generator
+from tests.native import PackedLinear, load_ops
 
 N, K = 32, 1024
 EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")

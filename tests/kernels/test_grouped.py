@@ -14,9 +14,10 @@ from torch import Tensor
 
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_codes import BITS, GROUPS, GroupedCodes
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_gemm import Pool
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
+from tests.native import PackedLinear
 
 pytestmark = pytest.mark.matrix
 

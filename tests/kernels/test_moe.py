@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.ops import providers
 from quire.ops.interface import Ops
 from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
-from quire.ops.native_moe import moe
+from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.plan import record
-from quire.ops.providers import load_ops
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops import reference
 from quire.ops.weights import Scores
+from tests.arrays import array, tensor
 from tests.kernels.fused_common import (
     U,
     assert_close,
@@ -27,6 +27,7 @@ from tests.kernels.fused_common import (
     new_kernels,
     pick,
 )
+from tests.native import PackedLinear, moe, tensor_ops
 
 pytestmark = pytest.mark.matrix
 
@@ -190,13 +191,14 @@ def test_a_sick_row_is_routed_alone() -> None:
 @each_dtype
 def test_a_layer_of_experts_is_all_in_the_plan(dtype: torch.dtype) -> None:
     """Router and experts, as a step replays them with any rows; experts may have no row."""
-    g, ops = new_generator(), load_ops("cpu", num_threads=2)
+    g, native = new_generator(), providers.load_ops("cpu", num_threads=2)
+    ops = tensor_ops(native)
     count, hidden, width, top_k = pick(g, 5, 40), 64, 48, 3
     up, down = draw_weights(g, dtype, count, hidden, width)
     router = draw(g, dtype, count, hidden)
-    gate = ops.pack_linear(router)
-    gate_up = [ops.pack_linear(w, epilogue="silu_mul") for w in up]
-    outs = [ops.pack_linear(w) for w in down]
+    gate = native.pack_linear(array(router))
+    gate_up = [native.pack_linear(array(w), epilogue="silu_mul") for w in up]
+    outs = [native.pack_linear(array(w)) for w in down]
 
     def layer(table: Ops, x: Tensor) -> Tensor:
         experts, weights = table.route(table.logits(x, gate), top_k)
@@ -204,14 +206,15 @@ def test_a_layer_of_experts_is_all_in_the_plan(dtype: torch.dtype) -> None:
 
     with torch.inference_mode():
         one = draw(g, dtype, 1, hidden)
-        plan = record(ops, lambda table: layer(table, one), (one,), 64)
+        plan = record(native, layer, (array(one),), 64)
         assert (plan.num_ops, plan.num_segments, plan.torch_ops) == (4, 1, {})
         for rows in (1, 2, 64):
             x = draw(g, dtype, rows, hidden)
-            y = plan.run((x,)).clone()
+            y = tensor(plan.run((array(x),)).copy())
             assert_same_bits(y, layer(ops, x))
             for row in range(0, rows, 21):
-                assert_same_bits(plan.run((x[row : row + 1],)), y[row : row + 1])
+                alone = tensor(plan.run((array(x[row : row + 1]),)))
+                assert_same_bits(alone, y[row : row + 1])
             experts, _ = ops.route(ops.logits(x, gate), top_k)
             assert_close_to_exact(y, x, router, experts, up, down)
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native_gemm import Pool, WeightKind
 from tests.kernels.fused_common import assert_same_bits, draw, each_dtype, new_generator
+from tests.native import PackedLinear
 
 pytestmark = pytest.mark.matrix
 

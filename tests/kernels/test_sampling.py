@@ -22,10 +22,10 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops import filters
 from quire.ops.filters import FloatRow
 from quire.ops.native import NativeKernels, available_isas
-from quire.ops.native_sampling import SamplingKernels
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops import sampling
 from tests.kernels.fused_common import SEED, each_isa
+from tests.native import SamplingKernels
 
 VOCAB = 151_936
 EPSILON = 1e-10  # > VOCAB · 2^-50, which bounds the sums' errors

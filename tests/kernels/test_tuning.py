@@ -9,10 +9,10 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_attention import paged_attention
-from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
+from tests.native import PackedLinear, paged_attention
 
 POOL = Pool(2)
 ROWS = (1, 2, 3, 7, 33, 120)

@@ -6,7 +6,7 @@ import pytest
 
 from quire.ops.interface import Ops
 from quire.ops.native import available_isas
-from quire.ops.providers import load_ops
+from tests.native import load_ops
 
 
 @pytest.fixture(params=["reference", *available_isas()])

@@ -89,10 +89,12 @@ def test_torch_free_rooms(tmp_path: Path, room: str, text: str) -> None:
     assert found.endswith(f"{room}.a must not load torch: torch")
 
 
-@pytest.mark.parametrize("name", ["runner/a.py", "frontend/llm.py", "profile/devices.py"])
-def test_torch_belongs_to_ops_and_to_its_own_profiler(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["ops/cpu.py", "runner/a.py", "frontend/llm.py", "profile/devices.py"]
+)
+def test_torch_belongs_to_its_provider_and_to_its_own_profiler(tmp_path: Path, name: str) -> None:
     text = "def f():\n    from torch import Tensor"
-    assert lint(tmp_path, {"ops/a.py": text, "profile/torch_profiler.py": text}) == []
+    assert lint(tmp_path, {"ops/torch_ops/a.py": text, "profile/torch_profiler.py": text}) == []
     [found] = lint(tmp_path, {name: text})
     assert "must not import torch" in found
 
@@ -101,36 +103,41 @@ def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
     files = {
         "frontend/client/core_client.py": "from quire.engine.process import start",
         "engine/process.py": "def start():\n    from quire.engine import core",
-        "engine/core.py": "from quire.ops import reference",
-        "ops/reference.py": "import torch",
+        "engine/core.py": "def load():\n    from quire.ops.torch_ops import reference",
+        "ops/torch_ops/reference.py": "import torch",
         "server/app.py": "from quire.frontend.client import core_client",
     }
     assert lint(tmp_path, files) == []
     files["engine/process.py"] = "from quire.engine import core"
+    files["engine/core.py"] = "from quire.ops.torch_ops import reference"
     client = "quire.frontend.client.core_client"
-    chain = "quire.engine.process -> quire.engine.core -> quire.ops.reference -> torch"
+    core = "quire.engine.process -> quire.engine.core"
+    chain = "quire.ops.torch_ops.reference -> torch"
     assert lint(tmp_path, files) == [
-        f"frontend/client/core_client.py:1: {client[6:]} must not load torch: {chain}",
-        f"server/app.py:1: server.app must not load torch: {client} -> {chain}",
+        f"engine/core.py:1: engine.core must not load torch: {chain}",
+        f"engine/process.py:1: engine.process must not load torch: quire.engine.core -> {chain}",
+        f"frontend/client/core_client.py:1: {client[6:]} must not load torch: {core} -> {chain}",
+        f"server/app.py:1: server.app must not load torch: {client} -> {core} -> {chain}",
     ]
 
 
 def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
     files = {
-        "ops/reference.py": "import torch",
-        "frontend/llm.py": "import quire.ops.reference",
-        "cli/main.py": "def f():\n    import quire.frontend.llm",
+        "ops/torch_ops/reference.py": "import torch",
+        "models/host_offload.py": "import quire.ops.torch_ops.reference",
+        "cli/main.py": "def f():\n    import quire.models.host_offload",
     }
     assert lint(tmp_path, files) == []
-    assert len(lint(tmp_path, {"cli/main.py": "import quire.frontend.llm"})) == 1
+    assert len(lint(tmp_path, {"cli/main.py": "import quire.models.host_offload"})) == 1
 
 
 def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
     text = "from quire import _native\nimport triton"
-    assert lint(tmp_path, {"ops/native.py": text}) == []
+    assert lint(tmp_path, {"ops/torch_ops/native.py": text}) == []
     assert lint(tmp_path, {"layers/norm.py": text}) == [
         "layers/norm.py:1: only ops imports quire._native",
-        "layers/norm.py:2: only ops imports triton",
+        "layers/norm.py:2: layers.norm must not load torch: triton",
+        "layers/norm.py:2: only ops.torch_ops imports triton",
     ]
 
 

@@ -55,8 +55,7 @@ def sample(start: float, report: dict[str, Any]) -> Row:
     """The whole and its phases, which follow one another and add up to it.
 
     `python`: until the first line of Python; `import_quire`: until the engine's front end is
-    imported; then the engine's own phases (`import_torch` without its library, which is loaded
-    beside `tokenizer`); `other`: the rest of its start; `first_token`: from the
+    imported; then the engine's own phases; `other`: the rest of its start; `first_token`: from the
     engine being ready to its first token, a prompt of `input_len` tokens.
 
     Args:

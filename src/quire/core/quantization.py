@@ -10,7 +10,7 @@ CodeType = Literal["uint8", "int8", "float8_e4m3fn", "float8_e5m2"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The canonical form of a quantized weight (`ops.quantized`), without its data.
+    """The canonical form of a quantized weight (`core.quantized`), without its data.
 
     Attributes:
         codes: the codes' type.

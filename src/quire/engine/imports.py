@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
-from quire.system import env, torch_library
+from quire.system import env
 from quire.system.garbage import no_collection
 
 
+@no_collection()
 def begin_imports() -> None:
-    """Import what `load_core` imports, and start importing torch, which takes most of a start.
-
-    One thread imports all of torch: two threads could see half-imported modules. Torch's library is
-    loaded after numpy's (see `load_ahead`).
-    """
-    import numpy as np  # noqa: F401
-
-    threading.Thread(target=_import_torch, name="import-torch").start()
+    """Import what `load_core` imports when it is imported; the rest follows with the model."""
     import quire.engine.core
     import quire.executor.multiproc  # noqa: F401
-
-
-@no_collection()
-def _import_torch() -> None:
-    env.let_idle_threads_sleep()
-    torch_library.load()
-    import quire.ops.torch_arrays  # noqa: F401
 
 
 @no_collection()
@@ -36,6 +21,8 @@ def import_all() -> None:
     import quire.executor.multiproc
     import quire.models.loader
     import quire.ops.cpu
+    import quire.ops.providers
     import quire.profile.profiling
+    import quire.runner.kv_host
     import quire.runner.runner
     import quire.sampling.grammars  # noqa: F401

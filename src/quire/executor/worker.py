@@ -81,10 +81,9 @@ class Worker:
         self.phases = watch.seconds
         in_files = config.cpu_offload_bytes and config.device == "cpu"
         offload = self._offload = WeightOffload(config) if in_files else None
-        # Read while torch, which it does not need, is imported.
+        # Read while the other modules are imported.
         cache = self._cache = open_cache(config, offload)
         from quire.executor import parts
-        from quire.models.host_offload import HostOffload
         from quire.models.loader import load_model
         from quire.models.memory import loaded_bytes
         from quire.ops.device import Accelerator
@@ -102,7 +101,7 @@ class Worker:
             group=self._group,
         )
         ops.use_threads(config.num_threads)
-        watch.lap("import_torch")
+        watch.lap("import_ops")
         weights = loaded_bytes(config)
         there = device if isinstance(device, Accelerator) else None
         plan = parts.fit_memory(config, there, cache, self._peers)
@@ -110,6 +109,8 @@ class Worker:
         self._adapters = parts.open_adapters(config, tables)
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:
+            from quire.models.host_offload import HostOffload
+
             moved = HostOffload(config, there)
             ops = moved.ops(there)
         place = moved.place if moved else None

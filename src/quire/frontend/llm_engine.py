@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import tokenizers  # noqa: F401 -- before torch's library is loaded (see `load_ahead`)
-
 from quire.core.config import ModelConfig
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
@@ -27,7 +25,6 @@ from quire.frontend.output.pooling_output import check_task, pooled_output
 from quire.frontend.sync_loop import SyncLoop
 from quire.metrics.reader import Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
-from quire.system import torch_library
 from quire.text.user_tokenizer import UserTokenizer
 
 if TYPE_CHECKING:
@@ -73,7 +70,6 @@ class LLMEngine(NotThere):
 
     def __init__(self, args: EngineArgs) -> None:
         setup_logging()
-        torch_library.load_ahead()
         self.args = args
         self._client = InProcessClient()
         begun = begin(AsyncLLM, args, self._client, lambda: self._client)

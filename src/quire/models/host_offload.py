@@ -7,6 +7,7 @@ import logging
 from quire.core.config import EngineConfig
 from quire.models.offload import HOST_ALIGNMENT, LAYERS_AHEAD, OffloadPlan, layer_of
 from quire.ops.device import Accelerator
+from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.weight_stream import Slab, StreamingOps
 from quire.ops.weights import LinearWeight
 
@@ -21,6 +22,7 @@ class HostOffload(OffloadPlan):
 
     def __init__(self, config: EngineConfig, device: Accelerator) -> None:
         super().__init__(config)
+        assert isinstance(device, TorchAccelerator)
         self._index = {layer: index for index, layer in enumerate(self.layers)}
         sizes = list(self.layers.values())
         self._slab = Slab(device, sizes, alignment=HOST_ALIGNMENT, buffers=LAYERS_AHEAD)

@@ -1,1 +1,1 @@
-"""Operations: one function an op; providers reference (plain torch), cpu (native), triton."""
+"""Operations: one function an op; providers reference (plain torch) and cpu (native)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
+
+from quire.core.dtypes import HostArray
 
 
 class Array(Protocol):
@@ -29,4 +31,11 @@ class Array(Protocol):
 
     def __iter__(self) -> Iterator[Self]: ...
 
-    def reshape(self, *shape: int) -> Any: ...
+    @property
+    def reshape(self) -> Callable[..., Any]: ...
+
+
+def address(values: HostArray) -> int:
+    """Return where the first element lies."""
+    found: int = values.__array_interface__["data"][0]
+    return found

@@ -7,44 +7,35 @@ arithmetic cannot change from one step to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire import _native
-from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.core.dtypes import FLOAT32, DType, HostArray, converted
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS
+from quire.core.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops import native_attention, native_lora, native_moe
-from quire.ops.interface import OP_NAMES
+from quire.ops.device import CPU
+from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.lora import LoraTable
+from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_fused import FusedKernels
-from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
-from quire.ops.native_quantized import pack_quantized
+from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_quantized import DENSE_KINDS, pack_quantized
 from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
-from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.rank_group import RankGroup
 from quire.ops.sample_row import SampleRow
-from quire.ops.torch_arrays import tensor, torch_dtype
-from quire.ops.torch_ops import moe as plain_moe
-from quire.ops.torch_ops import reference
-from quire.ops.torch_ops.provider import TorchOps
-from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
 
-_KINDS: dict[torch.dtype, WeightKind] = {
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-}
 
-
-class CpuOps(FusedKernels, TorchOps):
+class CpuOps(FusedKernels, Ops[HostArray]):
     """Operations on the kernels of `isa`, the most capable if None.
 
     Args:
@@ -67,7 +58,7 @@ class CpuOps(FusedKernels, TorchOps):
     ) -> None:
         kernels, pool = NativeKernels(isa), Pool(num_threads)
         FusedKernels.__init__(self, kernels, pool)
-        TorchOps.__init__(self)
+        Ops.__init__(self, CPU)
         self._table, self._threads, self._group = kernels, pool, group
         self._tuning = load_tuning(kernels.isa, num_threads)
         self._attention_tuning = cache(self._tuning.of_attention)
@@ -83,8 +74,25 @@ class CpuOps(FusedKernels, TorchOps):
         return self._table.isa
 
     def use_threads(self, num_threads: int) -> None:
-        """Leave the cores to the native pool, which has its threads already."""
-        torch.set_num_threads(1)
+        """The native pool has its threads already."""
+
+    def array(self, values: HostArray) -> HostArray:
+        """Return the same array; a copy if it is read-only, as mapped files are."""
+        return values if values.flags.writeable else values.copy()
+
+    def numpy(self, values: HostArray) -> HostArray:
+        return values
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
+        return empty(shape, dtype)
+
+    def lora_table(
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
+    ) -> LoraTable:
+        return LoraTable(columns, parts, adapters, dtype)
+
+    def inference(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def pack_linear(
         self,
@@ -96,103 +104,91 @@ class CpuOps(FusedKernels, TorchOps):
         dtype: DType = FLOAT32,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
-            packed: LinearWeight = PackedLinear.from_stored(
-                self._table, self._threads, weight, epilogue=epilogue
-            )
+            packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
         else:
-            given = None if bias is None else tensor(bias)
-            packed = self._pack(parts_of(weight), given, epilogue, head, torch_dtype(dtype))
-        if isinstance(packed, PackedLinear):
-            packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
+            packed = self._pack(parts_of(weight), bias, epilogue, head, dtype)
+        packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
 
     def _pack(
         self,
-        parts: list[Tensor] | list[QuantizedWeight],
-        bias: Tensor | None,
+        parts: list[HostArray] | list[QuantizedWeight],
+        bias: HostArray | None,
         epilogue: Epilogue,
         head: bool,
-        dtype: torch.dtype,
-    ) -> LinearWeight:
+        dtype: DType,
+    ) -> PackedLinear:
         kernels, pool, scheme = self._table, self._threads, self._scheme
-        tensors = [part for part in parts if isinstance(part, Tensor)]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
             return pack_quantized(kernels, pool, quantized, bias, epilogue=epilogue, dtype=dtype)
-        kind = _KINDS.get(tensors[0].dtype)
+        kind = DENSE_KINDS.get(arrays[0].dtype)
         if kind is None:
-            return reference.pack_linear(tensors, bias, epilogue=epilogue)
+            raise ValueError(f"weights are {arrays[0].dtype}; wanted float32, bfloat16 or float16")
         if scheme is None:
-            return PackedLinear(kernels, pool, tensors, bias, kind=kind, epilogue=epilogue)
+            return PackedLinear(kernels, pool, arrays, bias, kind=kind, epilogue=epilogue)
         kind = scheme.head if head else scheme.kind
         return PackedLinear(
-            kernels, pool, tensors, bias, kind=kind, epilogue=epilogue, group=scheme.group
+            kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, group=scheme.group
         )
 
-    def embedding(self, ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
+    def embedding(self, ids: HostArray, table: HostArray | LinearWeight) -> HostArray:
         if isinstance(table, PackedLinear):
             return table.lookup(ids)
-        return self.lookup(ids, reference.rows_of(table))
+        return self.lookup(ids, _rows_of(table))
 
     def vocab_embedding(
-        self, ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int
-    ) -> Tensor:
+        self, ids: HostArray, table: HostArray | LinearWeight, first: int, vocab: int
+    ) -> HostArray:
         if self._group is None:
             return self.embedding(ids, table)
-        held = table if isinstance(table, PackedLinear) else reference.rows_of(table)
+        held = table if isinstance(table, PackedLinear) else _rows_of(table)
         return self._group.vocab_embedding(self._threads, ids, held, first, vocab)
 
-    def linear(self, x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
-        if isinstance(packed, PackedLinear):
-            return packed.forward(x, dtype=None if dtype is None else torch_dtype(dtype))
-        self._note_torch("linear", packed)
-        return reference.linear(x, packed, dtype)
+    def linear(self, x: HostArray, packed: LinearWeight, dtype: DType | None = None) -> HostArray:
+        return _packed(packed).forward(x, dtype=dtype)
 
-    def logits(self, x: Tensor, packed: LinearWeight) -> Tensor:
-        if isinstance(packed, PackedLinear):
-            return packed.forward(x, dtype=torch.float32)
-        self._note_torch("logits", packed)
-        return reference.logits(x, packed)
+    def logits(self, x: HostArray, packed: LinearWeight) -> HostArray:
+        return _packed(packed).forward(x, dtype=FLOAT32)
 
-    def all_reduce(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def all_reduce(self, x: HostArray, dtype: DType) -> HostArray:
         if self._group is None:
-            return reference.all_reduce(x, dtype)
+            return converted(x, dtype)
         return self._group.all_reduce(self._table, self._threads, x, dtype)
 
-    def all_gather(self, x: Tensor, first: int, width: int) -> Tensor:
+    def all_gather(self, x: HostArray, first: int, width: int) -> HostArray:
         return x if self._group is None else self._group.all_gather(self._threads, x, first, width)
 
-    def lora_add(self, adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
+    def lora_add(
+        self, adapter: HostArray, y: HostArray, x: HostArray, table: LoraTable
+    ) -> HostArray:
         return native_lora.lora_add(self._table, self._threads, adapter, y, x, table)
 
     def moe(
         self,
-        x: Tensor,
-        experts: Tensor,
-        weights: Tensor,
+        x: HostArray,
+        experts: HostArray,
+        weights: HostArray,
         gate_up: Sequence[LinearWeight],
         down: Sequence[LinearWeight],
-    ) -> Tensor:
-        up = [expert for expert in gate_up if isinstance(expert, PackedLinear)]
-        out = [expert for expert in down if isinstance(expert, PackedLinear)]
-        if (len(up), len(out)) == (len(gate_up), len(down)):
-            return native_moe.moe(self._table, self._threads, x, experts, weights, up, out)
-        self._note_torch("moe", gate_up[0])
-        return plain_moe.moe(x, experts, weights, gate_up, down)
+    ) -> HostArray:
+        up, out = [_packed(each) for each in gate_up], [_packed(each) for each in down]
+        return native_moe.moe(self._table, self._threads, x, experts, weights, up, out)
 
     def paged_attention(
         self,
-        q: Tensor,
+        q: HostArray,
         cache: KVCache,
         meta: AttentionMetadata,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
         causal: bool = True,
-    ) -> Tensor:
+    ) -> HostArray:
         _, heads, head_dim = q.shape
         kv_heads = cache.k.shape[1]
-        name = str(cache.k.dtype).removeprefix("torch.")
+        name = _name(cache.k.dtype)
         return native_attention.paged_attention(
             self._table.handle,
             self._threads,
@@ -206,14 +202,27 @@ class CpuOps(FusedKernels, TorchOps):
             tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
         )
 
-    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         return self._sampling.sample(logits, rows)
 
     def logprobs(
-        self, logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+        self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
         return self._sampling.logprobs(logits, rows, tokens, counts)
 
-    def _note_torch(self, op: str, weight: LinearWeight) -> None:
-        dtype = weight.weight.dtype if isinstance(weight, DenseWeight) else None
-        self.torch_reasons[op] = f"weights of {str(dtype).removeprefix('torch.')}"
+
+@cache
+def _name(dtype: DType) -> str:
+    return str(dtype)
+
+
+def _packed(weight: LinearWeight) -> PackedLinear:
+    if not isinstance(weight, PackedLinear):
+        raise TypeError(f"native kernels have no product with a {type(weight).__name__}")
+    return weight
+
+
+def _rows_of(table: HostArray | LinearWeight) -> HostArray:
+    if not isinstance(table, np.ndarray):
+        raise TypeError(f"native kernels have no table of a {type(table).__name__}")
+    return table

@@ -1,4 +1,4 @@
-"""Memory of large tensors, on huge pages where Linux has them."""
+"""Memory of large arrays, on huge pages where Linux has them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,54 @@ import ctypes
 import math
 import mmap
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from quire.core.dtypes import DType, HostArray
+from quire.ops.arena import ALIGNMENT
+from quire.ops.array import address
 
 HUGE_PAGE = 2 << 20
 _LEAST = 4 * HUGE_PAGE
-"""Bytes of a tensor that asks for huge pages: of a smaller one they might back mostly nothing."""
+"""Bytes of an array that asks for huge pages: of a smaller one they might back mostly nothing."""
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; not in Python's mmap."""
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialized CPU tensor whose pages are backed with RAM when they are first touched.
+def empty(shape: tuple[int, ...], dtype: DType) -> HostArray:
+    """Return an uninitialized array whose pages are backed with RAM when they are first touched.
 
     A large one begins at a huge page and asks for more of them: a scattered read then rarely waits
     for an address to be translated, which costs most in virtual machines. In return each first
     touch takes 2 MiB of zeros. Where the system has no huge pages, or keeps none for those who ask,
-    the tensor is like any other.
+    the array is like any other. It begins at a multiple of `ALIGNMENT`.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < _LEAST or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
+        return _aligned(shape, dtype, nbytes)
     try:
         pages = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_HUGEPAGE)
-    except (OSError, OverflowError):  # a kernel without them, or too little memory: torch says so
-        return torch.empty(shape, dtype=dtype)
-    memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
-    begin = -memory.data_ptr() % HUGE_PAGE
-    return memory[begin : begin + nbytes].view(dtype).view(shape)
+    except (OSError, OverflowError):  # a kernel without them, or too little memory: numpy says so
+        return _aligned(shape, dtype, nbytes)
+    memory = np.frombuffer(pages, np.uint8)  # which keeps `pages` alive
+    begin = -address(memory) % HUGE_PAGE
+    return memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
-def back(tensor: Tensor) -> bool:
-    """Let the system back a contiguous tensor with RAM now, changing nothing that it holds.
+def _aligned(shape: tuple[int, ...], dtype: DType, nbytes: int) -> HostArray:
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    begin = -address(memory) % ALIGNMENT
+    return memory[begin : begin + nbytes].view(dtype).reshape(shape)
+
+
+def back(array: HostArray) -> bool:
+    """Let the system back a contiguous array with RAM now, changing nothing that it holds.
 
     Other threads of Python run meanwhile. False where the system cannot be asked.
     """
-    begin = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
-    nbytes = tensor.data_ptr() + tensor.nbytes - begin
+    first = address(array)
+    begin = first // mmap.PAGESIZE * mmap.PAGESIZE
+    nbytes = first + array.nbytes - begin
     try:
         madvise = ctypes.CDLL(None).madvise
     except (AttributeError, OSError):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from quire.core.dtypes import HostArray
+
 
 class KVCache(NamedTuple):
     """One layer's paged cache: the provider's arrays
@@ -51,16 +53,16 @@ class AttentionMetadata:
     """One step's sequences, built by the runner and passed to every layer.
 
     Attributes:
-        query_start_loc: int32 [num_seqs + 1], on the host; sequence i owns rows
+        query_start_loc: int32 [num_seqs + 1], a host array; sequence i owns rows
             [loc[i], loc[i + 1]).
-        seq_lens: int32 [num_seqs], on the host; tokens in the cache after this step.
+        seq_lens: int32 [num_seqs], a host array; tokens in the cache after this step.
         block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
         block_size: tokens in a block.
     """
 
-    query_start_loc: Any
-    seq_lens: Any
+    query_start_loc: HostArray
+    seq_lens: HostArray
     block_tables: Any
     slot_mapping: Any
     num_seqs: int

@@ -1,20 +1,23 @@
-"""Paged attention on torch tensors through the native CPU kernels."""
+"""Paged attention on the native CPU kernels."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire import _native
+from quire.core.dtypes import HostArray
+from quire.ops.array import address
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native_checks import CACHE_CODES, cache_view, check_scales
+from quire.ops.native_checks import (
+    CACHE_CODES,
+    DTYPE_CODES,
+    INT32,
+    cache_view,
+    check_scales,
+    describe,
+)
 from quire.ops.tuning import AttentionTuning
 
-_DTYPE_CODES = {
-    torch.float32: _native.FLOAT32,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.float16: _native.FLOAT16,
-}
 _NOT_TUNED = AttentionTuning()
 _SPLIT = {None: 0, False: 1, True: 2}
 
@@ -22,7 +25,7 @@ _SPLIT = {None: 0, False: 1, True: 2}
 def paged_attention(
     kernels: _native.Kernels,
     pool: _native.Pool,
-    q: Tensor,
+    q: HostArray,
     cache: KVCache,
     meta: AttentionMetadata,
     scale: float,
@@ -30,17 +33,17 @@ def paged_attention(
     softcap: float | None = None,
     *,
     causal: bool = True,
-    out: Tensor | None = None,
+    out: HostArray | None = None,
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
-) -> Tensor:
+) -> HostArray:
     """What `torch_ops.paged_attention` computes, on all threads of `pool`.
 
     A token's result is the same to the bit in every batch and chunking and with any number of
     threads; on one instruction set, that is.
 
     Args:
-        q: [T, num_heads, head_dim] on the CPU; a token's heads lie together.
+        q: [T, num_heads, head_dim]; a token's heads lie together.
         cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
             always); each block contiguous, of any size.
         scale: multiplies q · k; positive.
@@ -59,9 +62,9 @@ def paged_attention(
     """
     _check(q, cache, meta, scale, window, softcap, causal)
     if out is None:
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        out = np.empty(q.shape, q.dtype)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
-        raise ValueError(f"out is {_describe(out)}, but q is {_describe(q)}")
+        raise ValueError(f"out is {describe(out)}, but q is {describe(q)}")
     _native.paged_attention(
         kernels,
         pool,
@@ -80,7 +83,7 @@ def paged_attention(
 
 
 def _check(
-    q: Tensor,
+    q: HostArray,
     cache: KVCache,
     meta: AttentionMetadata,
     scale: float,
@@ -92,54 +95,57 @@ def _check(
     k, v = cache.k, cache.v
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, block_size = k.shape[1], k.shape[2]
-    fits = q.dtype in _DTYPE_CODES and heads % kv_heads == 0
-    if not fits or not q.is_cpu or not _heads_together(q):
-        raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
+    fits = q.dtype in DTYPE_CODES and heads % kv_heads == 0
+    if not fits or not _heads_together(q):
+        raise ValueError(f"q is {describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
-        raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")
-    if k.dtype not in CACHE_CODES or not (k.is_cpu and v.is_cpu):
-        raise ValueError(f"the cache is {_describe(k)}; wanted floats or int8 on the CPU")
+        raise ValueError(f"k is {describe(k)}, v is {describe(v)}, q is {describe(q)}")
+    if k.dtype not in CACHE_CODES:
+        raise ValueError(f"the cache is {describe(k)}; wanted floats or int8")
     check_scales(cache)
     if not _block_dense(k) or not _block_dense(v):
-        raise ValueError(f"a block of k or v is not contiguous: {_describe(k)}, {_describe(v)}")
+        raise ValueError(f"a block of k or v is not contiguous: {describe(k)}, {describe(v)}")
     if meta.block_size != block_size:
         raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
     for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables):
-        if index.dtype != torch.int32 or not index.is_cpu or index.stride(-1) != 1:
-            raise ValueError(f"the batch's index is {_describe(index)}; wanted int32 on the CPU")
+        if index.dtype != INT32 or index.strides[-1] != index.itemsize:
+            raise ValueError(f"the batch's index is {describe(index)}; wanted dense int32")
     if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be positive")
 
 
-def _tokens(t: Tensor) -> _native.Matrix:
+def _tokens(t: HostArray) -> _native.Matrix:
     """[T, heads, head_dim] as a row per token."""
     rows, heads, width = t.shape
-    return _native.Matrix(t.data_ptr(), rows, heads * width, t.stride(0), _DTYPE_CODES[t.dtype])
+    return _native.Matrix(
+        address(t), rows, heads * width, t.strides[0] // t.itemsize, DTYPE_CODES[t.dtype]
+    )
 
 
 def _sequences(meta: AttentionMetadata) -> _native.Sequences:
     return _native.Sequences(
-        meta.query_start_loc.data_ptr(),
-        meta.seq_lens.data_ptr(),
-        meta.block_tables.data_ptr(),
+        address(meta.query_start_loc),
+        address(meta.seq_lens),
+        address(meta.block_tables),
         meta.num_seqs,
-        meta.block_tables.stride(0),
+        meta.block_tables.strides[0] // 4,
     )
 
 
-def _heads_together(t: Tensor) -> bool:
+def _heads_together(t: HostArray) -> bool:
     """A token's heads are contiguous."""
-    return t.stride(2) == 1 and (t.stride(1) == t.shape[2] or t.shape[1] == 1)
+    size = t.itemsize
+    if t.size == 0:
+        return True
+    return t.strides[2] == size and (t.strides[1] == t.shape[2] * size or t.shape[1] == 1)
 
 
-def _block_dense(part: Tensor) -> bool:
+def _block_dense(part: HostArray) -> bool:
     """A block of the cache is contiguous."""
     _, heads, size, width = part.shape
-    strides = part.stride()
-    return strides[2:] == (width, 1) and (strides[1] == size * width or heads == 1)
-
-
-def _describe(t: Tensor) -> str:
-    return f"{t.dtype} {list(t.shape)} on {t.device}, strides {list(t.stride())}"
+    row = width * part.itemsize
+    return part.strides[2:] == (row, part.itemsize) and (
+        part.strides[1] == size * row or heads == 1
+    )

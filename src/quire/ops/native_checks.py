@@ -1,73 +1,81 @@
-"""Views of tensors for the native kernels, and what only torch can check of them.
+"""Views of arrays for the native kernels, and the checks that need dtypes and strides.
 
-Each raises a ValueError that names the tensor and describes it. The ops themselves check whether
+Each raises a ValueError that names the array and describes it. The ops themselves check whether
 shapes and dtypes fit each other.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire import _native
 from quire.core.config import MAX_CONVERTED_HEAD_DIM
+from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT32, DType, HostArray
+from quire.ops.array import address
 from quire.ops.metadata import KVCache
 
-_DTYPE_CODES = {
-    torch.float32: _native.FLOAT32,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.float16: _native.FLOAT16,
+FLOAT16: DType = np.dtype(np.float16)
+INT8: DType = np.dtype(np.int8)
+INT32: DType = np.dtype(np.int32)
+INT64: DType = np.dtype(np.int64)
+DTYPE_CODES = {
+    FLOAT32: _native.FLOAT32,
+    BFLOAT16: _native.BFLOAT16,
+    FLOAT16: _native.FLOAT16,
 }
-CACHE_CODES = _DTYPE_CODES | {
-    torch.int8: _native.INT8,
-    torch.float8_e4m3fn: _native.FLOAT8_E4M3,
-    torch.float8_e5m2: _native.FLOAT8_E5M2,
+"""Of the dtypes that the kernels compute with."""
+CACHE_CODES = DTYPE_CODES | {
+    INT8: _native.INT8,
+    FLOAT8_E4M3: _native.FLOAT8_E4M3,
+    FLOAT8_E5M2: _native.FLOAT8_E5M2,
 }
 """Of the dtypes that a KV cache may have."""
-_EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+_EIGHT_BITS = (INT8, FLOAT8_E4M3, FLOAT8_E5M2)
 
 
-def view(x: Tensor) -> _native.Matrix:
+def view(x: HostArray) -> _native.Matrix:
     """x [..., cols] as the kernels see it: a matrix, whose rows are dense, or contiguous x."""
     cols = x.shape[-1]
-    rows = x.shape[0] if x.ndim == 2 else x.numel() // cols
+    rows = x.shape[0] if x.ndim == 2 else x.size // cols
     stride = cols
-    if x.ndim == 2 and (rows > 1 or x.stride(0) > cols):  # one recorded row stands for many
-        stride = x.stride(0)
-    return _native.Matrix(x.data_ptr(), rows, cols, stride, _DTYPE_CODES[x.dtype])
+    if x.ndim == 2:
+        apart = x.strides[0] // x.itemsize
+        if rows > 1 or apart > cols:  # one recorded row stands for many
+            stride = apart
+    return _native.Matrix(address(x), rows, cols, stride, DTYPE_CODES[x.dtype])
 
 
-def dense(name: str, x: Tensor) -> Tensor:
+def dense(name: str, x: HostArray) -> HostArray:
     """Floats [..., cols] as a matrix with dense rows; a copy only where no such view exists."""
     cols = x.shape[-1] if x.ndim else 0
-    if x.dtype not in _DTYPE_CODES or not x.is_cpu or cols == 0:
-        raise ValueError(f"{name} is {describe(x)}; wanted a float [..., cols] on the CPU")
+    if x.dtype not in DTYPE_CODES or cols == 0:
+        raise ValueError(f"{name} is {describe(x)}; wanted a float [..., cols]")
     if x.ndim != 2:
         x = x.reshape(-1, cols)
-    return x if x.stride(1) == 1 else x.contiguous()
+    return x if x.strides[1] == x.itemsize else np.ascontiguousarray(x)
 
 
-def matrix(name: str, x: Tensor) -> _native.Matrix:
+def matrix(name: str, x: HostArray) -> _native.Matrix:
     """The view of x [rows, cols], floats whose rows are dense."""
-    fits = x.dtype in _DTYPE_CODES and x.is_cpu and x.ndim == 2 and x.stride(1) == 1
+    fits = x.dtype in DTYPE_CODES and x.ndim == 2 and (x.strides[1] == x.itemsize or not x.size)
     if not fits or x.shape[1] == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted floats [rows, cols] with dense rows")
     return view(x)
 
 
-def contiguous(name: str, x: Tensor, dims: int) -> _native.Matrix:
+def contiguous(name: str, x: HostArray, dims: int) -> _native.Matrix:
     """The view of contiguous floats of so many dimensions; a vector is one row."""
-    fits = x.dtype in _DTYPE_CODES and x.is_cpu and x.ndim == dims and x.is_contiguous()
+    fits = x.dtype in DTYPE_CODES and x.ndim == dims and x.flags.c_contiguous
     if not fits or x.shape[-1] == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted contiguous floats of {dims} dimensions")
     return view(x)
 
 
-def indices(name: str, x: Tensor) -> _native.Indices:
+def indices(name: str, x: HostArray) -> _native.Indices:
     """The view of a contiguous int64 [T]."""
-    if x.dtype != torch.int64 or not x.is_cpu or x.ndim != 1 or not x.is_contiguous():
-        raise ValueError(f"{name} is {describe(x)}; wanted a contiguous int64 [T] on the CPU")
-    return _native.Indices(x.data_ptr(), x.numel())
+    if x.dtype != INT64 or x.ndim != 1 or not x.flags.c_contiguous:
+        raise ValueError(f"{name} is {describe(x)}; wanted a contiguous int64 [T]")
+    return _native.Indices(address(x), x.size)
 
 
 def cache_view(cache: KVCache) -> _native.KvCache:
@@ -75,26 +83,26 @@ def cache_view(cache: KVCache) -> _native.KvCache:
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     blocks, heads, size, width = k.shape
     return _native.KvCache(
-        k.data_ptr(),
-        v.data_ptr(),
+        address(k),
+        address(v),
         CACHE_CODES[k.dtype],
-        0 if k_scale is None else k_scale.data_ptr(),
-        0 if v_scale is None else v_scale.data_ptr(),
+        0 if k_scale is None else address(k_scale),
+        0 if v_scale is None else address(v_scale),
         k_unit,
         v_unit,
         (blocks, heads, size, width),
-        k.stride(0),
-        v.stride(0),
-        k.stride(1),
+        k.strides[0] // k.itemsize,
+        v.strides[0] // v.itemsize,
+        k.strides[1] // k.itemsize,
     )
 
 
-def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -> None:
+def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None:
     """Both parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
     bfloat16 or 8 bits."""
     kept = cache.k.dtype
     if kept != dtype:
-        wanted = (torch.bfloat16, *_EIGHT_BITS)
+        wanted = (BFLOAT16, *_EIGHT_BITS)
         if kept not in wanted:
             raise ValueError(
                 f"cache.k is {describe(cache.k)}; wanted {dtype}, bfloat16 or 8 bits an element"
@@ -106,42 +114,47 @@ def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -
         dtype = kept
     check_scales(cache)
     for name, part in (("cache.k", cache.k), ("cache.v", cache.v)):
-        shape, strides = part.shape, part.stride()
-        fits = part.ndim == 4 and part.dtype == dtype and part.is_cpu
+        shape, strides = part.shape, strides_of(part)
+        fits = part.ndim == 4 and part.dtype == dtype
         if not fits or shape[1] != kv_heads or shape[3] != width or strides[2:] != (width, 1):
             raise ValueError(
                 f"{name} is {describe(part)}; "
                 f"wanted {dtype} [blocks, {kv_heads}, block_size, {width}]"
             )
-    if cache.k.shape != cache.v.shape or cache.k.stride() != cache.v.stride():
+    if cache.k.shape != cache.v.shape or cache.k.strides != cache.v.strides:
         raise misfit("cache.v", cache.v, "cache.k", cache.k)
 
 
 def check_scales(cache: KVCache) -> None:
     """There must be one scale for each token and head of k and v, in int8; none in wide floats."""
     dtype = cache.k.dtype
-    if cache.k_scale is None and cache.v_scale is None and dtype != torch.int8:
+    if cache.k_scale is None and cache.v_scale is None and dtype != INT8:
         return
     if dtype not in _EIGHT_BITS:
         raise ValueError(f"a cache of {dtype} has no scales")
     for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
         if scale is None:
             raise ValueError(f"{name} is missing; wanted scales of k and v")
-        fits = scale.dtype == torch.bfloat16 and scale.is_cpu and scale.is_contiguous()
+        fits = scale.dtype == BFLOAT16 and scale.flags.c_contiguous
         if not fits or scale.shape != cache.k.shape[:3]:
             raise ValueError(
                 f"{name} is {describe(scale)}; wanted contiguous bfloat16 {list(cache.k.shape[:3])}"
             )
 
 
-def like(x: Tensor) -> Tensor:
-    """A new contiguous tensor of x's shape; the quickest way that torch has."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def like(x: HostArray) -> HostArray:
+    """Return a new contiguous array of x's shape and dtype."""
+    return np.empty(x.shape, x.dtype)
 
 
-def misfit(name: str, x: Tensor, other_name: str, other: Tensor) -> ValueError:
+def misfit(name: str, x: HostArray, other_name: str, other: HostArray) -> ValueError:
     return ValueError(f"{name} is {describe(x)}, but {other_name} is {describe(other)}")
 
 
-def describe(t: Tensor) -> str:
-    return f"{t.dtype} {list(t.shape)} on {t.device}, strides {list(t.stride())}"
+def describe(t: HostArray) -> str:
+    return f"{t.dtype} {list(t.shape)}, strides {list(strides_of(t))}"
+
+
+def strides_of(t: HostArray) -> tuple[int, ...]:
+    """Return the strides in elements."""
+    return tuple(stride // t.itemsize for stride in t.strides)

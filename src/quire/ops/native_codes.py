@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from quire.ops.quantized import QuantizedWeight
+from quire.core.dtypes import FLOAT8, HostArray
+from quire.core.quantized import QuantizedWeight, same
 
 GROUPS = (128, 64, 32, 16)
 CodeKind = Literal["u2", "u3", "u4", "u4_book", "u5", "u6", "u8"]
@@ -34,15 +34,15 @@ class GroupedCodes:
         input_scale: of static int8 activations; 0 where each row has its own.
     """
 
-    codes: Tensor
+    codes: HostArray
     bits: int
     group: int
-    scale: Tensor
+    scale: HostArray
     zero: int = 0
-    zeros: Tensor | None = None
-    offsets: Tensor | None = None
-    codebook: Tensor | None = None
-    permutation: Tensor | None = None
+    zeros: HostArray | None = None
+    offsets: HostArray | None = None
+    codebook: HostArray | None = None
+    permutation: HostArray | None = None
     input_scale: float = 0.0
 
     @property
@@ -56,7 +56,7 @@ def grouped_codes(weight: QuantizedWeight) -> GroupedCodes | None:
     A codebook whose entries are no small multiples of one number is rounded to bytes: the error is
     at most 1/254 of its largest entry.
     """
-    if weight.codes.dtype.is_floating_point:
+    if weight.codes.dtype in FLOAT8:
         return None
     group = _group(weight)
     if group is None:
@@ -65,26 +65,26 @@ def grouped_codes(weight: QuantizedWeight) -> GroupedCodes | None:
     zeros, offsets = weight.zero, weight.offset
     bits = next(bits for bits in BITS if bits >= weight.bits)
     if weight.codebook is not None:
-        if weight.bits > 4 or zeros is not None or codes.dtype != torch.uint8:
+        if weight.bits > 4 or zeros is not None or codes.dtype != np.uint8:
             return None
         book, zero, unit = _bytes_of(weight.codebook)
         bits, scale = 4, scale * unit
-    elif codes.dtype == torch.int8:
+    elif codes.dtype == np.int8:
         zero = 1 << (weight.bits - 1)
-        codes = codes.view(torch.uint8) + zero  # modulo 256
+        codes = codes.view(np.uint8) + np.uint8(zero)  # modulo 256
         if offsets is not None:
             offsets, zero = offsets - zero * scale, 0
     if zeros is not None:
         zeros, zero = _common(zeros + zero)
     found = GroupedCodes(
         codes, bits, weight.group, scale, zero, zeros, offsets, book,
-        None if weight.permutation is None else weight.permutation.to(torch.int32),
+        None if weight.permutation is None else weight.permutation.astype(np.int32),
         weight.input_scale or 0.0,
     )  # fmt: skip
     return _regrouped(found, group)
 
 
-def int8_rows(weight: QuantizedWeight) -> tuple[Tensor, Tensor] | None:
+def int8_rows(weight: QuantizedWeight) -> tuple[HostArray, HostArray] | None:
     """int8 codes [N, K] and their scales [N], columns in the weight's order; None where W is
     more than their product, or sums of products could exceed 32 bits."""
     if weight.scale.shape[1] != 1 or weight.bits != 8 or weight.shape[1] > 1 << 16:
@@ -92,14 +92,14 @@ def int8_rows(weight: QuantizedWeight) -> tuple[Tensor, Tensor] | None:
     if weight.codebook is not None or weight.offset is not None:
         return None
     codes, zero = weight.codes, weight.zero
-    if codes.dtype == torch.uint8:
+    if codes.dtype == np.uint8:
         if zero is None or not bool((zero == 128).all()):
             return None
-        codes = (codes + 128).view(torch.int8)  # modulo 256
-    elif codes.dtype != torch.int8 or (zero is not None and bool(zero.any())):
+        codes = (codes + np.uint8(128)).view(np.int8)  # modulo 256
+    elif codes.dtype != np.int8 or (zero is not None and bool(zero.any())):
         return None
     if weight.permutation is not None:
-        ordered = torch.empty_like(codes)
+        ordered = np.empty_like(codes)
         ordered[:, weight.permutation] = codes
         codes = ordered
     return codes, weight.scale[:, 0]
@@ -114,17 +114,17 @@ def together(parts: Sequence[GroupedCodes]) -> GroupedCodes | None:
     for part in parts[1:]:
         if part.input_scale != first.input_scale:
             return None
-        if not _equal(part.permutation, first.permutation):
+        if not same(part.permutation, first.permutation):
             return None
-    if any(not _equal(part.codebook, first.codebook) for part in parts[1:]):
+    if any(not same(part.codebook, first.codebook) for part in parts[1:]):
         parts = [_without_book(part) for part in parts]
     bits = max(part.bits for part in parts)
     group = min(part.group for part in parts)
     parts = _alike([_regrouped(part, group) for part in parts])
 
-    def rows(name: str) -> Tensor | None:
+    def rows(name: str) -> HostArray | None:
         found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found)
+        return None if found[0] is None else np.concatenate(found)
 
     codes, scale = rows("codes"), rows("scale")
     assert codes is not None
@@ -146,12 +146,12 @@ def _regrouped(codes: GroupedCodes, group: int) -> GroupedCodes:
     """The same with smaller groups, or with one that has all columns cut into several."""
     count = -(-codes.codes.shape[1] // group)
 
-    def spread(of_groups: Tensor | None) -> Tensor | None:
+    def spread(of_groups: HostArray | None) -> HostArray | None:
         if of_groups is None:
             return None
         whole = of_groups.shape[1] == 1
         times = count if whole else codes.group // group
-        return of_groups.repeat_interleave(times, dim=1)[:, :count]
+        return np.repeat(of_groups, times, axis=1)[:, :count]
 
     scale = spread(codes.scale)
     assert scale is not None
@@ -160,17 +160,17 @@ def _regrouped(codes: GroupedCodes, group: int) -> GroupedCodes:
     )
 
 
-def _common(zeros: Tensor) -> tuple[Tensor | None, int]:
+def _common(zeros: HostArray) -> tuple[HostArray | None, int]:
     """The zero points, or the one that they all are."""
-    one = float(zeros.flatten()[0])
+    one = float(zeros.flat[0])
     if one.is_integer() and abs(one) < 1024 and bool((zeros == one).all()):
         return None, int(one)
     return zeros, 0
 
 
-def _bytes_of(codebook: Tensor) -> tuple[Tensor, int, float]:
+def _bytes_of(codebook: HostArray) -> tuple[HostArray, int, float]:
     """Bytes and a zero so that codebook ≈ (bytes − zero) · unit; exact where a unit makes it so."""
-    wide = codebook.double()
+    wide = codebook.astype(np.float64)
     low, high = float(wide.min()), float(wide.max())
     for unit in (1.0, 0.5, 0.25, 0.125):
         whole = wide / unit
@@ -184,15 +184,15 @@ def _bytes_of(codebook: Tensor) -> tuple[Tensor, int, float]:
     zero = 1 << (least - 1).bit_length() if least > 0 else least
     if zero + int(whole.max()) > 255:
         zero = least
-    entries = torch.zeros(16, dtype=torch.uint8)
-    entries[: len(codebook)] = (whole + zero).to(torch.uint8)
+    entries = np.zeros(16, np.uint8)
+    entries[: len(codebook)] = (whole + zero).astype(np.uint8)
     return entries, zero, unit
 
 
 def _without_book(part: GroupedCodes) -> GroupedCodes:
     if part.codebook is None:
         return part
-    codes = part.codebook[part.codes.to(torch.int64)]
+    codes = part.codebook[part.codes]
     return replace(part, codes=codes, bits=8, codebook=None)
 
 
@@ -208,7 +208,7 @@ def _alike(parts: list[GroupedCodes]) -> list[GroupedCodes]:
 def _with_zeros(part: GroupedCodes) -> GroupedCodes:
     if part.zeros is not None:
         return part
-    return replace(part, zeros=torch.full_like(part.scale, part.zero), zero=0)
+    return replace(part, zeros=np.full_like(part.scale, part.zero), zero=0)
 
 
 def _with_offsets(part: GroupedCodes) -> GroupedCodes:
@@ -217,7 +217,3 @@ def _with_offsets(part: GroupedCodes) -> GroupedCodes:
     zeros = part.zero if part.zeros is None else part.zeros
     offsets = -zeros * part.scale + (0.0 if part.offsets is None else part.offsets)
     return replace(part, zero=0, zeros=None, offsets=offsets)
-
-
-def _equal(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None) == (b is None) and (a is None or b is None or torch.equal(a, b))

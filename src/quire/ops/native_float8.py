@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from quire.core.dtypes import FLOAT8, FLOAT32, DType, HostArray
+from quire.core.quantized import QuantizedWeight
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
-from quire.ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
-
-TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def is_float8(weight: QuantizedWeight) -> bool:
     """Whether `pack_float8` takes it: groups of a multiple of 32, and nothing but scales."""
     return (
-        weight.codes.dtype in TYPES
+        weight.codes.dtype in FLOAT8
         and (weight.group % 32 == 0 or weight.group >= weight.shape[1])
         and weight.zero is None
         and weight.offset is None
@@ -28,10 +26,10 @@ def pack_float8(
     kernels: NativeKernels,
     pool: Pool,
     weight: QuantizedWeight,
-    bias: Tensor | None = None,
+    bias: HostArray | None = None,
     *,
     epilogue: Epilogue = "none",
-    dtype: torch.dtype = torch.float32,
+    dtype: DType = FLOAT32,
 ) -> PackedLinear:
     """A weight of which `is_float8` is true, exactly as it is.
 
@@ -42,7 +40,7 @@ def pack_float8(
     group, scale = 0, weight.scale
     if weight.group < k:  # larger groups are cut into several with the same scale
         group = next(size for size in (128, 64, 32) if weight.group % size == 0)
-        scale = scale.repeat_interleave(weight.group // group, dim=1)[:, : -(-k // group)]
+        scale = np.repeat(scale, weight.group // group, axis=1)[:, : -(-k // group)]
     return PackedLinear.from_float8(
         kernels, pool, weight.codes, scale,
         group=group, bias=bias, epilogue=epilogue, dtype=dtype,

@@ -1,26 +1,24 @@
-"""The small operations on torch tensors, native: each means what its namesake in `reference` does.
+"""The small operations, native: each means what its namesake in `torch_ops.reference` does.
 
-Every tensor is on the CPU, of one dtype (float32, bfloat16 or float16) unless stated. Rows of x
-may be apart: a slice of a wider tensor costs no copy. Results are new, contiguous tensors. Raises
+All arrays have one dtype (float32, bfloat16 or float16) unless stated. Rows of x may be apart: a
+slice of a wider array costs no copy. Results are new, contiguous arrays. Raises
 ValueError for what does not fit, IndexError for a token, position or slot outside its table. A
 row's bits depend on that row alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from quire import _native
 from quire.core.config import Activation
+from quire.core.dtypes import FLOAT32, HostArray
+from quire.ops.array import address
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import (
+    INT64,
     cache_view,
     check_cache,
     contiguous,
@@ -53,20 +51,20 @@ class FusedKernels:
         """Name of the instruction set."""
         return self._kernels.isa
 
-    def lookup(self, ids: Tensor, weight: Tensor) -> Tensor:
+    def lookup(self, ids: HostArray, weight: HostArray) -> HostArray:
         """Rows `ids` (int64 [T]) of `weight` [vocab, hidden] → [T, hidden]."""
         rows, table = indices("ids", ids), matrix("weight", weight)
-        y = weight.new_empty(ids.numel(), weight.shape[1])
+        y = np.empty((ids.size, weight.shape[1]), weight.dtype)
         _native.embedding(self._pool, None, view(y), rows, table, None, 0, 0)
         return y
 
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
+    def add(self, x: HostArray, y: HostArray) -> HostArray:
         """x + y [..., cols], rounded to their dtype."""
         x_rows, y_rows, out = dense("x", x), dense("y", y), like(x)
         _native.add(self._kernels, self._pool, view(out), view(x_rows), view(y_rows))
         return out
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: HostArray, weight: HostArray, eps: float) -> HostArray:
         """x / rms(x) · weight over the last dimension; rounded before and after `weight`, which is
         of x's dtype, or float32: then after it only."""
         rows, gain, y = dense("x", x), contiguous("weight", weight, 1), like(x)
@@ -74,8 +72,8 @@ class FusedKernels:
         return y
 
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+        self, x: HostArray, residual: HostArray, weight: HostArray, eps: float
+    ) -> tuple[HostArray, HostArray]:
         """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, y, total = contiguous("weight", weight, 1), like(x), like(x)
@@ -84,7 +82,7 @@ class FusedKernels:
         )
         return y, total
 
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def layer_norm(self, x: HostArray, weight: HostArray, bias: HostArray, eps: float) -> HostArray:
         """Layer normalization over the last dimension, computed in float32, rounded once."""
         rows, y = dense("x", x), like(x)
         gain, offset = contiguous("weight", weight, 1), contiguous("bias", bias, 1)
@@ -92,8 +90,8 @@ class FusedKernels:
         return y
 
     def add_layer_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+        self, x: HostArray, residual: HostArray, weight: HostArray, bias: HostArray, eps: float
+    ) -> tuple[HostArray, HostArray]:
         """(layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, offset = contiguous("weight", weight, 1), contiguous("bias", bias, 1)
@@ -104,7 +102,7 @@ class FusedKernels:
         )  # fmt: skip
         return y, total
 
-    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+    def activation(self, x: HostArray, kind: Activation) -> HostArray:
         """The function of that name; if it is gated, [..., 2 · width] → [..., width]."""
         rows = dense("x", x)
         if kind not in GATED:
@@ -112,19 +110,20 @@ class FusedKernels:
         elif rows.shape[1] % 2:
             raise ValueError(f"x is {describe(x)}; wanted an even last dimension")
         else:
-            y = x.new_empty(*x.shape[:-1], rows.shape[1] // 2)
+            y = np.empty((*x.shape[:-1], rows.shape[1] // 2), x.dtype)
         code = _native.EPILOGUES[kind]
         _native.activation(self._kernels, self._pool, code, view(y), view(rows))
         return y
 
-    def scale(self, x: Tensor, factor: float) -> Tensor:
+    def scale(self, x: HostArray, factor: float) -> HostArray:
         """x · factor, the factor rounded to x's dtype as well."""
         rows, y = dense("x", x), like(x)
-        factor = torch.tensor(factor, dtype=x.dtype).item()
+        with np.errstate(over="ignore"):
+            factor = float(np.float32(factor).astype(x.dtype))
         _native.scale(self._kernels, self._pool, view(y), view(rows), factor)
         return y
 
-    def softcap(self, x: Tensor, cap: float) -> Tensor:
+    def softcap(self, x: HostArray, cap: float) -> HostArray:
         """cap · tanh(x / cap)."""
         rows, y = dense("x", x), like(x)
         _native.softcap(self._kernels, self._pool, view(y), view(rows), cap)
@@ -132,18 +131,18 @@ class FusedKernels:
 
     def rope_kv_write(
         self,
-        qkv: Tensor,
-        positions: Tensor,
-        cos_sin: Tensor | None,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
+        qkv: HostArray,
+        positions: HostArray,
+        cos_sin: HostArray | None,
+        q_norm: HostArray | None,
+        k_norm: HostArray | None,
         eps: float,
         cache: KVCache,
-        slot_mapping: Tensor,
+        slot_mapping: HostArray,
         heads: int,
         kv_heads: int,
         head_dim: int,
-    ) -> Tensor:
+    ) -> HostArray:
         """What stands between the qkv product and attention, in one pass over its rows.
 
         Equal to the bit to splitting, `rms_norm` of q and k, rotation and storing. Norms wider than
@@ -172,11 +171,11 @@ class FusedKernels:
         if k_norm is not None and len(k_norm) != head_dim:
             self._norm_part("k_norm", k_norm, eps, qkv, heads * head_dim, kv_heads * head_dim)
             k_norm = None
-        q = qkv.new_empty(qkv.shape[0], heads, head_dim)
+        q = np.empty((qkv.shape[0], heads, head_dim), qkv.dtype)
         _native.rope_kv_write(
             self._kernels,
             self._pool,
-            view(q.flatten(1)),
+            view(q.reshape(len(q), heads * head_dim)),
             columns,
             rows,
             None if cos_sin is None else contiguous("cos_sin", cos_sin, 2),
@@ -189,7 +188,7 @@ class FusedKernels:
         return q
 
     def _norm_part(
-        self, name: str, weight: Tensor, eps: float, x: Tensor, first: int, cols: int
+        self, name: str, weight: HostArray, eps: float, x: HostArray, first: int, cols: int
     ) -> None:
         """`rms_norm` of the columns [first, first + cols) of x, in place."""
         gain, part = contiguous(name, weight, 1), view(x[:, first : first + cols])
@@ -197,7 +196,7 @@ class FusedKernels:
             raise misfit(name, weight, "qkv", x)
         _native.rms_norm(self._kernels, self._pool, part, part, gain, eps)
 
-    def argmax(self, logits: Tensor) -> tuple[TokenIds, FloatRow]:
+    def argmax(self, logits: HostArray) -> tuple[TokenIds, FloatRow]:
         """The largest of each row of float32 [rows, vocab] and its first index.
 
         Returns:
@@ -206,25 +205,20 @@ class FusedKernels:
         """
         given, rows = matrix("logits", logits), logits.shape[0]
         tokens, peaks = np.empty(rows, np.int64), np.empty(rows, np.float32)
-        _native.argmax(self._kernels, self._pool, _address(tokens), _address(peaks), given)
+        _native.argmax(self._kernels, self._pool, address(tokens), address(peaks), given)
         return tokens, peaks
 
     def route(
-        self, logits: Tensor, top_k: int, scores: Scores = "softmax", renormalize: bool = True
-    ) -> tuple[Tensor, Tensor]:
+        self, logits: HostArray, top_k: int, scores: Scores = "softmax", renormalize: bool = True
+    ) -> tuple[HostArray, HostArray]:
         """`Ops.route`. A row's bits do not depend on the others."""
         given, rows = matrix("logits", logits), logits.shape[0]
         if not 1 <= top_k <= logits.shape[1]:
             raise ValueError(f"top_k is {top_k}, for {logits.shape[1]} experts")
-        experts = torch.empty(rows, top_k, dtype=torch.int64)
-        weights = torch.empty(rows, top_k)
+        experts = np.empty((rows, top_k), INT64)
+        weights = np.empty((rows, top_k), FLOAT32)
         _native.route(
-            self._kernels, self._pool, experts.data_ptr(), view(weights), given,
+            self._kernels, self._pool, address(experts), view(weights), given,
             scores == "sigmoid", renormalize,
         )  # fmt: skip
         return experts, weights
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import torch
+import numpy as np
 from msgspec.structs import astuple
-from torch import Tensor
 
 from quire import _native
+from quire.core.dtypes import (
+    FLOAT8_E4M3,
+    FLOAT8_E5M2,
+    FLOAT32,
+    DType,
+    HostArray,
+    dtype_of,
+    is_float,
+)
+from quire.ops.array import address
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import indices, view
+from quire.ops.native_checks import DTYPE_CODES, describe, indices, view
 from quire.ops.native_codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.packed_file import StoredLinear
 from quire.ops.tuning import GemmTuning
@@ -39,11 +48,6 @@ _KINDS: dict[PackedKind, int] = {
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES = _native.EPILOGUES
-_FLOATS = {
-    torch.float32: _native.FLOAT32,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.float16: _native.FLOAT16,
-}
 
 
 class Pool(_native.Pool):
@@ -57,7 +61,7 @@ class Pool(_native.Pool):
 class PackedLinear:
     """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
-    weight: [N, K] float32, bfloat16 or float16 on the CPU, or several of one dtype whose rows
+    weight: [N, K] float32, bfloat16 or float16, or several of one dtype whose rows
         follow each other; they are copied and may be freed.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
     kind: "f32"; "f16" (weight rounded to float16, x not, arithmetic float32); "bf16" (weight and x
@@ -73,7 +77,7 @@ class PackedLinear:
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one
-    thread at a time calls `forward`. Raises ValueError for other dtypes, devices, shapes and
+    thread at a time calls `forward`. Raises ValueError for other dtypes, shapes and
     groups, for empty weights, for "s8" with K above 65536, and for a gated epilogue with an odd N.
     """
 
@@ -83,18 +87,20 @@ class PackedLinear:
         self,
         kernels: NativeKernels,
         pool: Pool,
-        weight: Tensor | Sequence[Tensor],
-        bias: Tensor | None = None,
+        weight: HostArray | Sequence[HostArray],
+        bias: HostArray | None = None,
         *,
         kind: WeightKind,
         epilogue: Epilogue = "none",
         group: int = 128,
     ) -> None:
-        parts = [_rows_of(part) for part in ([weight] if isinstance(weight, Tensor) else weight)]
+        parts = [
+            _rows_of(part) for part in ([weight] if isinstance(weight, np.ndarray) else weight)
+        ]
         dtype, k = parts[0].dtype, parts[0].shape[1]
         for part in parts:
             if part.dtype != dtype or part.shape[1] != k:
-                raise ValueError(f"weight has parts {_describe(parts[0])} and {_describe(part)}")
+                raise ValueError(f"weight has parts {describe(parts[0])} and {describe(part)}")
         n = sum(part.shape[0] for part in parts)
         bias = _bias(bias, n)
         packed = _native.PackedWeight(
@@ -102,10 +108,10 @@ class PackedLinear:
             pool,
             _KINDS[kind],
             _EPILOGUES[epilogue],
-            [(part.data_ptr(), part.shape[0], part.stride(0)) for part in parts],
-            _FLOATS[dtype],
+            [(address(part), part.shape[0], part.strides[0] // part.itemsize) for part in parts],
+            DTYPE_CODES[dtype],
             k,
-            0 if bias is None else bias.data_ptr(),
+            0 if bias is None else address(bias),
             group,
         )
         self._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
@@ -117,7 +123,7 @@ class PackedLinear:
         packed: _native.PackedWeight,
         kind: PackedKind,
         shape: tuple[int, int],
-        dtype: torch.dtype,
+        dtype: DType,
         epilogue: Epilogue,
     ) -> None:
         self._kernels = kernels.handle
@@ -125,7 +131,7 @@ class PackedLinear:
         self._weight = packed
         self.kind: PackedKind = kind
         self.shape: tuple[int, int] = shape
-        self.dtype: torch.dtype = dtype
+        self.dtype: DType = dtype
         self.epilogue: Epilogue = epilogue
         self.columns = shape[0] // 2 if epilogue in GATED else shape[0]
 
@@ -142,7 +148,7 @@ class PackedLinear:
         kind, packed_epilogue, n, k = stored.shape[:4]
         if packed_epilogue != _EPILOGUES[epilogue]:
             raise ValueError(f"the stored weight is not packed for {epilogue!r}")
-        dtype = getattr(torch, stored.dtype)
+        dtype = dtype_of(stored.dtype)
         linear = cls.__new__(cls)
         linear._keep(kernels, pool, stored.weight, _NAMES[kind], (n, k), dtype, epilogue)
         return linear
@@ -152,14 +158,14 @@ class PackedLinear:
         cls,
         kernels: NativeKernels,
         pool: Pool,
-        codes: Tensor,
-        scale: Tensor,
+        codes: HostArray,
+        scale: HostArray,
         *,
         kind: Literal["s8", "s8_a16"] = "s8",
         input_scale: float = 0.0,
-        bias: Tensor | None = None,
+        bias: HostArray | None = None,
         epilogue: Epilogue = "none",
-        dtype: torch.dtype = torch.float32,
+        dtype: DType = FLOAT32,
     ) -> PackedLinear:
         """W = codes * scale, int8 [N, K] and float32 [N], as they are.
 
@@ -167,13 +173,11 @@ class PackedLinear:
         of rows that are looked up. Raises ValueError for what does not fit.
         """
         n, k = codes.shape
-        if codes.dtype != torch.int8 or not codes.is_cpu or scale.shape != (n,):
-            raise ValueError(f"codes are {_describe(codes)}, scales {_describe(scale)}")
+        if codes.dtype != np.int8 or scale.shape != (n,):
+            raise ValueError(f"codes are {describe(codes)}, scales {describe(scale)}")
         shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, 0, _native.NO_SECOND, 0, False)
         linear = cls.__new__(cls)
-        packed = _keep_codes(
-            pool, shape, input_scale, (codes, scale.float(), None, None, None), bias
-        )
+        packed = _keep_codes(pool, shape, input_scale, (codes, scale, None, None, None), bias)
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
 
@@ -184,9 +188,9 @@ class PackedLinear:
         pool: Pool,
         weight: GroupedCodes,
         *,
-        bias: Tensor | None = None,
+        bias: HostArray | None = None,
         epilogue: Epilogue = "none",
-        dtype: torch.dtype = torch.float32,
+        dtype: DType = FLOAT32,
     ) -> PackedLinear:
         """A weight that is quantized in groups already.
 
@@ -195,8 +199,8 @@ class PackedLinear:
         `dtype` is that of rows that are looked up. Raises ValueError for what does not fit.
         """
         codes, second = weight.codes, _native.NO_SECOND
-        if codes.ndim != 2 or codes.dtype != torch.uint8 or not codes.is_cpu or codes.numel() == 0:
-            raise ValueError(f"codes are {_describe(codes)}; wanted a uint8 [N, K] on the CPU")
+        if codes.ndim != 2 or codes.dtype != np.uint8 or codes.size == 0:
+            raise ValueError(f"codes are {describe(codes)}; wanted a uint8 [N, K]")
         largest = int(codes.max())
         if largest >> weight.bits:
             raise ValueError(f"codes reach {largest}; {weight.bits} bits hold less")
@@ -213,8 +217,8 @@ class PackedLinear:
             ("zeros", weight.zeros),
             ("offsets", weight.offsets),
         ):
-            if t is not None and (t.shape != wanted or not t.is_cpu):
-                raise ValueError(f"{name} are {_describe(t)}; wanted {list(wanted)} on the CPU")
+            if t is not None and t.shape != wanted:
+                raise ValueError(f"{name} are {describe(t)}; wanted {list(wanted)}")
         kind = weight.kind
         permuted = weight.permutation is not None
         shape = (
@@ -239,13 +243,13 @@ class PackedLinear:
         cls,
         kernels: NativeKernels,
         pool: Pool,
-        codes: Tensor,
-        scale: Tensor,
+        codes: HostArray,
+        scale: HostArray,
         *,
         group: int,
-        bias: Tensor | None = None,
+        bias: HostArray | None = None,
         epilogue: Epilogue = "none",
-        dtype: torch.dtype = torch.float32,
+        dtype: DType = FLOAT32,
     ) -> PackedLinear:
         """A weight of 8-bit floats, codes · scale, exactly as it is; NaN stays NaN. W8A16: x is
         rounded to bfloat16, sums are float32.
@@ -255,11 +259,11 @@ class PackedLinear:
         Raises ValueError for what does not fit.
         """
         n, k = codes.shape
-        kind: PackedKind = "f8_e4m3" if codes.dtype == torch.float8_e4m3fn else "f8_e5m2"
-        if kind == "f8_e5m2" and codes.dtype != torch.float8_e5m2:
-            raise ValueError(f"codes are {_describe(codes)}; wanted 8-bit floats")
-        if scale.shape != (n, 1 if group == 0 else -(-k // group)) or not codes.is_cpu:
-            raise ValueError(f"scale is {_describe(scale)}, for {[n, k]} in groups of {group}")
+        kind: PackedKind = "f8_e4m3" if codes.dtype == FLOAT8_E4M3 else "f8_e5m2"
+        if kind == "f8_e5m2" and codes.dtype != FLOAT8_E5M2:
+            raise ValueError(f"codes are {describe(codes)}; wanted 8-bit floats")
+        if scale.shape != (n, 1 if group == 0 else -(-k // group)):
+            raise ValueError(f"scale is {describe(scale)}, for {[n, k]} in groups of {group}")
         shape = (
             _KINDS[kind],
             _EPILOGUES[epilogue],
@@ -270,7 +274,7 @@ class PackedLinear:
             0,
             False,
         )
-        source = (codes.view(torch.uint8), scale, None, None, None)
+        source = (codes.view(np.uint8), scale, None, None, None)
         linear = cls.__new__(cls)
         packed = _keep_codes(pool, shape, 0.0, source, bias)
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
@@ -297,7 +301,7 @@ class PackedLinear:
     @property
     def stored(self) -> StoredLinear:
         """What may be kept in a file, and be given in the weight's place."""
-        return StoredLinear(self._weight, str(self.dtype).removeprefix("torch."))
+        return StoredLinear(self._weight, str(self.dtype))
 
     def __repr__(self) -> str:
         return f"PackedLinear({self.shape[0]}, {self.shape[1]}, kind={self.kind!r})"
@@ -307,30 +311,30 @@ class PackedLinear:
         """Bytes that a forward pass reads, padding included."""
         return self._weight.nbytes
 
-    def unpack(self) -> Tensor:
+    def unpack(self) -> HostArray:
         """The weight as it is stored, rounded or quantized: float32 [N, K]."""
-        out = torch.empty(self.shape)
-        self._weight.unpack(out.data_ptr())
+        out = np.empty(self.shape, FLOAT32)
+        self._weight.unpack(address(out))
         return out
 
-    def lookup(self, ids: Tensor) -> Tensor:
+    def lookup(self, ids: HostArray) -> HostArray:
         """Rows `ids` (int64 [T]) as an embedding: [T, K] of the dtype that was packed; int8 is
         dequantized and rounded once.
 
         Raises ValueError for other ids, IndexError for one that is no row.
         """
         rows = indices("ids", ids)
-        y = torch.empty(ids.numel(), self.shape[1], dtype=self.dtype)
+        y = np.empty((ids.size, self.shape[1]), self.dtype)
         _native.embedding(self._pool, None, view(y), rows, None, self._weight, 0, 0)
         return y
 
     def forward(
-        self, x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
-    ) -> Tensor:
+        self, x: HostArray, *, dtype: DType | None = None, out: HostArray | None = None
+    ) -> HostArray:
         """[..., K] float32, bfloat16 or float16 → [..., columns] of `dtype`, x's unless given.
 
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
-        dtypes, devices, shapes and layouts.
+        dtypes, shapes and layouts.
         """
         shape = x.shape
         x = self._rows(x)
@@ -338,7 +342,7 @@ class PackedLinear:
         _native.linear(self._kernels, self._pool, self._weight, view(y), view(x))
         return y
 
-    def prepare(self, x: Tensor) -> None:
+    def prepare(self, x: HostArray) -> None:
         """What `forward` does to x before it multiplies, rounding or quantizing it: to be measured.
 
         Raises ValueError as `forward` does.
@@ -346,37 +350,36 @@ class PackedLinear:
         rows = self._rows(x)
         _native.prepare_linear(self._kernels, self._pool, self._weight, view(rows))
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def _rows(self, x: HostArray) -> HostArray:
         """x as dense rows [rows, K]."""
         k = self.shape[1]
-        if x.dtype not in _FLOATS or not x.is_cpu or not x.shape or x.shape[-1] != k:
-            raise ValueError(f"x is {_describe(x)}; wanted a float [..., {k}] on the CPU")
+        if x.dtype not in DTYPE_CODES or not x.shape or x.shape[-1] != k:
+            raise ValueError(f"x is {describe(x)}; wanted a float [..., {k}]")
         if x.ndim != 2:
             x = x.reshape(-1, k)
-        return x if x.stride(1) == 1 else x.contiguous()
+        return x if x.strides[1] == x.itemsize else np.ascontiguousarray(x)
 
 
 def _keep_codes(
     pool: Pool,
     shape: tuple[int, int, int, int, int, int, int, bool],
     input_scale: float,
-    source: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
-    bias: Tensor | None,
+    source: tuple[HostArray, HostArray, HostArray | None, HostArray | None, HostArray | None],
+    bias: HostArray | None,
 ) -> _native.PackedWeight:
     """shape: all but the bias; source: codes, scales, zeros or offsets, codebook, permutation."""
     bias = _bias(bias, shape[2])
     codes, scale, second, codebook, permutation = source
     if permutation is not None:
-        order = permutation.to(torch.int64).sort().values
-        if not torch.equal(order, torch.arange(shape[3])):
+        if not np.array_equal(np.sort(permutation), np.arange(shape[3])):
             raise ValueError("the permutation does not have every column once")
-        permutation = permutation.to(torch.int32)
+        permutation = permutation.astype(np.int32)
     kept = [
-        None if t is None else t.contiguous()
+        None if t is None else np.ascontiguousarray(t)
         for t in (
             codes,
-            scale.to(torch.float32),
-            None if second is None else second.to(torch.float32),
+            scale.astype(FLOAT32, copy=False),
+            None if second is None else second.astype(FLOAT32, copy=False),
             codebook,
             permutation,
         )
@@ -384,38 +387,33 @@ def _keep_codes(
     return _native.PackedWeight(
         pool,
         (*shape, bias is not None, input_scale),
-        tuple(0 if t is None else t.data_ptr() for t in kept),
-        0 if bias is None else bias.data_ptr(),
+        tuple(0 if t is None else address(t) for t in kept),
+        0 if bias is None else address(bias),
     )
 
 
-def _rows_of(weight: Tensor) -> Tensor:
+def _rows_of(weight: HostArray) -> HostArray:
     """The weight, or a copy of it, with each row contiguous."""
-    if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
-        raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
-    return weight if weight.stride(1) == 1 else weight.contiguous()
+    if weight.ndim != 2 or weight.dtype not in DTYPE_CODES:
+        raise ValueError(f"weight is {describe(weight)}; wanted a float [N, K]")
+    return weight if weight.strides[1] == weight.itemsize else np.ascontiguousarray(weight)
 
 
-def _bias(bias: Tensor | None, n: int) -> Tensor | None:
+def _bias(bias: HostArray | None, n: int) -> HostArray | None:
     """The bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
     if bias is None:
         return None
-    if bias.shape != (n,) or not bias.is_cpu or not bias.is_floating_point():
-        raise ValueError(f"bias is {_describe(bias)}; wanted a float [{n}] on the CPU")
-    return bias.to(torch.float32).contiguous()
+    if bias.shape != (n,) or not is_float(bias.dtype):
+        raise ValueError(f"bias is {describe(bias)}; wanted a float [{n}]")
+    return np.ascontiguousarray(bias, FLOAT32)
 
 
-def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A result tensor of the shape and dtype: `out`, once it is seen to fit, or a new one."""
-    if dtype not in _FLOATS:
+def _output(out: HostArray | None, shape: tuple[int, ...], dtype: DType) -> HostArray:
+    """Return an array of the shape and dtype: `out` if it fits, or a new one."""
+    if dtype not in DTYPE_CODES:
         raise ValueError(f"the result cannot be {dtype}; wanted a float of 16 or 32 bits")
     if out is None:
-        return torch.empty(shape, dtype=dtype)
-    if out.shape != shape or out.dtype != dtype or not out.is_cpu or not out.is_contiguous():
-        raise ValueError(f"out is {_describe(out)}; wanted contiguous {dtype} {list(shape)}")
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out is {describe(out)}; wanted contiguous {dtype} {list(shape)}")
     return out
-
-
-def _describe(t: Tensor) -> str:
-    layout = "" if t.is_contiguous() else ", not contiguous"
-    return f"{t.dtype} {list(t.shape)} on {t.device}{layout}"

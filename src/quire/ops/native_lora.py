@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from quire import _native
+from quire.core.dtypes import HostArray
+from quire.ops.array import address
 from quire.ops.lora import LoraTable
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import describe, indices, matrix
@@ -13,18 +13,18 @@ from quire.ops.native_checks import describe, indices, matrix
 def lora_add(
     kernels: NativeKernels,
     pool: _native.Pool,
-    adapter: Tensor,
-    y: Tensor,
-    x: Tensor,
+    adapter: HostArray,
+    y: HostArray,
+    x: HostArray,
     table: LoraTable,
-) -> Tensor:
+) -> HostArray:
     """`Ops.lora_add`. A row's bits do not depend on the others, nor on their number.
 
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an adapter
     that is not there.
     """
     y_rows, x_rows, numbers = matrix("y", y), matrix("x", x), indices("adapter", adapter)
-    if adapter.numel() == 0:
+    if adapter.size == 0:
         return y
     if table.dtype != x.dtype or (table.columns, table.ends[-1]) != (x.shape[1], y.shape[1]):
         raise ValueError(
@@ -32,7 +32,7 @@ def lora_add(
             f"x is {describe(x)}, y is {describe(y)}"
         )
     _native.lora_add(
-        kernels.handle, pool, y_rows, x_rows, table.entries.ctypes.data, len(table.entries),
+        kernels.handle, pool, y_rows, x_rows, address(table.entries), len(table.entries),
         table.ends, numbers,
     )  # fmt: skip
     return y

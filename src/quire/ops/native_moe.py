@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire import _native
+from quire.core.dtypes import FLOAT32, HostArray
+from quire.ops.array import address
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import contiguous, describe, view
+from quire.ops.native_checks import INT64, contiguous, describe, view
 from quire.ops.native_gemm import PackedLinear
 
 
 def moe(
     kernels: NativeKernels,
     pool: _native.Pool,
-    x: Tensor,
-    experts: Tensor,
-    weights: Tensor,
+    x: HostArray,
+    experts: HostArray,
+    weights: HostArray,
     gate_up: Sequence[PackedLinear],
     down: Sequence[PackedLinear],
-) -> Tensor:
+) -> HostArray:
     """`Ops.moe`. A row's bits do not depend on the others, nor on their number.
 
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an expert
@@ -29,14 +30,14 @@ def moe(
     """
     rows = contiguous("x", x, 2)
     _check_experts(gate_up, down, x.shape[1])
-    for name, t, dtype in (("experts", experts, torch.int64), ("weights", weights, torch.float32)):
-        fits = t.dtype == dtype and t.is_cpu and t.is_contiguous() and t.ndim == 2
+    for name, t, dtype in (("experts", experts, INT64), ("weights", weights, FLOAT32)):
+        fits = t.dtype == dtype and t.flags.c_contiguous and t.ndim == 2
         if not fits or t.shape != experts.shape or t.shape[0] != x.shape[0]:
             raise ValueError(f"{name} is {describe(t)}; wanted contiguous {dtype} [T, top_k]")
-    y = torch.empty_like(x)
+    y = np.empty(x.shape, x.dtype)
     _native.moe(
         kernels.handle, pool, [e.packed for e in gate_up], [e.packed for e in down], view(y), rows,
-        experts.data_ptr(), view(weights),
+        address(experts), view(weights),
     )  # fmt: skip
     return y
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-from torch import Tensor
-
+from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray
+from quire.core.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.native import NativeKernels
+from quire.ops.native_checks import FLOAT16
 from quire.ops.native_codes import GroupedCodes, grouped_codes, int8_rows, together
 from quire.ops.native_float8 import is_float8, pack_float8
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
-from quire.ops.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.weights import Epilogue
 
-_DENSE: dict[torch.dtype, WeightKind] = {
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
+DENSE_KINDS: dict[DType, WeightKind] = {
+    FLOAT32: "f32",
+    BFLOAT16: "bf16",
+    FLOAT16: "f16",
 }
 
 
@@ -26,10 +25,10 @@ def pack_quantized(
     kernels: NativeKernels,
     pool: Pool,
     parts: Sequence[QuantizedWeight],
-    bias: Tensor | None,
+    bias: HostArray | None,
     *,
     epilogue: Epilogue,
-    dtype: torch.dtype,
+    dtype: DType,
 ) -> PackedLinear:
     """The rows of all parts as one weight, its codes as they are.
 
@@ -53,8 +52,8 @@ def pack_quantized(
         return PackedLinear.from_codes(
             kernels, pool, codes, bias=bias, epilogue=epilogue, dtype=dtype
         )
-    tensors = [dense(part, dtype) for part in parts]
-    return PackedLinear(kernels, pool, tensors, bias, kind=_DENSE[dtype], epilogue=epilogue)
+    arrays = [dense(part, dtype) for part in parts]
+    return PackedLinear(kernels, pool, arrays, bias, kind=DENSE_KINDS[dtype], epilogue=epilogue)
 
 
 def _codes_of(parts: Sequence[QuantizedWeight]) -> GroupedCodes | None:

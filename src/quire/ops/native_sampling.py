@@ -1,4 +1,4 @@
-"""Sampling and log-probabilities on torch tensors, native, as `torch_ops.sampling` defines them.
+"""Sampling and log-probabilities on the native kernels, as `torch_ops.sampling` defines them.
 
 A sum of float64 weights that decides which token is kept or drawn is rounded otherwise than in
 numpy, so that a token may differ where `u`, or the mass before a token, lies that close to a
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
 from quire import _native
+from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
 from quire.ops.native import NativeKernels
@@ -23,14 +23,14 @@ from quire.ops.sample_row import LogitEdits, SampleRow, TokenIds
 class SamplingKernels:
     """The sampler of one instruction set, on one pool of threads: a row is one thread's.
 
-    Raises ValueError for logits that are not dense rows of float32 on the CPU, IndexError for a
+    Raises ValueError for logits that are not dense rows of float32, IndexError for a
     row or token that is not there.
     """
 
     def __init__(self, kernels: NativeKernels, pool: _native.Pool) -> None:
         self._sampler = _native.Sampler(kernels.handle, pool)
 
-    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         """A token a row, -1 where the largest logit, after the row's edits, is not finite."""
         given, vocab = matrix("logits", logits), logits.shape[1]
         tokens = np.empty(len(rows), dtype=np.int64)
@@ -38,7 +38,7 @@ class SamplingKernels:
         return tokens.tolist()
 
     def logprobs(
-        self, logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+        self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
         """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]])."""
         given, vocab = matrix("logits", logits), logits.shape[1]

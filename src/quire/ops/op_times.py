@@ -6,19 +6,18 @@ a table whose ops are timed as they are called. Off, neither costs anything.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.op_profile import OpTime
+from quire.ops.array import Array
 from quire.ops.interface import SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.torch_ops.reference import DenseWeight
 
 NATIVE = "native "
 """What the source of a native op begins with."""
@@ -207,11 +206,11 @@ def summed(counts: Iterable[tuple[OpLabel, Iterable[int]]]) -> list[OpTime]:
 
 def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, int]:
     """(rows, bytes, flops) of a call, as the native ops count theirs (csrc/ops)."""
-    outputs: tuple[Tensor, ...] = result if isinstance(result, tuple) else (result,)
+    outputs: tuple[Array, ...] = result if isinstance(result, tuple) else (result,)
     first = outputs[0]
     rows = first.shape[0]
-    read = [a for a in args if isinstance(a, Tensor) and a.dim() > 1 and a.shape[0] == rows]
-    moved = sum(tensor.nbytes for tensor in (*read, *outputs))
+    read = [a for a in args if _is_array(a) and len(a.shape) > 1 and a.shape[0] == rows]
+    moved = sum(array.nbytes for array in (*read, *outputs))
     if name in ("linear", "logits"):
         n, k = args[1].shape
         return rows, moved + args[1].nbytes, 2 * rows * n * k
@@ -222,14 +221,14 @@ def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, 
     if name == "rope_kv_write":
         turned = 0 if args[2] is None else 3 * (args[8] + args[9]) * args[10]
         return rows, 2 * args[0].nbytes, rows * turned
-    return rows, moved, _FLOPS.get(name, 1) * first.numel()
+    return rows, moved, _FLOPS.get(name, 1) * math.prod(first.shape)
 
 
 _FLOPS = {"rms_norm": 4, "add_rms_norm": 5, "layer_norm": 7, "add_layer_norm": 8}
 """Of an element of the result; 1 where nothing else is said."""
 
 
-def _attention_cost(args: tuple[Any, ...], out: Tensor) -> tuple[int, int]:
+def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
     cache: KVCache = next(arg for arg in args if isinstance(arg, KVCache))
     meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
     window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
@@ -248,13 +247,18 @@ def _attention_cost(args: tuple[Any, ...], out: Tensor) -> tuple[int, int]:
 
 def _dtype(args: tuple[Any, ...], result: Any) -> str:
     for arg in args:
-        if isinstance(arg, DenseWeight):
-            return _name(arg.weight.dtype)
         if (kind := getattr(arg, "kind", None)) in _KIND_DTYPES:
             return _KIND_DTYPES[kind]
+        weight = getattr(arg, "weight", None)
+        if weight is not None and _is_array(weight):  # as the checkpoint has it
+            return _name(weight)
     first = result[0] if isinstance(result, tuple) and result else result
-    return _name(first.dtype) if isinstance(first, Tensor) else "float32"
+    return _name(first) if _is_array(first) else "float32"
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _is_array(value: object) -> bool:
+    return hasattr(value, "itemsize") and hasattr(value, "shape")
+
+
+def _name(array: Array) -> str:
+    return str(array.dtype).removeprefix("torch.")

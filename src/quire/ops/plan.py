@@ -1,33 +1,33 @@
 """Plans: straight-line code on ops, recorded once and replayed natively with any number of rows.
 
-    record(ops, function, inputs)         function(table) runs once, on one row; `table` notes
-        │                                 every op, its buffers and weights
+    record(ops, function, inputs)         function(table, *inputs) runs once, on one row; `table`
+        │                                 notes every op, its buffers and weights
         ▼
     native ops │ fallback │ native ops    a flat list; runs of native ops are segments, each one
-        ▲                                 call into C++; what torch computes stands between
+        ▲                                 call into C++; what Python computes stands between
         │
     plan.run(inputs)                      the same ops on the step's rows, in the plan's own memory
 
 An op is native if calling it hands at least one op to the native kernels; any other is a fallback.
 Nothing has to be declared, so a new op, or a new architecture, needs no code here. A result has
-as many rows as the first tensor that its op is given.
+as many rows as the first array that its op is given.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+import numpy as np
 
+from quire.core.dtypes import HostArray
 from quire.core.errors import ConfigError
 from quire.ops.arena import Lifetime, assign_offsets
-from quire.ops.array import Array
+from quire.ops.array import Array, address
 from quire.ops.interface import Ops
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
@@ -44,10 +44,10 @@ Inputs = Sequence[Any]
 class _Buffer:
     """What an op computes: [rows, *tail], with the rows of input `rows_input`.
 
-    `tensor` is its one row while the plan is recorded.
+    `array` is its one row while the plan is recorded.
     """
 
-    tensor: Tensor
+    array: HostArray
     rows_input: int
     first: int
     last: int
@@ -56,7 +56,7 @@ class _Buffer:
 
     @property
     def nbytes(self) -> int:
-        return self.tensor.numel() * self.tensor.itemsize
+        return self.array.nbytes
 
 
 class _View(NamedTuple):
@@ -68,7 +68,7 @@ class _View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A tensor among the inputs, those of the metadata included."""
+    """An array among the inputs, those of the metadata included."""
 
     index: int
 
@@ -90,7 +90,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Fallback:
-    """An op that torch computes; among its arguments are `_View`, `_Input` and `_Metadata`."""
+    """An op that Python computes; among its arguments are `_View`, `_Input` and `_Metadata`."""
 
     op: Callable[..., Any]
     args: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Plan:
     Attributes:
         num_ops: ops in all.
         num_segments: runs of native ops.
-        torch_ops: op that torch computes → why.
+        torch_ops: op that Python computes → why.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
     """
@@ -117,7 +117,7 @@ class Plan:
         parts: list[_Segment | _Fallback],
         buffers: list[_Buffer],
         result: _View,
-        arena: Tensor,
+        arena: HostArray,
         meter: PlanMeter,
         keep: list[object],
     ) -> None:
@@ -125,18 +125,18 @@ class Plan:
         self.meter = meter
         self._parts = parts
         self._buffers = [
-            (b.rows_input, b.region, b.offset, b.nbytes, b.tensor.dtype) for b in buffers
+            (b.rows_input, b.region, b.offset, b.nbytes, b.array.dtype) for b in buffers
         ]
         self._result = result
         self._arena = arena
-        self._bound: list[Tensor] = []
+        self._bound: list[HostArray] = []
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
         self.torch_ops = meter.torch_ops
-        self.arena_bytes = arena.numel()
+        self.arena_bytes = arena.nbytes
 
-    def run(self, inputs: Inputs) -> Tensor:
+    def run(self, inputs: Inputs) -> HostArray:
         """What the recorded function returns for these inputs: [rows, …].
 
         The result lies in the plan's memory and holds until the next run. One run at a time.
@@ -145,33 +145,33 @@ class Plan:
             IndexError: a token, position or slot outside its table.
             ValueError: more rows than the plan was made for.
         """
-        tensors = _tensors(inputs)
-        if len(tensors) != len(self._bound) or not all(map(is_, tensors, self._bound)):
-            self._bind(tensors)
+        arrays = _arrays(inputs)
+        if len(arrays) != len(self._bound) or not all(map(is_, arrays, self._bound)):
+            self._bind(arrays)
         self._native.begin(self._addresses)
         for part in self._parts:
             if isinstance(part, _Segment):
                 self._native.run(part.first, part.last)
-            elif tensors[part.rows_input].shape[0] > 0:
-                self._fall_back(part, inputs, tensors)
+            elif arrays[part.rows_input].shape[0] > 0:
+                self._fall_back(part, inputs, arrays)
         return self._output
 
     def precede(self, following: Plan) -> None:
         """`following` runs next, after some Python: its first weights are fetched meanwhile."""
         self._native.precede(following._native)
 
-    def _bind(self, tensors: list[Tensor]) -> None:
+    def _bind(self, arrays: list[HostArray]) -> None:
         """Look up where these inputs lie, and what they give; most steps bring the last one's."""
-        self._addresses = [(t.data_ptr(), t.shape[0], t.stride(0)) for t in tensors]
-        self._output = self._tensor(self._result, tensors)
-        self._bound = tensors
+        self._addresses = [(address(t), t.shape[0], t.strides[0] // t.itemsize) for t in arrays]
+        self._output = self._array(self._result, arrays)
+        self._bound = arrays
 
-    def _fall_back(self, part: _Fallback, inputs: Inputs, tensors: list[Tensor]) -> None:
+    def _fall_back(self, part: _Fallback, inputs: Inputs, arrays: list[HostArray]) -> None:
         def resolve(arg: Any) -> Any:
             if isinstance(arg, _View):
-                return self._tensor(arg, tensors)
+                return self._array(arg, arrays)
             if isinstance(arg, _Input):
-                return tensors[arg.index]
+                return arrays[arg.index]
             return inputs[arg.index] if isinstance(arg, _Metadata) else arg
 
         meter = self.meter.fallbacks
@@ -181,31 +181,32 @@ class Plan:
         result = part.op(*args, **kwargs)
         results = result if isinstance(result, tuple) else (result,)
         for view, output in zip(part.outputs, results, strict=True):
-            self._tensor(view, tensors).copy_(output)
+            np.copyto(self._array(view, arrays), output)
         if begin:
             took = time.monotonic_ns() - begin
             meter.note(part.number, begin, took, (*args, *kwargs.values()), result)
 
-    def _tensor(self, view: _View, tensors: list[Tensor]) -> Tensor:
+    def _array(self, view: _View, arrays: list[HostArray]) -> HostArray:
         rows_input, region, offset, nbytes, dtype = self._buffers[view.buffer]
-        rows = tensors[rows_input].shape[0]
+        rows = arrays[rows_input].shape[0]
         start = region + offset * rows
         memory = self._arena[start : start + nbytes * rows]
-        return memory.view(dtype).view(rows, *view.tail)
+        return memory.view(dtype).reshape(rows, *view.tail)
 
 
 def record(
     ops: Ops,
-    function: Callable[[Ops], Array],
+    function: Callable[..., Array],
     inputs: Inputs,
     max_rows: int,
     modules: Mapping[int, str] | None = None,
 ) -> Plan:
-    """The plan of `function`, which computes a tensor [rows, …] by ops alone.
+    """The plan of `function`, which computes an array [rows, …] by ops alone.
 
     Args:
         ops: native ones; `ops.new_plan` is there.
-        function: called once, with a table of ops to use. It may view a result in another shape.
+        function: called once, with a table of ops to use and with `inputs`. It may view a result in
+            another shape.
         inputs: one row, valid: what `function` reads besides weights and caches.
         max_rows: most rows of any input.
         modules: id of a weight or a layer's cache → the module that profiles name.
@@ -225,20 +226,19 @@ class _Recorder:
         self._ops = ops
         self._native = ops.new_plan()
         self._inputs = inputs
-        self._input_tensors = _tensors(inputs)
+        self._input_arrays = _arrays(inputs)
         self._parts: list[_Segment | _Fallback] = []
         self._buffers: list[_Buffer] = []
         self._keep: list[object] = []
         self._calls = 0
         self._meter = PlanMeter(self._native, modules, ops.sources)
-        self._known: dict[int, _View | _Input] = {
-            _storage(t): _Input(i) for i, t in enumerate(self._input_tensors)
-        }
+        self._known: list[tuple[int, int, _View | _Input]] = []  # where it begins and ends
+        for i, array in enumerate(self._input_arrays):
+            self._note(array, _Input(i))
 
-    def record(self, function: Callable[[Ops], Array], max_rows: int) -> Plan:
-        with _OnlyOps(self._known):
-            output = function(self._ops.wrapped(self._recorded))
-        assert isinstance(output, Tensor)
+    def record(self, function: Callable[..., Array], max_rows: int) -> Plan:
+        output = function(self._ops.wrapped(self._recorded), *map(_guarded, self._inputs))
+        assert isinstance(output, np.ndarray)
         result = self._view(output)
         if not isinstance(result, _View):
             raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)
@@ -250,8 +250,7 @@ class _Recorder:
 
     def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with torch._C.DisableTorchFunction():
-                return self._call(name, op, args, kwargs)
+            return self._call(name, op, args, kwargs)
 
         return call
 
@@ -261,6 +260,8 @@ class _Recorder:
         symbols = tuple(self._symbol(name, arg) for arg in args)
         named = {key: self._symbol(name, arg) for key, arg in kwargs.items()}
         rows_input = self._rows_input(name, (*symbols, *named.values()))
+        args = tuple(map(_plain, args))
+        kwargs = {key: _plain(arg) for key, arg in kwargs.items()}
         first = len(self._native)
         self._native.record(rows_input)
         try:
@@ -271,10 +272,8 @@ class _Recorder:
         number = self._meter.note(name, (*args, *kwargs.values()), results)
         outputs = results if isinstance(results, tuple) else (results,)
         if last == first:
-            # Torch's result may be a view of an argument: the plan's is a buffer of its own.
-            outputs = tuple(
-                output.clone(memory_format=torch.contiguous_format) for output in outputs
-            )
+            # The result may be a view of an argument: the plan's is a buffer of its own.
+            outputs = tuple(np.array(output, order="C") for output in outputs)
             views = tuple(self._new(output, rows_input) for output in outputs)
             self._meter.torch_ops[name] = self._ops.torch_reasons.get(name, "no native kernel")
             self._parts.append(_Fallback(op, symbols, named, views, rows_input, number))
@@ -288,6 +287,7 @@ class _Recorder:
             self._parts.append(_Segment(first, last))
         self._keep += [arg for arg, symbol in zip(args, symbols, strict=True) if arg is symbol]
         self._keep += [arg for key, arg in kwargs.items() if arg is named[key]]
+        outputs = tuple(map(_guarded, outputs))
         self._calls += 1
         return outputs if isinstance(results, tuple) else outputs[0]
 
@@ -300,13 +300,13 @@ class _Recorder:
                 return self._buffers[symbol.buffer].rows_input
         raise ConfigError(f"{name} takes nothing that has a step's rows.", fix=_FIX)
 
-    def _new(self, output: Tensor, rows_input: int) -> _View:
+    def _new(self, output: HostArray, rows_input: int) -> _View:
         """Note a result of the current call; one that it was given is changed in place."""
-        known = self._known.get(_storage(output))
+        known = self._find(output)
         if isinstance(known, _View):
             return known
         view = _View(len(self._buffers), tuple(output.shape[1:]))
-        self._known[_storage(output)] = view
+        self._note(output, view)
         self._buffers.append(_Buffer(output, rows_input, self._calls, self._calls))
         return view
 
@@ -317,23 +317,37 @@ class _Recorder:
                 if given is arg:
                     return _Metadata(i)
             raise ConfigError(f"{name} takes metadata that is no input of the step.", fix=_FIX)
-        if not isinstance(arg, Tensor):
+        if not isinstance(arg, np.ndarray):
             return arg
         view = self._view(arg)
         if isinstance(view, _View):
             buffer = self._buffers[view.buffer]
             buffer.last = self._calls
-            if arg.numel() * arg.itemsize != buffer.nbytes or not arg.is_contiguous():
+            if arg.nbytes != buffer.nbytes or not arg.flags.c_contiguous:
                 raise ConfigError(f"{name} takes a part of a result.", fix=_FIX)
         return view
 
-    def _view(self, tensor: Tensor) -> _View | _Input | Tensor:
-        known = self._known.get(_storage(tensor))
+    def _view(self, array: HostArray) -> _View | _Input | HostArray:
+        known = self._find(array)
         if isinstance(known, _View):
-            return _View(known.buffer, tuple(tensor.shape[1:]))
-        return tensor if known is None else known
+            return _View(known.buffer, tuple(array.shape[1:]))
+        if known is None and isinstance(array, _Recorded):
+            raise ConfigError("The model copies an array, which is no op.", fix=_FIX)
+        return array if known is None else known
 
-    def _link(self, max_rows: int) -> Tensor:
+    def _note(self, array: HostArray, symbol: _View | _Input) -> None:
+        begin = address(array)
+        insort(self._known, (begin, begin + array.nbytes, symbol), key=itemgetter(0))
+
+    def _find(self, array: HostArray) -> _View | _Input | None:
+        """Return the result or the input in whose memory an array lies."""
+        at = address(array)
+        index = bisect_right(self._known, at, key=itemgetter(0)) - 1
+        if index < 0 or at >= self._known[index][1]:
+            return None
+        return self._known[index][2]
+
+    def _link(self, max_rows: int) -> HostArray:
         """Place the buffers; returns the memory that they lie in."""
         total = 0
         for rows_input in sorted({b.rows_input for b in self._buffers}):
@@ -343,14 +357,13 @@ class _Recorder:
             )
             for b, offset in zip(region, offsets, strict=True):
                 b.region, b.offset = total, offset
-                self._native.add_buffer(b.tensor.data_ptr(), b.nbytes, rows_input, total, offset)
+                self._native.add_buffer(address(b.array), b.nbytes, rows_input, total, offset)
             total += row_bytes * max_rows
-        for i, tensor in enumerate(self._input_tensors):
-            nbytes = tensor.numel() * tensor.itemsize
-            self._native.add_input(tensor.data_ptr(), nbytes, i)
-        arena = empty((total,), torch.uint8)
+        for i, array in enumerate(self._input_arrays):
+            self._native.add_input(address(array), array.nbytes, i)
+        arena = empty((total,), np.dtype(np.uint8))
         try:
-            self._native.link(arena.data_ptr(), max_rows)
+            self._native.link(address(arena), max_rows)
         except ValueError as error:
             raise ConfigError(f"The model cannot be recorded: {error}.", fix=_FIX) from error
         return arena
@@ -359,31 +372,34 @@ class _Recorder:
 _FIX = "Use --enforce-eager."
 
 
-class _OnlyOps(TorchFunctionMode):
-    """Refuses what torch would compute while a plan is recorded: a replay would not repeat it."""
+class _Recorded(np.ndarray[Any, Any]):
+    """An input or a result while a plan is recorded.
 
-    def __init__(self, known: dict[int, Any]) -> None:
-        super().__init__()
-        self._known = known
+    It refuses what numpy would compute: a replay would not repeat it.
+    """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and _storage(result) not in self._known:
-            raise ConfigError(f"The model calls {func}, which is no op.", fix=_FIX)
-        return result
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        raise ConfigError(f"The model calls numpy.{ufunc.__name__}, which is no op.", fix=_FIX)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise ConfigError(f"The model calls numpy.{func.__name__}, which is no op.", fix=_FIX)
 
 
-def _tensors(inputs: Inputs) -> list[Tensor]:
-    tensors: list[Tensor] = []
+def _guarded(value: Any) -> Any:
+    return value.view(_Recorded) if isinstance(value, np.ndarray) else value
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Recorded) else value
+
+
+def _arrays(inputs: Inputs) -> list[HostArray]:
+    arrays: list[HostArray] = []
     for given in inputs:
         if isinstance(given, AttentionMetadata):
-            tensors += (
+            arrays += (
                 given.query_start_loc, given.seq_lens, given.block_tables, given.slot_mapping
             )  # fmt: skip
         else:
-            tensors.append(given)
-    return tensors
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+            arrays.append(given)
+    return arrays

@@ -10,8 +10,6 @@ from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
-from quire.ops.torch_ops.cuda import CudaDevice
-from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.weights import LinearWeight
 from quire.system import env
 
@@ -28,7 +26,11 @@ def open_device(name: str) -> Device:
     Raises:
         ConfigError: torch does not have it.
     """
-    return CPU if name == "cpu" else CudaDevice()
+    if name == "cpu":
+        return CPU
+    from quire.ops.torch_ops.cuda import CudaDevice
+
+    return CudaDevice()
 
 
 def load_ops(
@@ -52,13 +54,12 @@ def load_ops(
     Raises:
         ConfigError: the native module or the instruction set was asked for and is not there.
     """
-    plain = TorchOps(device)
     if provider == "reference" or not device.is_host:
         if quantization is not None:
             raise ConfigError("the reference ops have no quantized products.", param="quantization")
         if group is not None:
             raise ConfigError("the reference ops compute in one process.", param="--ops")
-        return plain
+        return _torch_ops(device)
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.cpu import CpuOps
@@ -69,6 +70,7 @@ def load_ops(
                 fix="Install Quire with its native module, or use --ops reference.",
                 param="--ops",
             ) from error
+        plain = _torch_ops(device)
         plain.note = f"reference: the native module cannot be imported ({error})"
         logger.warning("ops: %s", plain.note)
         return plain
@@ -76,6 +78,13 @@ def load_ops(
         return CpuOps(isa, num_threads, quantization, group)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
+
+
+def _torch_ops(device: Device) -> Ops[Any]:
+    """Return the reference; torch is imported here, and nowhere on the way to other ops."""
+    from quire.ops.torch_ops.provider import TorchOps
+
+    return TorchOps(device)
 
 
 def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:

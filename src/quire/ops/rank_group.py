@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import mmap
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire import _native
+from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.ops.array import address
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import describe, indices, matrix, view
 from quire.ops.native_gemm import PackedLinear
@@ -27,8 +28,8 @@ class RankGroup:
     def __init__(self, memory: int, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
         pages = mmap.mmap(memory, rank_group_bytes(ranks))
-        self._memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
-        self._handle = _native.RankGroup(self._memory.data_ptr(), rank, ranks)
+        self._memory = np.frombuffer(pages, np.uint8)  # which keeps `pages` alive
+        self._handle = _native.RankGroup(address(self._memory), rank, ranks)
 
     def begin(self, step: int) -> None:
         """A step begins: its number is above the last one's, and the same on all ranks, of which
@@ -48,8 +49,8 @@ class RankGroup:
         return [1e-9 * self._handle.waited(rank) for rank in range(self.ranks)]
 
     def all_reduce(
-        self, kernels: NativeKernels, pool: _native.Pool, x: Tensor, dtype: torch.dtype
-    ) -> Tensor:
+        self, kernels: NativeKernels, pool: _native.Pool, x: HostArray, dtype: DType
+    ) -> HostArray:
         """`Ops.all_reduce`: summed in the order of the ranks, so that all get the same
         bits. Every rank calls it with the same shape.
 
@@ -58,18 +59,18 @@ class RankGroup:
             RuntimeError: another rank has failed, or is gone.
         """
         _check(x)
-        y = torch.empty(x.shape, dtype=dtype)
+        y = np.empty(x.shape, dtype)
         _native.all_reduce(kernels.handle, pool, self._handle, view(y), view(x))
         return y
 
     def vocab_embedding(
         self,
         pool: _native.Pool,
-        ids: Tensor,
-        table: Tensor | PackedLinear,
+        ids: HostArray,
+        table: HostArray | PackedLinear,
         first: int,
         vocab: int,
-    ) -> Tensor:
+    ) -> HostArray:
         """`Ops.vocab_embedding`: each row from the rank that has it, to the bit. Every
         rank calls it with the same ids.
 
@@ -79,7 +80,7 @@ class RankGroup:
             RuntimeError: another rank has failed, or is gone.
         """
         rows = indices("ids", ids)
-        y = torch.empty(ids.numel(), table.shape[1], dtype=table.dtype)
+        y = np.empty((ids.size, table.shape[1]), table.dtype)
         given, weight = None, None
         if isinstance(table, PackedLinear):
             weight = table.packed
@@ -88,7 +89,7 @@ class RankGroup:
         _native.embedding(pool, self._handle, view(y), rows, given, weight, first, vocab)
         return y
 
-    def all_gather(self, pool: _native.Pool, x: Tensor, first: int, width: int) -> Tensor:
+    def all_gather(self, pool: _native.Pool, x: HostArray, first: int, width: int) -> HostArray:
         """`Ops.all_gather`; the ranks' columns do not overlap, and are all of `width`.
 
         Raises:
@@ -96,11 +97,11 @@ class RankGroup:
             RuntimeError: another rank has failed, or is gone.
         """
         _check(x)
-        y = torch.empty(x.shape[0], width)
+        y = np.empty((x.shape[0], width), FLOAT32)
         _native.all_gather(pool, self._handle, view(y), view(x), first)
         return y
 
 
-def _check(x: Tensor) -> None:
-    if x.dtype != torch.float32 or not x.is_cpu or x.ndim != 2 or not x.is_contiguous():
+def _check(x: HostArray) -> None:
+    if x.dtype != FLOAT32 or x.ndim != 2 or not x.flags.c_contiguous:
         raise ValueError(f"x is {describe(x)}; wanted a contiguous float32 [rows, cols]")

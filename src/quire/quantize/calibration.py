@@ -156,8 +156,8 @@ class Calibration:
         first = np.repeat(tables[:, 0].astype(np.int64) * _BLOCK_SIZE, lengths)
         ops = self._ops
         meta = AttentionMetadata(
-            query_start_loc=ops.array(np.cumsum([0, *lengths], dtype=np.int32)),
-            seq_lens=ops.array(lengths.astype(np.int32)),
+            query_start_loc=np.cumsum([0, *lengths], dtype=np.int32),
+            seq_lens=lengths.astype(np.int32),
             block_tables=ops.array(tables),
             slot_mapping=ops.array(first + positions),
             num_seqs=len(samples),

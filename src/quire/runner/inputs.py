@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.core.dtypes import HostArray
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device
 from quire.ops.metadata import AttentionMetadata
@@ -88,7 +89,7 @@ class StepInputBuilder:
         self._row_adapter = device.array((self._max_rows,), np.int64)
         self._version = 0
         self._sizes = (0, 0, 0, 0, 0)
-        self._on_host: Sequence[Array] = ()
+        self._on_host: Sequence[HostArray] = ()
         self._staged = device.stage(())
 
     def room(self, step: SchedulerOutput) -> int:
@@ -177,7 +178,7 @@ class StepInputBuilder:
         if sizes != self._sizes:
             self._sizes = sizes
             on_host = (self._query_start_loc[: num_seqs + 1], self._seq_lens[:num_seqs])
-            self._on_host = CPU.stage(on_host).send()
+            self._on_host = on_host
             buffers = [
                 self._input_ids[:total],
                 self._positions[:total],

@@ -10,7 +10,7 @@ import numpy as np
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.ops.block_copy import open_copier
+from quire.ops.copiers import open_copier
 from quire.ops.metadata import KVCache
 from quire.runner.kv_files import BlockFiles
 

@@ -65,11 +65,13 @@ class KVBacking:
     a thread of its own while the pages before them are filled.
 
     Args:
+        ops: on the host.
         caches: every layer's.
     """
 
-    def __init__(self, caches: list[KVCache]) -> None:
-        self._tensors = list({id(t): t for cache in caches for t in cache.tensors}.values())
+    def __init__(self, ops: Ops, caches: list[KVCache]) -> None:
+        arrays = {id(t): t for cache in caches for t in cache.tensors}.values()
+        self._tensors = [ops.numpy(array) for array in arrays]
         block_bytes = max(t[0].nbytes for t in self._tensors)
         self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
         self._num_blocks = self._tensors[0].shape[0]

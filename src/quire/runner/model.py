@@ -100,7 +100,9 @@ class PlannedModel:
         modules = decoder.modules(kv_caches)
         self._forward = record(
             ops,
-            lambda table: decoder.forward(table, ids, positions, kv_caches, meta, rows, *adapter),
+            lambda table, ids, positions, meta, *rows: decoder.forward(
+                table, ids, positions, kv_caches, meta, *rows
+            ),
             (ids, positions, meta, rows, *adapter),
             limits.max_num_batched_tokens,
             modules,
@@ -110,7 +112,7 @@ class PlannedModel:
             hidden = self._forward.run((ids, positions, meta, rows, *adapter))
             self._logits = record(
                 ops,
-                lambda table: decoder.compute_logits(table, hidden),
+                decoder.compute_logits,
                 (hidden,),
                 max(limits.max_num_seqs, ROWS_AT_ONCE),
                 modules,
@@ -139,8 +141,8 @@ def _one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetada
     """Return ids, positions and metadata of a sequence of one token, in block 0."""
     ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
     meta = AttentionMetadata(
-        query_start_loc=ops.array(np.array([0, 1], np.int32)),
-        seq_lens=ops.array(np.ones(1, np.int32)),
+        query_start_loc=np.array([0, 1], np.int32),
+        seq_lens=np.ones(1, np.int32),
         block_tables=ops.array(np.zeros((1, 1), np.int32)),
         slot_mapping=slots,
         num_seqs=1,

@@ -64,7 +64,7 @@ class Pooler:
         the others."""
         first = self._config.pooling_type == "CLS"
         begins = step.num_computed_tokens == 0
-        starts = self._ops.numpy(inputs.metadata.query_start_loc).astype(np.int64)
+        starts = inputs.metadata.query_start_loc.astype(np.int64)
         rows = starts[:-1][begins] if first else np.arange(len(inputs.input_ids))
         hidden = self._ops.numpy(self._model.forward(inputs, self._ops.array(rows)))
         wide = hidden.astype(np.float64)

@@ -88,7 +88,7 @@ class ModelRunner:
             scales=calculate_kv_scales,
             units=decoder.kv_units,
         )
-        self._backing = KVBacking(self.kv_caches) if ops.device.is_host else None
+        self._backing = KVBacking(ops, self.kv_caches) if ops.device.is_host else None
         self._inputs = StepInputBuilder(
             self.states,
             scheduler.max_num_batched_tokens,

@@ -18,7 +18,7 @@ REPORT = {
     "imported": 101.0,
     "ready": 104.0,
     "first_token": 104.25,
-    "phases": {"import_torch": 1.0, "load_weights": 1.5},
+    "phases": {"import_ops": 1.0, "load_weights": 1.5},
     "dtype": "float32",
 }
 
@@ -29,7 +29,7 @@ def test_the_phases_by_hand() -> None:
     assert list(row["phases"].items()) == [
         ("python", 0.5),
         ("import_quire", 0.5),
-        ("import_torch", 1.0),
+        ("import_ops", 1.0),
         ("load_weights", 1.5),
         ("other", 0.5),
         ("first_token", 0.25),

@@ -39,7 +39,7 @@ def test_phases_add_up_and_facts_are_plain() -> None:
     start = time.perf_counter()
     executor.start()
     wall = time.perf_counter() - start
-    assert list(executor.phases) == ["import_torch", "load_weights", "allocate_kv", "warm_up"]
+    assert list(executor.phases) == ["import_ops", "load_weights", "allocate_kv", "warm_up"]
     assert 0 < sum(executor.phases.values()) <= wall
     facts = executor.facts
     assert facts["kv_bytes_per_token"] == 256
@@ -58,7 +58,7 @@ def held_bytes(thing: object, seen: set[int]) -> int:
     if id(thing) in seen:
         return 0
     seen.add(id(thing))
-    if isinstance(thing, torch.Tensor):
+    if isinstance(thing, (torch.Tensor, np.ndarray)):
         return thing.nbytes
     if isinstance(thing, PackedLinear):
         return thing.nbytes

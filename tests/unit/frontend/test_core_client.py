@@ -277,39 +277,18 @@ def test_the_front_end_never_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_packed_weights_are_read_while_torch_is_imported() -> None:
-    """The core's own code does not import it, so that reading can begin before."""
-    code = "import sys\nimport quire.engine.core, quire.executor.uniproc\n"
-    code += "assert 'torch' not in sys.modules, 'torch was imported'"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-BEGUN = """
-import sys, threading
-from quire.engine.imports import begin_imports
-begin_imports()
-for thread in threading.enumerate():
-    if thread.name == "import-torch":
-        thread.join()
-before = set(sys.modules)
-import quire.engine.core, quire.executor.multiproc, torch
-assert "torch" in before and set(sys.modules) == before, set(sys.modules) - before
-"""
-
-
-def test_a_core_that_has_begun_imports_torch_beside_its_own_code() -> None:
-    subprocess.run([sys.executable, "-c", BEGUN], check=True)
-
-
 STAND_BY = """
 import sys
 from quire.engine.imports import import_all
 import_all()
 before = set(sys.modules)
 from quire.frontend.llm import LLM
-LLM(num_gpu_blocks_override=64, max_model_len=256).shutdown()
-late = {name for name in set(sys.modules) - before if name.split(".")[0] == "torch"}
-assert "torch" in before and not late, late
+llm = LLM(num_gpu_blocks_override=64, max_model_len=256)
+late = {name for name in set(sys.modules) - before if name.startswith("quire.ops")}
+assert not late, late
+llm.generate("Once", use_tqdm=False)
+llm.shutdown()
+assert "torch" not in sys.modules
 """
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from quire.checkpoint.presets import preset_config
 from quire.core.dtypes import FLOAT32, dtype_of
@@ -32,7 +31,7 @@ def tables() -> dict[str, LoraTable]:
     for target in TARGETS.values():
         parts.setdefault(target.stem, {})[target.part] = target.rows, target.columns
     return {
-        stem: LoraTable(of[0][1], [of[i][0] for i in range(len(of))], 2, torch.float32)
+        stem: LoraTable(of[0][1], [of[i][0] for i in range(len(of))], 2, FLOAT32)
         for stem, of in parts.items()
     }
 

@@ -16,8 +16,8 @@ from quire.models.memory import (
 )
 from quire.models.parameters import Parameter
 from quire.models.registry import is_encoder, model_config
-from quire.ops.providers import load_ops
 from quire.ops.weights import Epilogue
+from tests.native import load_ops
 from tests.unit.executor.configs import config as engine_config
 
 

@@ -15,11 +15,12 @@ from quire.core.quantization import QUANTIZATIONS
 from quire.models import pack_cache
 from quire.models.offload import WeightOffload, last_weights
 from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_gemm import Pool
 from quire.ops.packed_file import LinearFile, stream_linears
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware, detect
+from tests.native import PackedLinear
 
 POOL = Pool(2)
 GIB = 2**30

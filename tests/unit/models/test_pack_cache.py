@@ -20,10 +20,11 @@ from quire.models.pack_cache import PackCache, model_key
 from quire.models.shares import shared_config
 from quire.ops.native import NativeKernels
 from quire.ops.native_codes import CodeKind, GroupedCodes
-from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.packed_file import StoredLinear
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
+from tests.native import PackedLinear
 
 POOL = Pool(2)
 GIB = 2**30

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.block_copy import BlockCopier, Move
+from quire.ops.block_copy import Move
+from tests.native import BlockCopier
 
 BLOCKS = 9
 

@@ -13,8 +13,8 @@ import torch
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
-from quire.ops.quantized import QuantizedWeight
 from quire.ops.torch_ops.cuda import CudaDevice
+from quire.ops.torch_ops.quantized import QuantizedWeight
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
 
@@ -27,6 +27,9 @@ def test_the_cpu_copies_nothing() -> None:
     assert tensor[1, 1] == 5
     staged.wait()
     assert CPU.stage(()).send() == ()
+    (tensor,) = load_ops("reference").device.stage([array[:, :2]]).send()
+    array[1, 1] = 6
+    assert tensor[1, 1] == torch.tensor(6)
 
 
 def test_arrays_are_sent_anew() -> None:

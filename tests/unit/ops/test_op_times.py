@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
+from quire.core.dtypes import HostArray
 from quire.core.op_profile import OpTime
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -19,10 +20,8 @@ QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 BLOCK = 16
 
 
-@pytest.fixture(autouse=True)
-def _inference_mode() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+def floats(*shape: int) -> HostArray:
+    return np.random.default_rng().standard_normal(shape, np.float32)
 
 
 class Layer:
@@ -30,14 +29,14 @@ class Layer:
 
     def __init__(self, ops: Ops, window: int | None) -> None:
         self.window = window
-        self.embed = torch.randn(50, HIDDEN)
-        self.norm = torch.ones(HIDDEN)
-        self.bias = torch.zeros(HIDDEN)
-        self.qkv = ops.pack_linear(torch.randn(QKV, HIDDEN))
-        self.out = ops.pack_linear(torch.randn(HIDDEN, HEADS * HEAD_DIM))
+        self.embed = ops.array(floats(50, HIDDEN))
+        self.norm = ops.array(np.ones(HIDDEN, np.float32))
+        self.bias = ops.array(np.zeros(HIDDEN, np.float32))
+        self.qkv = ops.pack_linear(floats(QKV, HIDDEN))
+        self.out = ops.pack_linear(floats(HIDDEN, HEADS * HEAD_DIM))
         shape = (8, KV_HEADS, BLOCK, HEAD_DIM)
-        self.cache = KVCache(torch.zeros(shape), torch.zeros(shape))
-        self.cos_sin = torch.randn(128, HEAD_DIM)
+        self.cache = KVCache(*(ops.array(np.zeros(shape, np.float32)) for _ in range(2)))
+        self.cos_sin = ops.array(floats(128, HEAD_DIM))
 
     @property
     def modules(self) -> dict[int, str]:
@@ -46,49 +45,49 @@ class Layer:
             id(self.out): "attn.out", id(self.cache): "attn",
         }  # fmt: skip
 
-    def forward(
-        self, ops: Ops, ids: torch.Tensor, positions: torch.Tensor, meta: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, ops: Ops, ids: Any, positions: Any, meta: AttentionMetadata) -> Any:
         residual = ops.embedding(ids, self.embed)
         x = ops.rms_norm(residual, self.norm, 1e-6)
         q = ops.rope_kv_write(
             ops.linear(x, self.qkv), positions, self.cos_sin, None, None, 1e-6,
             self.cache, meta.slot_mapping, HEADS, KV_HEADS, HEAD_DIM,
         )  # fmt: skip
-        x = ops.paged_attention(q, self.cache, meta, 0.25, self.window).flatten(1)
+        x = ops.paged_attention(q, self.cache, meta, 0.25, self.window).reshape(
+            -1, HEADS * HEAD_DIM
+        )
         x, residual = ops.add_layer_norm(
             ops.linear(x, self.out), residual, self.norm, self.bias, 1e-6
         )
         return ops.activation(ops.add(x, residual), "gelu")
 
 
-def batch(spans: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+def batch(ops: Ops, spans: list[tuple[int, int]]) -> tuple[Any, Any, AttentionMetadata]:
     """Ids, positions and metadata of sequences with (new tokens, tokens in all)."""
-    new = torch.tensor([rows for rows, _ in spans])
-    positions = torch.cat([torch.arange(total - rows, total) for rows, total in spans])
-    blocks = torch.arange(3 * len(spans), dtype=torch.int32).view(len(spans), 3) % 8
+    new = [rows for rows, _ in spans]
+    positions = np.concatenate([np.arange(total - rows, total) for rows, total in spans])
+    blocks = np.arange(3 * len(spans), dtype=np.int32).reshape(len(spans), 3) % 8
     meta = AttentionMetadata(
-        query_start_loc=torch.cat([torch.zeros(1), new.cumsum(0)]).to(torch.int32),
-        seq_lens=torch.tensor([total for _, total in spans], dtype=torch.int32),
-        block_tables=blocks,
-        slot_mapping=torch.arange(len(positions)),
+        query_start_loc=ops.array(np.cumsum([0, *new], dtype=np.int32)),
+        seq_lens=ops.array(np.array([total for _, total in spans], np.int32)),
+        block_tables=ops.array(blocks),
+        slot_mapping=ops.array(np.arange(len(positions))),
         num_seqs=len(spans),
         block_size=BLOCK,
     )
-    return torch.arange(len(positions)) % 50, positions, meta
+    return ops.array(np.arange(len(positions)) % 50), ops.array(positions), meta
 
 
 @pytest.mark.parametrize("window", [None, 10])
 def test_a_plan_and_calls_count_the_same(window: int | None) -> None:
     ops = load_ops("cpu", num_threads=1)
     layer = Layer(ops, window)
-    one, spans = batch([(1, 1)]), [(5, 5), (1, 30), (4, 12), (20, 40)]
-    plan = record(ops, lambda table: layer.forward(table, *one), one, 64, layer.modules)
+    one, spans = batch(ops, [(1, 1)]), [(5, 5), (1, 30), (4, 12), (20, 40)]
+    plan = record(ops, layer.forward, one, 64, layer.modules)
     plan.meter.count_ops(True)
     timed = TimedOps(ops, layer.modules)
     timed.count_ops(True)
-    plan.run(batch(spans))
-    layer.forward(timed.table, *batch(spans))
+    plan.run(batch(ops, spans))
+    layer.forward(timed.table, *batch(ops, spans))
 
     native, called = plan.meter.op_times(), timed.op_times()
     assert [(op.module, op.name) for op in native] == [
@@ -118,7 +117,7 @@ def test_reference_ops_are_timed_too() -> None:
     timed = TimedOps(ops, layer.modules)
     timed.count_ops(True)
     timed.trace_ops(4)
-    layer.forward(timed.table, *batch([(3, 3)]))
+    layer.forward(timed.table, *batch(ops, [(3, 3)]))
     times = timed.op_times()
     assert {op.isa for op in times} == {"torch"}
     linear = times[2]
@@ -129,8 +128,8 @@ def test_reference_ops_are_timed_too() -> None:
 
 def test_a_tied_weight_is_two_modules() -> None:
     ops = load_ops("cpu", num_threads=1)
-    head = ops.pack_linear(torch.randn(50, HIDDEN))
+    head = ops.pack_linear(floats(50, HIDDEN))
     timed = TimedOps(ops, {id(head): "embed"})
     timed.count_ops(True)
-    timed.table.logits(timed.table.embedding(torch.tensor([1, 2]), head), head)
+    timed.table.logits(timed.table.embedding(np.array([1, 2]), head), head)
     assert [op.module for op in timed.op_times()] == ["embed", "lm_head"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError
-from quire.ops.interface import OP_NAMES, Ops, torch_note
-from quire.ops.providers import load_ops
+from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.torch_ops import reference
+from tests.native import load_ops
 
 
 def test_reference_is_all_reference() -> None:
@@ -83,11 +83,15 @@ def test_without_the_native_module(monkeypatch: pytest.MonkeyPatch) -> None:
         load_ops("auto", isa="avx2")
 
 
-def test_torch_is_noted_with_its_reason(native: Ops) -> None:
-    packed = native.pack_linear(torch.ones(2, 3, dtype=torch.float64))
-    native.linear(torch.ones(1, 3, dtype=torch.float64), packed)
-    assert native.torch_reasons == {"linear": "weights of float64"}
-    assert torch_note(native.torch_reasons) == "linear in torch: weights of float64"
+def test_weights_of_other_dtypes_are_refused(native: Ops) -> None:
+    with pytest.raises(ValueError, match="weights are float64; wanted float32, bfloat16"):
+        native.pack_linear(torch.ones(2, 3, dtype=torch.float64))
+
+
+def test_a_weight_is_for_its_own_provider(native: Ops) -> None:
+    packed = load_ops("reference").pack_linear(torch.ones(2, 3))
+    with pytest.raises(TypeError, match="no product with a DenseWeight"):
+        native.linear(torch.ones(1, 3), packed)
 
 
 def test_ops_can_be_replaced(native: Ops) -> None:

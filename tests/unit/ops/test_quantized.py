@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quire.ops.quantized import QuantizedWeight, can_follow, joined
+from quire.ops.torch_ops.quantized import QuantizedWeight
 
 N, K, GROUP = 3, 10, 4
 
@@ -47,21 +47,11 @@ def test_the_formula(kind: str) -> None:
             assert dense[n, column] == value
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_parts_follow_each_other(kind: str) -> None:
-    a, b = weight(kind), weight(kind, seed=1)
-    assert can_follow(a, b)
-    whole = joined([a, b])
-    assert torch.equal(whole.dequantize(), torch.cat([a.dequantize(), b.dequantize()]))
-    for other in KINDS:
-        assert can_follow(a, weight(other)) == (kind == other)
-
-
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_codes_may_be_floats(dtype: torch.dtype) -> None:
     codes = torch.randn(N, K).to(dtype)
     w = QuantizedWeight(codes, 8, torch.full((N, 1), 0.5), K)
-    assert torch.equal(joined([w, w]).dequantize(), torch.cat([codes.float() * 0.5] * 2))
+    assert torch.equal(w.dequantize(), codes.float() * 0.5)
 
 
 def test_what_does_not_fit() -> None:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
 from quire import _native
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import view
-from quire.ops.native_gemm import PackedLinear, WeightKind
-from quire.ops.rank_group import RankGroup
+from quire.ops.native_gemm import WeightKind
 from quire.ops.rank_memory import rank_group_bytes
 from quire.parallel.shared_memory import anonymous_file
-from tests.golden.ranks import run_ranks
+from tests.golden import ranks as threads_of_ranks
+from tests.native import PackedLinear, RankGroup, view
 
 KERNELS = NativeKernels()
+
+
+def run_ranks(ranks: int, work: Callable[[RankGroup], Any]) -> list[Any]:
+    return threads_of_ranks.run_ranks(ranks, lambda group: work(RankGroup.of(group)))
+
+
 KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"
 }  # fmt: skip

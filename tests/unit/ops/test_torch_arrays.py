@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.dtypes import dtype_of
-from quire.ops.torch_arrays import array, numpy_dtype, tensor, torch_dtype
+from quire.ops.torch_ops.arrays import array, numpy_dtype, tensor, torch_dtype
 from quire.ops.torch_ops.provider import TorchOps
 
 NAMES = (

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.ops.device import Accelerator, CopyQueue, Event
+from quire.ops.device import Event
 from quire.ops.op_times import TimedOps
+from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 from quire.ops.torch_ops.reference import DenseWeight, linear, pack_linear
 from quire.ops.torch_ops.weight_stream import Slab, StreamedWeight, StreamingOps, WeightStream
 
@@ -48,7 +49,7 @@ class Queue:
         return True
 
 
-class Scrambled(Accelerator):
+class Scrambled(TorchAccelerator):
     """Two queues, of which a random one goes on at any time, as late or as early as it may.
 
     A copy takes two steps, between which there is half of it.

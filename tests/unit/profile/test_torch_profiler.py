@@ -22,6 +22,7 @@ from quire.ops.plan import record
 from quire.ops.providers import load_ops
 from quire.profile import trace_file
 from quire.profile.torch_profiler import TorchProfiler
+from tests.arrays import array, tensor
 
 ROWS = 3
 CLOCK_MICROSECONDS = 500
@@ -42,10 +43,10 @@ def recorded(folder: Path, config: ProfilerConfig) -> list[Path]:
     """The files in the folder after a recording."""
     with torch.inference_mode():
         ops = load_ops("cpu", num_threads=1)
-        packed, x = ops.pack_linear(torch.randn(32, 32)), torch.randn(1, 32)
+        packed, x = ops.pack_linear(array(torch.randn(32, 32))), array(torch.randn(1, 32))
         plan = record(
             ops,
-            lambda table: table.activation(table.linear(x, packed), "relu"),
+            lambda table, x: table.activation(table.linear(x, packed), "relu"),
             (x,),
             8,
             {id(packed): "layers.0.mlp.up"},
@@ -54,7 +55,7 @@ def recorded(folder: Path, config: ProfilerConfig) -> list[Path]:
         profiler.start()
         for number in range(3):
             with profiler.step(f"step {number}"):
-                torch.relu(plan.run((torch.randn(ROWS, 32),)))
+                torch.relu(tensor(plan.run((array(torch.randn(ROWS, 32)),))))
         profiler.shutdown()
     return sorted(folder.iterdir())
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.sampling_params import SamplingParams
+from quire.ops.array import address
 from quire.runner.inputs import StepInputBuilder
 from quire.runner.state import SequenceStates
 
@@ -79,9 +79,9 @@ def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> Non
     for i, blocks in enumerate(tables(step)):
         assert meta.block_tables[i, : len(blocks)].tolist() == blocks
     dtypes = [meta.query_start_loc.dtype, meta.seq_lens.dtype, meta.block_tables.dtype]
-    assert dtypes == [torch.int32] * 3
-    assert inputs.input_ids.dtype == inputs.positions.dtype == torch.int64
-    assert meta.slot_mapping.dtype == inputs.sampling_rows.dtype == torch.int64
+    assert dtypes == [np.int32] * 3
+    assert inputs.input_ids.dtype == inputs.positions.dtype == np.int64
+    assert meta.slot_mapping.dtype == inputs.sampling_rows.dtype == np.int64
 
 
 def one_step(count: int) -> SchedulerOutput:
@@ -97,7 +97,7 @@ def test_buffers_are_reused() -> None:
     addresses = set()
     for _ in range(3):
         inputs = builder.build(one_step(20), slots)
-        addresses.add((inputs.input_ids.data_ptr(), inputs.metadata.block_tables.data_ptr()))
+        addresses.add((address(inputs.input_ids), address(inputs.metadata.block_tables)))
     assert len(addresses) == 1
 
 

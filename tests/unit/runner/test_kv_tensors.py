@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor
 
-from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, dtype_of
+from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, HostArray, dtype_of
 from quire.models.memory import kv_bytes_per_token
+from quire.ops.array import address
 from quire.ops.torch_ops.provider import TorchOps
 from quire.runner import kv_tensors
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
@@ -60,14 +60,15 @@ def test_pages_are_backed_once_and_ahead_of_what_is_reached(
     [cache] = allocate_kv_caches(TorchOps(), model, 300, 16, BFLOAT16)  # 64 blocks a huge page
     asked: list[tuple[int, int]] = []
 
-    def back(part: Tensor) -> bool:
-        if cache.k.data_ptr() <= part.data_ptr() < cache.k.data_ptr() + cache.k.nbytes:
-            first = (part.data_ptr() - cache.k.data_ptr()) // cache.k[0].nbytes
+    def back(part: HostArray) -> bool:
+        offset = address(part) - cache.k.data_ptr()
+        if 0 <= offset < cache.k.nbytes:
+            first = offset // cache.k[0].nbytes
             asked.append((first, first + len(part)))
         return True
 
     monkeypatch.setattr(kv_tensors, "back", back)
-    backing = KVBacking([cache])
+    backing = KVBacking(TorchOps(), [cache])
     for block in (0, 63, 64, 5, 290, 299):
         backing.reach(block)
         backing.wait()

@@ -15,12 +15,12 @@ from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.interface import Ops
-from quire.ops.providers import load_ops
 from quire.ops.torch_ops import sampling
 from quire.ops.torch_ops.provider import TorchOps
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch, _no_token
 from quire.sampling.state import SamplingState
+from tests.native import load_ops
 from tests.unit.sampling.oracle import edited, probabilities
 
 VOCAB = 509

@@ -87,8 +87,8 @@ def _filled(
     )
     starts = np.arange(0, (sequences + 1) * new, new, dtype=np.int32)
     return caches, AttentionMetadata(
-        query_start_loc=s.ops.array(starts),
-        seq_lens=s.ops.array(np.full(sequences, context, np.int32)),
+        query_start_loc=starts,
+        seq_lens=np.full(sequences, context, np.int32),
         block_tables=s.ops.array(tables),
         slot_mapping=s.ops.array(slots[:, context - new : context].reshape(-1)),
         num_seqs=sequences,

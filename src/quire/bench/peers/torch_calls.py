@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.ops.torch_arrays import tensor
+from quire.ops.torch_ops.arrays import tensor
 
 Call = Callable[[int], object]
 Arrays = Sequence[Any]

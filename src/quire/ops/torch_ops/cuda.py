@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError, OutOfMemoryError
-from quire.ops.device import Accelerator, CopyQueue, Event
+from quire.ops.device import Event
+from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 
 
-class CudaDevice(Accelerator):
+class CudaDevice(TorchAccelerator):
     """The first GPU that this process may use.
 
     Raises:

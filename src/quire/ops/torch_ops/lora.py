@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
+from quire.core.dtypes import DType, HostArray
 from quire.ops.lora import LoraTable
+from quire.ops.torch_ops.arrays import tensor
 from quire.ops.torch_ops.reference import DenseWeight, linear
+
+
+class TensorTable(LoraTable):
+    """A `LoraTable` whose adapters are on a device of torch."""
+
+    def __init__(
+        self,
+        columns: int,
+        parts: Sequence[int],
+        adapters: int,
+        dtype: DType,
+        device: torch.device,
+    ) -> None:
+        super().__init__(columns, parts, adapters, dtype)
+        self._device = device
+
+    def _placed(self, values: HostArray) -> Tensor:
+        return tensor(values).to(self._device)
 
 
 def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:

@@ -11,19 +11,27 @@ from torch import Tensor
 
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.quantized import Weights
-from quire.ops import quantized, torch_arrays
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.packed_file import StoredLinear
-from quire.ops.torch_arrays import tensor, torch_dtype
-from quire.ops.torch_ops import lora, moe, paged_attention, reference, sampling
+from quire.ops.torch_ops import (
+    arrays,
+    lora,
+    moe,
+    paged_attention,
+    quantized,
+    reference,
+    sampling,
+)
+from quire.ops.torch_ops.arrays import tensor, torch_dtype
+from quire.ops.torch_ops.devices import torch_device
 from quire.ops.weights import Epilogue, LinearWeight
 
 
 class TorchOps(Ops[Tensor]):
-    """All operations in plain torch; the native provider overrides what it computes itself."""
+    """All operations in plain torch."""
 
     embedding = staticmethod(reference.embedding)
     add = staticmethod(reference.add)
@@ -51,7 +59,9 @@ class TorchOps(Ops[Tensor]):
     provider = "reference"
 
     def __init__(self, device: Device = CPU) -> None:
-        super().__init__(device)
+        there = torch_device(device)
+        super().__init__(there)
+        self._torch = there.torch
 
     @property
     def isa(self) -> str:
@@ -69,27 +79,27 @@ class TorchOps(Ops[Tensor]):
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
             raise TypeError("torch takes no stored weight")
-        parts: Any = [part.to(self.device.torch) for part in quantized.parts_of(weight)]
-        given = None if bias is None else tensor(bias).to(self.device.torch)
+        parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
+        given = None if bias is None else tensor(bias).to(self._torch)
         return reference.pack_linear(
             parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype)
         )
 
     def array(self, values: HostArray) -> Tensor:
-        return tensor(values).to(self.device.torch)
+        return tensor(values).to(self._torch)
 
     def numpy(self, values: Tensor) -> HostArray:
-        return torch_arrays.array(values)
+        return arrays.array(values)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
         if self.device.is_host:
-            return empty(shape, torch_dtype(dtype))
-        return torch.empty(shape, dtype=torch_dtype(dtype), device=self.device.torch)
+            return tensor(empty(shape, dtype))
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=self._torch)
 
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
     ) -> LoraTable:
-        return LoraTable(columns, parts, adapters, torch_dtype(dtype), self.device.torch)
+        return lora.TensorTable(columns, parts, adapters, dtype, self._torch)
 
     def inference(self) -> AbstractContextManager[object]:
         return torch.inference_mode()

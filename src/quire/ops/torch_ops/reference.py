@@ -29,8 +29,8 @@ from torch import Tensor
 from quire.core.config import Activation
 from quire.core.dtypes import DType
 from quire.ops.metadata import KVCache
-from quire.ops.quantized import QuantizedWeight, Weights, dense, parts_of
-from quire.ops.torch_arrays import torch_dtype
+from quire.ops.torch_ops.arrays import torch_dtype
+from quire.ops.torch_ops.quantized import QuantizedWeight, Weights, dense, parts_of
 from quire.ops.weights import Epilogue, LinearWeight
 
 LINEAR_ROWS = 32

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import DType
-from quire.ops.device import Accelerator, Event
+from quire.ops.device import Event
 from quire.ops.torch_ops import reference
+from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.reference import DenseWeight, dense_weight
 from quire.ops.weights import Epilogue, LinearWeight
@@ -54,7 +55,7 @@ class WeightStream:
 
     def __init__(
         self,
-        device: Accelerator,
+        device: TorchAccelerator,
         slab: Tensor,
         pieces: Sequence[tuple[int, int]],
         buffers: int,
@@ -134,7 +135,7 @@ class Slab:
     """
 
     def __init__(
-        self, device: Accelerator, layers: Sequence[int], *, alignment: int, buffers: int
+        self, device: TorchAccelerator, layers: Sequence[int], *, alignment: int, buffers: int
     ) -> None:
         ends = list(accumulate(layers))
         self._memory = device.pinned(ends[-1])

@@ -1,4 +1,4 @@
-"""`core.quantized.QuantizedWeight` on torch's tensors, as the providers compute with it.
+"""`core.quantized.QuantizedWeight` on torch's tensors, as the reference computes with it.
 
     W[n, c(k)] = value(codes[n, k]) · scale[n, g] + offset[n, g]          g = k // group
     W[n, c(k)] = (codes[n, k] − zero[n, g]) · scale[n, g]
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quire.core.dtypes import HostArray
 from quire.core.quantized import QuantizedWeight as HostWeight
-from quire.ops.torch_arrays import tensor
+from quire.ops.torch_ops.arrays import tensor
 
 CODE_TYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -132,46 +132,3 @@ def _on_tensors(part: Weight | HostArray | HostWeight) -> Any:
 def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """The weight as `dtype`, whatever form it has."""
     return (weight.dequantize() if isinstance(weight, QuantizedWeight) else weight).to(dtype)
-
-
-def can_follow(a: QuantizedWeight, b: QuantizedWeight) -> bool:
-    """Whether the rows of both can be one packed weight."""
-    return (
-        (a.codes.dtype, a.bits, a.group, a.shape[1], a.input_scale, a.float_activations)
-        == (b.codes.dtype, b.bits, b.group, b.shape[1], b.input_scale, b.float_activations)
-        and (a.zero is None) == (b.zero is None)
-        and (a.offset is None) == (b.offset is None)
-        and _same(a.codebook, b.codebook)
-        and _same(a.permutation, b.permutation)
-    )
-
-
-def joined(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
-    """The rows of all parts, one part after the other; each `can_follow` the first."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-
-    def rows(name: str) -> Tensor | None:
-        found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found)
-
-    scale = rows("scale")
-    assert scale is not None
-    return QuantizedWeight(
-        # Tensors of 8-bit floats cannot be concatenated as such by all versions of torch.
-        torch.cat([part.codes.view(torch.uint8) for part in parts]).view(first.codes.dtype),
-        first.bits,
-        scale,
-        first.group,
-        rows("zero"),
-        rows("offset"),
-        first.codebook,
-        first.permutation,
-        first.input_scale,
-        first.float_activations,
-    )
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None) == (b is None) and (a is None or b is None or torch.equal(a, b))

@@ -1,0 +1,162 @@
+"""The native provider on torch's tensors, for tests that compare it with torch.
+
+Each name is that of Quire's own: here it takes tensors where the other takes arrays, and returns
+them. Both share their memory, so that what is written in place shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.core.quantized import QuantizedWeight
+from quire.ops import (
+    block_copy,
+    lora,
+    native_attention,
+    native_checks,
+    native_float8,
+    native_fused,
+    native_gemm,
+    native_lora,
+    native_moe,
+    native_sampling,
+    providers,
+    rank_group,
+)
+from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
+from quire.ops.torch_ops import quantized
+from tests.arrays import array, numpy_dtype, tensor, torch_dtype
+
+
+def arrays(value: Any) -> Any:
+    """Return the value with arrays for tensors, however deep they are."""
+    if isinstance(value, Tensor):
+        return array(value)
+    if isinstance(value, torch.dtype):
+        return numpy_dtype(value)
+    if isinstance(value, OnTensors):
+        return value.target
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(arrays, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(arrays, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {f.name: arrays(getattr(value, f.name)) for f in fields(value)}
+        if isinstance(value, quantized.QuantizedWeight):
+            return QuantizedWeight(**given)
+        same = all(given[f.name] is getattr(value, f.name) for f in fields(value))
+        return value if same else replace(value, **given)
+    return value
+
+
+def tensors(value: Any) -> Any:
+    """Return the value with tensors for arrays."""
+    if isinstance(value, np.ndarray) and value.dtype.names is None:
+        return tensor(value)
+    if isinstance(value, np.dtype):
+        return torch_dtype(value)
+    if type(value) is tuple:
+        return tuple(map(tensors, value))
+    if isinstance(value, native_gemm.PackedLinear):
+        return PackedLinear.of(value)
+    return value
+
+
+def on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays as one of tensors."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = [arrays(arg) for arg in args]
+        named = {name: arrays(arg) for name, arg in kwargs.items()}
+        result = function(*given, **named)
+        own = zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)
+        return next((arg for arg, array in own if array is result), tensors(result))
+
+    return call
+
+
+class OnTensors:
+    """A `native` object whose methods take and return tensors."""
+
+    native: Callable[..., Any]
+    target: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = {name: arrays(arg) for name, arg in kwargs.items()}
+        self.target = type(self).native(*map(arrays, args), **given)
+
+    @classmethod
+    def of(cls, target: Any) -> Any:
+        made = cls.__new__(cls)
+        made.target = target
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "target":
+            raise AttributeError(name)
+        value = getattr(self.target, name)
+        return on_tensors(value) if callable(value) else tensors(value)
+
+    def __repr__(self) -> str:
+        return repr(self.target)
+
+
+class PackedLinear(OnTensors):
+    native = native_gemm.PackedLinear
+    from_stored = on_tensors(native_gemm.PackedLinear.from_stored)
+    from_int8 = on_tensors(native_gemm.PackedLinear.from_int8)
+    from_codes = on_tensors(native_gemm.PackedLinear.from_codes)
+    from_float8 = on_tensors(native_gemm.PackedLinear.from_float8)
+
+
+class FusedKernels(OnTensors):
+    native = native_fused.FusedKernels
+
+    def argmax(self, logits: Tensor) -> Any:
+        return self.target.argmax(array(logits))
+
+
+class SamplingKernels(OnTensors):
+    native = native_sampling.SamplingKernels
+
+
+class LoraTable(OnTensors):
+    native = lora.LoraTable
+
+
+class RankGroup(OnTensors):
+    native = rank_group.RankGroup
+
+
+class BlockCopier(OnTensors):
+    native = block_copy.BlockCopier
+
+
+paged_attention = on_tensors(native_attention.paged_attention)
+lora_add = on_tensors(native_lora.lora_add)
+moe = on_tensors(native_moe.moe)
+view = on_tensors(native_checks.view)
+pack_float8 = on_tensors(native_float8.pack_float8)
+is_float8 = on_tensors(native_float8.is_float8)
+
+
+def tensor_ops(ops: Ops) -> Ops[Tensor]:
+    """Return the operations as functions of tensors, of whichever provider."""
+    if ops.provider == "reference":
+        return ops
+    names = set(OP_NAMES) - SAMPLING_OPS
+    changed = {name: on_tensors(getattr(ops, name)) for name in (*names, "pack_linear")}
+    for name in SAMPLING_OPS:
+        op = getattr(ops, name)
+        changed[name] = lambda logits, *args, op=op: op(array(logits), *args)
+    return ops.using(**changed, array=tensor, numpy=array)
+
+
+def load_ops(*args: Any, **kwargs: Any) -> Ops[Tensor]:
+    return tensor_ops(providers.load_ops(*args, **kwargs))
