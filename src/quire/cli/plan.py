@@ -97,7 +97,7 @@ def _memory(report: Fit) -> Iterator[str]:
     rows = [
         ("weights", report.weights, _offloaded(report)),
         ("activations", report.activations, "of the largest step, at most"),
-        ("runtime", report.runtime, "Python, torch and the engine, about"),
+        ("runtime", report.runtime, "Python and the engine, at most"),
         (
             "KV cache",
             report.kv_cache,

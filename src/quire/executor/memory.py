@@ -17,7 +17,7 @@ PREFIX_SHARE = 4
 """With prefix caching the cache may be larger, by one part in this many, than what running
 sequences can fill: else, under full load, every prefix would be evicted before its reuse."""
 RUNTIME_BYTES = 256 * 2**20
-"""What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
+"""What Python and the engine take at most before any weight is there; about 64 MiB were seen."""
 GPU_RUNTIME_BYTES = 2**30
 """What is taken to be in use on a GPU that nobody else uses: a context, and torch's kernels."""
 RUNTIME_STEP = 64 * 2**20
