@@ -91,6 +91,7 @@ NB_MODULE(_native, m) {
   bind_gemm(m);
   bind_blocks(m);
   bind_sample(m);
+  bind_spec(m);
   bind_attention_op(m);
   bind_element_ops(m);
   bind_linear_op(m);

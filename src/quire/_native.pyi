@@ -1,4 +1,4 @@
-"""Native CPU kernels. Only `quire.ops` imports this module; addresses are not checked."""
+"""Native code. Only `quire.ops` and `quire.spec` import this module; addresses are not checked."""
 
 from typing import final, overload
 
@@ -499,6 +499,56 @@ class Sampler:
 
         ranks are int64 [count]. Raises ValueError unless 0 <= k <= vocab.
         """
+
+class DraftIndex:
+    """Finds drafts in texts that were seen before, one text per slot. It needs no model."""
+
+    def begin(self, slot: int, first_own: int, shares: bool, /) -> None:
+        """Start an empty text; its tokens from `first_own` on are output.
+
+        `shares`: it may use the texts of earlier sequences, and adds its output to them.
+        """
+
+    def end(self, slot: int, tokens: int, num_tokens: int, /) -> None:
+        """Forget the slot's text, which is tokens[:num_tokens] (int32)."""
+
+    def propose(
+        self,
+        tokens: int,
+        num_tokens: int,
+        width: int,
+        slots: int,
+        most: int,
+        counts: int,
+        size: int,
+        /,
+    ) -> None:
+        """Write drafts behind each text, and how many to counts (int64 [size]).
+
+        tokens is int32 [all slots, width], num_tokens int64 [all slots]; slots and most (the most
+        drafts of each) are int64 [size].
+        """
+
+@final
+class NgramIndex(DraftIndex):
+    """Prompt lookup: what followed the first occurrence of the text's longest known end."""
+
+    def __init__(self, slots: int, min_tokens: int, max_tokens: int, /) -> None: ...
+
+@final
+class SuffixIndex(DraftIndex):
+    """Suffix decoding: the most frequent continuation in the text and in earlier answers."""
+
+    def __init__(
+        self,
+        slots: int,
+        max_depth: int,
+        max_answers: int,
+        max_tokens: int,
+        max_factor: float,
+        min_probability: float,
+        /,
+    ) -> None: ...
 
 def emulated() -> list[str]:
     """Names of the tables here of which some instructions are emulated by signals, for tests.
