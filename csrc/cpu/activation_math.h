@@ -28,6 +28,13 @@ struct Relu {
   static Vec of(Vec x) { return max(zero(), x); }
 };
 
+struct Relu2 {
+  static Vec of(Vec x) {
+    const Vec positive = max(zero(), x);
+    return mul(positive, positive);
+  }
+};
+
 struct Scale {
   Vec factor;
   Vec of(Vec x) const { return mul(x, factor); }
@@ -48,6 +55,16 @@ struct GeluTanhTimes {
 
 struct GeluTimes {
   static Vec of(Vec gate, Vec up) { return mul(Gelu::of(gate), up); }
+};
+
+// SwiGLU as in gpt-oss: both halves are clamped, and up is moved by 1. NaN stays.
+struct SwigluOaiTimes {
+  static Vec of(Vec gate, Vec up) {
+    const Vec limit = broadcast(7.0f);
+    const Vec low = min(limit, gate);
+    const Vec clamped = max(broadcast(-7.0f), min(limit, up));
+    return mul(times_sigmoid(low, mul(broadcast(1.702f), low)), add(clamped, broadcast(1.0f)));
+  }
 };
 
 }  // namespace
