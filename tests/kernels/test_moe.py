@@ -14,7 +14,7 @@ from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.plan import record
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops import reference
-from quire.ops.weights import Scores
+from quire.ops.weights import RouteSpec, Scores
 from tests.arrays import array, tensor
 from tests.kernels.fused_common import (
     U,
@@ -113,8 +113,8 @@ def test_the_reference_agrees() -> None:
         x,
         chosen,
         weights,
-        [reference.pack_linear(w, epilogue="silu_mul") for w in up],
-        [reference.pack_linear(w) for w in down],
+        reference.pack_linear(up, epilogue="silu_mul", experts=5),
+        reference.pack_linear(down, experts=5),
     )
     torch.testing.assert_close(native, expected, rtol=1e-5, atol=1e-5)
 
@@ -158,19 +158,16 @@ def test_route(scores: Scores, renormalize: bool) -> None:
     g = new_generator()
     for count, top_k in ((1, 1), (8, 2), (60, 4), (pick(g, 9, 300), 8)):
         logits = draw(g, torch.float32, 33, count, scale=4.0)
-        logits[::3] = logits[::3].round()  # ties
+        spec = RouteSpec(top_k, scores, renormalize)
         expected, exact = exact_route(logits, top_k, scores, renormalize)
-        results = [
-            new_kernels(threads=threads).route(logits, top_k, scores, renormalize)
-            for threads in (1, 3)
-        ]
-        for experts, weights in (plain.route(logits, top_k, scores, renormalize), *results):
+        results = [new_kernels(threads=threads).route(logits, None, spec) for threads in (1, 3)]
+        for experts, weights in (plain.route(logits, None, spec), *results):
             assert torch.equal(experts, expected)
             # The last step rounds once; the oracle's own sums of doubles are 2^29 times as fine.
             assert bool(((weights.double() - exact).abs() <= 1.001 * U * exact).all())
         assert_same_bits(results[0][1], results[1][1])
         for row in (0, 17, 32):
-            alone = new_kernels().route(logits[row : row + 1], top_k, scores, renormalize)
+            alone = new_kernels().route(logits[row : row + 1], None, spec)
             assert torch.equal(alone[0], expected[row : row + 1])
             assert_same_bits(alone[1], results[0][1][row : row + 1])
 
@@ -178,14 +175,13 @@ def test_route(scores: Scores, renormalize: bool) -> None:
 def test_a_sick_row_is_routed_alone() -> None:
     logits = torch.zeros(3, 4)
     logits[1, 2] = torch.nan
-    experts, weights = new_kernels().route(logits, 2)
+    experts, weights = new_kernels().route(logits, None, RouteSpec(2))
     assert experts.tolist() == [[0, 1], [2, 0], [0, 1]]
     assert weights.isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
-    for top_k in (0, 5):
-        with pytest.raises(ValueError, match=f"top_k is {top_k}, for 4 experts"):
-            new_kernels().route(logits, top_k)
+    with pytest.raises(ValueError, match="top_k is 5, for 4 experts"):
+        new_kernels().route(logits, None, RouteSpec(5))
     with pytest.raises(ValueError, match="logits is"):
-        new_kernels().route(logits.double(), 1)
+        new_kernels().route(logits.double(), None, RouteSpec(1))
 
 
 @each_dtype
@@ -197,11 +193,12 @@ def test_a_layer_of_experts_is_all_in_the_plan(dtype: torch.dtype) -> None:
     up, down = draw_weights(g, dtype, count, hidden, width)
     router = draw(g, dtype, count, hidden)
     gate = native.pack_linear(array(router))
-    gate_up = [native.pack_linear(array(w), epilogue="silu_mul") for w in up]
-    outs = [native.pack_linear(array(w)) for w in down]
+    gate_up = native.pack_linear(array(torch.cat(up)), epilogue="silu_mul", experts=count)
+    outs = native.pack_linear(array(torch.cat(down)), experts=count)
+    spec = RouteSpec(top_k)
 
     def layer(table: Ops, x: Tensor) -> Tensor:
-        experts, weights = table.route(table.logits(x, gate), top_k)
+        experts, weights = table.route(table.logits(x, gate), None, spec)
         return table.add(table.moe(x, experts, weights, gate_up, outs), x)
 
     with torch.inference_mode():
@@ -215,7 +212,7 @@ def test_a_layer_of_experts_is_all_in_the_plan(dtype: torch.dtype) -> None:
             for row in range(0, rows, 21):
                 alone = tensor(plan.run((array(x[row : row + 1]),)))
                 assert_same_bits(alone, y[row : row + 1])
-            experts, _ = ops.route(ops.logits(x, gate), top_k)
+            experts, _ = ops.route(ops.logits(x, gate), None, spec)
             assert_close_to_exact(y, x, router, experts, up, down)
 
 

@@ -22,7 +22,16 @@ DeviceType = Literal["cpu", "cuda"]
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
 PoolingTask = Literal["embed", "classify"]
-Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
+Activation = Literal[
+    "silu_mul",
+    "gelu_tanh_mul",
+    "gelu_mul",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "relu2",
+    "swigluoai_mul",
+]
 """The op after the MLP's first product; with "_mul" the MLP has a gate."""
 
 MAX_CONVERTED_HEAD_DIM = 4096

@@ -102,13 +102,26 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         epilogue: Epilogue = "none",
         head: bool = False,
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> LinearWeight:
+        if experts != 1:
+            return self._pack_experts(weight, epilogue, experts)
         if isinstance(weight, StoredLinear):
             packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
         else:
             packed = self._pack(parts_of(weight), bias, epilogue, head, dtype)
         packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
+
+    def _pack_experts(
+        self, weight: Weights | StoredLinear, epilogue: Epilogue, experts: int
+    ) -> native_moe.NativeExperts:
+        if not isinstance(weight, np.ndarray):
+            raise TypeError("experts are packed from one array")
+        parts = [
+            self._pack([part], None, epilogue, False, FLOAT32) for part in np.split(weight, experts)
+        ]
+        return native_moe.NativeExperts(parts)
 
     def _pack(
         self,
@@ -170,11 +183,20 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         x: HostArray,
         experts: HostArray,
         weights: HostArray,
-        gate_up: Sequence[LinearWeight],
-        down: Sequence[LinearWeight],
+        gate_up: LinearWeight,
+        down: LinearWeight,
+        dtype: DType | None = None,
+        weight_on_input: bool = False,
     ) -> HostArray:
-        up, out = [_packed(each) for each in gate_up], [_packed(each) for each in down]
-        return native_moe.moe(self._table, self._threads, x, experts, weights, up, out)
+        if not isinstance(gate_up, native_moe.NativeExperts) or not isinstance(
+            down, native_moe.NativeExperts
+        ):
+            raise TypeError("experts are packed with `experts`")
+        if weight_on_input or dtype not in (None, x.dtype):
+            raise ValueError("weights on inputs and other dtypes are not native")
+        return native_moe.moe(
+            self._table, self._threads, x, experts, weights, gate_up.parts, down.parts
+        )
 
     def paged_attention(
         self,

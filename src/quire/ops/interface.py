@@ -17,7 +17,7 @@ from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.sample_row import SampleRow, TokenIds
-from quire.ops.weights import Epilogue, LinearWeight, Scores
+from quire.ops.weights import Epilogue, LinearWeight, RouteSpec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -118,9 +118,7 @@ class StepOps(ABC, Generic[A]):
         """Add each row's adapter to y, in place."""
 
     @abstractmethod
-    def route(
-        self, logits: A, top_k: int, scores: Scores = "softmax", renormalize: bool = True
-    ) -> tuple[A, A]:
+    def route(self, logits: A, bias: A | None, spec: RouteSpec) -> tuple[A, A]:
         """Return the experts of each row and their weights."""
 
     @abstractmethod
@@ -129,10 +127,12 @@ class StepOps(ABC, Generic[A]):
         x: A,
         experts: A,
         weights: A,
-        gate_up: Sequence[LinearWeight],
-        down: Sequence[LinearWeight],
+        gate_up: LinearWeight,
+        down: LinearWeight,
+        dtype: DType | None = None,
+        weight_on_input: bool = False,
     ) -> A:
-        """Return the weighted sum of each row's experts."""
+        """Return the weighted sum of each row's experts, of `dtype` or x's."""
 
     @abstractmethod
     def argmax(self, logits: A) -> tuple[TokenIds, FloatRow]:
@@ -187,6 +187,7 @@ class Ops(StepOps[A]):
         epilogue: Epilogue = "none",
         head: bool = False,
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> LinearWeight:
         """Return what `linear` and `logits` take for this weight [out, in] and bias [out].
 
@@ -196,6 +197,8 @@ class Ops(StepOps[A]):
             head: the weight makes logits; a provider may round it less than others.
             dtype: the model's. A quantized weight is dequantized to it if no product exists for
                 its form, and rows that are looked up have it.
+            experts: the rows are those of so many experts, each as many, one after the other:
+                for `moe` alone.
         """
 
     @abstractmethod

@@ -31,7 +31,7 @@ from quire.ops.native_checks import (
     view,
 )
 from quire.ops.sample_row import TokenIds
-from quire.ops.weights import GATED, Scores
+from quire.ops.weights import GATED, RouteSpec
 
 
 class FusedKernels:
@@ -209,16 +209,17 @@ class FusedKernels:
         return tokens, peaks
 
     def route(
-        self, logits: HostArray, top_k: int, scores: Scores = "softmax", renormalize: bool = True
+        self, logits: HostArray, bias: HostArray | None, spec: RouteSpec
     ) -> tuple[HostArray, HostArray]:
         """`Ops.route`. A row's bits do not depend on the others."""
         given, rows = matrix("logits", logits), logits.shape[0]
-        if not 1 <= top_k <= logits.shape[1]:
-            raise ValueError(f"top_k is {top_k}, for {logits.shape[1]} experts")
-        experts = np.empty((rows, top_k), INT64)
-        weights = np.empty((rows, top_k), FLOAT32)
+        spec.check(logits.shape[1])
+        if bias is not None or spec.num_groups > 1 or spec.scale != 1.0:
+            raise ValueError("biases, groups and scales of routers are not native")
+        experts = np.empty((rows, spec.top_k), INT64)
+        weights = np.empty((rows, spec.top_k), FLOAT32)
         _native.route(
             self._kernels, self._pool, address(experts), view(weights), given,
-            scores == "sigmoid", renormalize,
+            spec.scores == "sigmoid", spec.renormalize,
         )  # fmt: skip
         return experts, weights

@@ -14,6 +14,22 @@ from quire.ops.native_checks import INT64, contiguous, describe, view
 from quire.ops.native_gemm import PackedLinear
 
 
+class NativeExperts:
+    """Experts packed one by one."""
+
+    def __init__(self, parts: Sequence[PackedLinear]) -> None:
+        self.parts = list(parts)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.parts[0].shape
+        return len(self.parts) * rows, columns
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+
 def moe(
     kernels: NativeKernels,
     pool: _native.Pool,

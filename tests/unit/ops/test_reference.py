@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.core.config import Activation
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import reference
 
@@ -52,9 +54,7 @@ def test_linear_equals_torch() -> None:
     assert reference.linear(x[:0], reference.pack_linear(weight)).shape == (0, 30)
 
 
-@pytest.mark.parametrize(
-    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
-)
+@pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_epilogue_is_the_operation_of_its_name(epilogue: reference.Epilogue) -> None:
     x, weight = draw(20, 48), draw(30, 48, seed=1)
     fused = reference.linear(x, reference.pack_linear(weight, epilogue=epilogue))
@@ -127,6 +127,8 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": reference.gelu,
     "gelu_tanh": reference.gelu_tanh,
     "relu": reference.relu,
+    "relu2": reference.relu2,
+    "swigluoai_mul": lambda x: reference.swigluoai_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
 }
 
 

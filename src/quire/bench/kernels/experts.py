@@ -51,31 +51,28 @@ def moe(s: Setting) -> Cases:
     """
     m, dtype = s.model, s.variant.numpy_dtype
     hidden, width = m.hidden_size, max(32, m.intermediate_size // 8 // 32 * 32)
-    gate_up = [
-        s.ops.pack_linear(s.ops.numpy(s.noise(dtype, 2 * width, hidden)), epilogue="silu_mul")
-        for _ in range(EXPERTS)
-    ]
-    down = [s.ops.pack_linear(s.ops.numpy(s.noise(dtype, hidden, width))) for _ in range(EXPERTS)]
-    dense = 3 * hidden * width * dtype.itemsize
-    nbytes = [
-        sum(getattr(part[e], "nbytes", dense // 2) for part in (gate_up, down))
-        for e in range(EXPERTS)
-    ]
+    gate_up = s.ops.pack_linear(
+        s.ops.numpy(s.noise(dtype, EXPERTS * 2 * width, hidden)),
+        epilogue="silu_mul",
+        experts=EXPERTS,
+    )
+    down = s.ops.pack_linear(s.ops.numpy(s.noise(dtype, EXPERTS * hidden, width)), experts=EXPERTS)
+    nbytes = (gate_up.nbytes + down.nbytes) // EXPERTS
 
     def case(rows: int) -> Case:
         # As many choices as rotate through all experts, so that their weights leave the caches.
-        count = max(1, -(-2 * copies(sum(nbytes)) * EXPERTS // (rows * TOP_K)))
+        count = max(1, -(-2 * copies(EXPERTS * nbytes) * EXPERTS // (rows * TOP_K)))
         chosen = s.random.random((count, rows, EXPERTS)).argsort(-1)[:, :, :TOP_K]
         experts = list(s.ops.array(np.ascontiguousarray(chosen)))
         weights = s.ops.array(np.full((rows, TOP_K), 1 / TOP_K, np.float32))
         x = s.noise(dtype, rows, hidden)
         used = [np.unique(one) for one in chosen]
-        moved = sum(sum(nbytes[e] for e in each) for each in used) // count
+        moved = sum(map(len, used)) * nbytes // count
         return s.case(
             "moe", "experts", f"{EXPERTS} of {2 * width}x{hidden}, top {TOP_K}", rows,
             lambda i: s.ops.moe(x, experts[i % count], weights, gate_up, down),
             None,
-            moved_bytes=moved + 2 * x.nbytes, rotated_bytes=sum(nbytes),
+            moved_bytes=moved + 2 * x.nbytes, rotated_bytes=EXPERTS * nbytes,
             flops=6 * rows * TOP_K * hidden * width,
         )  # fmt: skip
 

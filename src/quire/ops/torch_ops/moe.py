@@ -2,63 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from quire.ops.torch_ops.reference import linear, logits
-from quire.ops.weights import LinearWeight, Scores
+from quire.core.dtypes import DType
+from quire.ops.torch_ops.arrays import torch_dtype
+from quire.ops.torch_ops.reference import dense_weight, linear, logits
+from quire.ops.weights import LinearWeight, RouteSpec
 
 
-def route(
-    logits: Tensor, top_k: int, scores: Scores = "softmax", renormalize: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The experts with the highest router logits, of each row, and their weights.
+def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor, Tensor]:
+    """The experts that each row chooses, and their weights.
 
     Args:
-        logits: float32 [T, experts].
-        scores: what the weights are: the logits' softmax over all experts, or their sigmoids.
-        renormalize: divide the weights by their sum.
+        logits: [T, experts], of any float dtype.
+        bias: float32 [experts], added to the scores for the choice alone; or None.
+        spec: see `RouteSpec`.
 
     Returns:
-        experts, int64 [T, top_k], by descending logits, of equal ones the first first; and
-        weights, float32 [T, top_k]. NaN outranks all.
+        experts, int64 [T, top_k], the best first; and weights, float32 [T, top_k]. NaN outranks
+        all, and makes NaN of the row's weights.
+
+    Raises:
+        ValueError: the spec does not fit the number of experts.
     """
-    experts = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k].contiguous()
+    spec.check(logits.shape[1])
     wide = logits.double()
-    weights = (wide.softmax(-1) if scores == "softmax" else wide.sigmoid()).gather(1, experts)
-    if renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return experts, weights.float()
+    scores = wide.softmax(-1) if spec.scores == "softmax" else wide.sigmoid()
+    if bias is None and spec.by_logits:
+        choice = logits.float()
+    else:
+        choice = scores.float() if bias is None else scores.float() + bias
+    if spec.num_groups > 1:
+        choice = _in_top_groups(choice, spec)
+    experts = choice.topk(spec.top_k).indices
+    weights = scores.gather(1, experts)
+    if spec.renormalize:
+        weights = weights / (weights.sum(-1, keepdim=True) + spec.epsilon)
+    return experts, (weights * spec.scale).float()
+
+
+def _in_top_groups(choice: Tensor, spec: RouteSpec) -> Tensor:
+    """Return `choice` with -infinity for the experts of other groups."""
+    groups = choice.unflatten(1, (spec.num_groups, -1))
+    best = groups.topk(1 if spec.group_score == "max" else 2).values
+    group_scores = best.sum(-1)
+    top = group_scores.topk(spec.top_groups).indices
+    others = torch.ones_like(group_scores, dtype=torch.bool).scatter(1, top, False)
+    masked: Tensor = groups.masked_fill(others[:, :, None], -torch.inf)
+    return masked.flatten(1)
 
 
 def moe(
     x: Tensor,
     experts: Tensor,
     weights: Tensor,
-    gate_up: Sequence[LinearWeight],
-    down: Sequence[LinearWeight],
+    gate_up: LinearWeight,
+    down: LinearWeight,
+    dtype: DType | None = None,
+    weight_on_input: bool = False,
 ) -> Tensor:
     """Each row through the experts that its router chose, by their weights (Shazeer et al. 2017).
 
     Args:
         x: [T, hidden].
-        experts: int64 [T, top_k].
+        experts: int64 [T, top_k], each row's different.
         weights: float32 [T, top_k]; as `route` gives them.
-        gate_up, down: of each expert, as `pack_linear` made them: [2 · width, hidden] with the
-            epilogue "silu_mul", and [hidden, width].
+        gate_up, down: as `pack_linear` made them, for as many `experts`: of each expert
+            [2 · width, hidden] with a gated epilogue or [width, hidden] with another, and
+            [hidden, width].
+        dtype: of the result; x's if None.
+        weight_on_input: multiply the experts' inputs, not their results, by the weights.
 
     Returns:
-        [T, hidden] of x's dtype: the float32 sum of the experts' results, in the order in which
-        the row chose them, rounded once.
+        [T, hidden]: the float32 sum of the experts' results, in the order in which the row chose
+        them, rounded once.
     """
     rows, top_k = experts.shape
     results = torch.empty(rows, top_k, x.shape[1], device=x.device)
     for index in experts.unique().tolist():
         row, choice = (experts == index).nonzero(as_tuple=True)
-        results[row, choice] = logits(linear(x[row], gate_up[index]), down[index])
+        inputs = x[row]
+        if weight_on_input:
+            inputs = (inputs.float() * weights[row, choice, None]).to(x.dtype)
+        between = linear(inputs, _expert(gate_up, index))
+        results[row, choice] = logits(between, _expert(down, index))
     total = torch.zeros(rows, x.shape[1], device=x.device)
     for choice in range(top_k):
-        total += weights[:, choice, None] * results[:, choice]
-    return total.to(x.dtype)
+        part = results[:, choice]
+        total += part if weight_on_input else weights[:, choice, None] * part
+    return total.to(x.dtype if dtype is None else torch_dtype(dtype))
+
+
+def _expert(packed: LinearWeight, index: int) -> LinearWeight:
+    """Return the linear layer of one expert."""
+    weight = dense_weight(packed)
+    count = len(weight.weight) // weight.experts
+    rows = slice(index * count, (index + 1) * count)
+    bias = None if weight.bias is None else weight.bias[rows]
+    return weight._replace(weight=weight.weight[rows], bias=bias)

@@ -76,13 +76,14 @@ class TorchOps(Ops[Tensor]):
         epilogue: Epilogue = "none",
         head: bool = False,
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
             raise TypeError("torch takes no stored weight")
         parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
         given = None if bias is None else tensor(bias).to(self._torch)
         return reference.pack_linear(
-            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype)
+            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype), experts=experts
         )
 
     def array(self, values: HostArray) -> Tensor:

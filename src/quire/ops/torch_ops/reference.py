@@ -44,11 +44,15 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 class DenseWeight(NamedTuple):
-    """A linear layer's parameters as the checkpoint has them: [out, in], and [out] or None."""
+    """A linear layer's parameters as the checkpoint has them: [out, in], and [out] or None.
+
+    `experts`: how many have their rows in it, one after the other.
+    """
 
     weight: Tensor
     bias: Tensor | None
     epilogue: Epilogue
+    experts: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -79,19 +83,24 @@ def pack_linear(
     epilogue: Epilogue = "none",
     head: bool = False,
     dtype: torch.dtype = torch.float32,
+    experts: int = 1,
 ) -> DenseWeight:
     """What `linear` and `logits` take for this weight [out, in] and bias [out].
 
     Several are one weight, the rows of each after those of the one before it; they are copied and
     may be freed. `head`: the weight makes logits. A provider may round it less than others.
     `dtype` is the model's: a quantized weight is dequantized to it, here and where a provider
-    has no products for its form, and rows that are looked up have it.
+    has no products for its form, and rows that are looked up have it. `experts`: the rows are
+    those of so many experts, for `moe`. Raises ValueError if they cannot have as many rows each.
     """
     tensors = [
         dense(part, dtype) if isinstance(part, QuantizedWeight) else part
         for part in parts_of(weight)
     ]
-    return DenseWeight(tensors[0] if len(tensors) == 1 else torch.cat(tensors), bias, epilogue)
+    whole = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    if len(whole) % experts:
+        raise ValueError(f"{len(whole)} rows are not those of {experts} experts")
+    return DenseWeight(whole, bias, epilogue, experts)
 
 
 def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
@@ -332,6 +341,21 @@ def relu(x: Tensor) -> Tensor:
     return torch.relu(x)
 
 
+def relu2(x: Tensor) -> Tensor:
+    """max(x, 0)², rounded once (So et al. 2021)."""
+    return torch.relu(x.float()).square().to(x.dtype)
+
+
+def swigluoai_mul(gate_up: Tensor) -> Tensor:
+    """gate · sigmoid(1.702 · gate) · (up + 1) of [T, 2 · width] → [T, width], as in gpt-oss.
+
+    gate is at most 7, up within ±7; computed in float32, rounded once.
+    """
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (gate / (1.0 + torch.exp(-1.702 * gate)) * (up + 1.0)).to(gate_up.dtype)
+
+
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu_mul": silu_mul,
     "gelu_tanh_mul": gelu_tanh_mul,
@@ -339,6 +363,8 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
+    "relu2": relu2,
+    "swigluoai_mul": swigluoai_mul,
 }
 
 
