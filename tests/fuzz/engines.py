@@ -39,6 +39,9 @@ _LONGROPE = {
     "original_max_position_embeddings": 64,
     **_rope("longrope", short_factor=[1.0 + i / 9 for i in range(16)], long_factor=[4.0] * 16),
 }
+_EXPERTS = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-mqa": {"model_type": "llama", "num_key_value_heads": 1, "attention_bias": True},
@@ -63,6 +66,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "olmo2": {"model_type": "olmo2"},
     "starcoder2": {"model_type": "starcoder2", "sliding_window": WINDOW},
     "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
+    "mixtral": {"model_type": "mixtral", "sliding_window": WINDOW, **_EXPERTS},
+    "olmoe": {"model_type": "olmoe", **_EXPERTS},
+    "qwen2-moe": {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 64, **_EXPERTS},
+    "qwen3-moe": {"model_type": "qwen3_moe", "norm_topk_prob": True, **_EXPERTS},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

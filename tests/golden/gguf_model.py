@@ -27,7 +27,7 @@ def write_gguf_model(
     factors = factor_tensors(model.rope)
     tensors = exported_tensors(model, weights)
     types = [
-        fitting_type(type_, tensor.shape[-1]) if len(tensor.shape) == 2 else "F32"
+        fitting_type(type_, tensor.shape[-1]) if len(tensor.shape) > 1 else "F32"
         for tensor in tensors
     ]
     planned = [
@@ -40,6 +40,6 @@ def write_gguf_model(
         for tensor, kind in zip(tensors, types, strict=True):
             values = tensor.read(weights)
             if kind not in ("F32", "F16"):
-                values = quantize_rows(values, kind)
+                values = quantize_rows(values.reshape(-1, values.shape[-1]), kind)
             writer.add(tensor.name, values.astype(np.float16) if kind == "F16" else values)
     return path

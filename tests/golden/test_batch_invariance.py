@@ -52,6 +52,10 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("olmo2", "bfloat16", "bfloat16", "cpu"),
     ("starcoder2", "bfloat16", "int8", "cpu"),
     ("stablelm", "float32", "float32", "cpu"),
+    ("qwen3-moe", "bfloat16", "bfloat16", "cpu"),
+    ("qwen2-moe", "float32", "int8", "cpu"),
+    ("mixtral", "bfloat16", "bfloat16", "cpu"),
+    ("olmoe", "float16", "float16", "cpu"),
 ]
 
 

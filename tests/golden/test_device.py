@@ -25,7 +25,7 @@ from tests.golden.tiny_models import make_tiny
 ARCHITECTURES = [
     "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
     "phi3-longrope", "gemma", "gemma2", "gemma3", "gpt2", "opt", "opt-untied-gelu",
-    "olmo2", "starcoder2", "stablelm",
+    "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
 ]  # fmt: skip
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]

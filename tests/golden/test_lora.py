@@ -21,11 +21,13 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing.*:FutureWarning", "ignore:.*fan_in_fan_out.*:UserWarning"
 )
 NUM_TOKENS = 24
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    **dict.fromkeys(("qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe"), ATTENTION),
 }
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
@@ -91,7 +93,7 @@ def answers(
 
 MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
-    "olmo2", "starcoder2", "stablelm",
+    "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
 ]  # fmt: skip
 
 

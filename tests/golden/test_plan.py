@@ -118,6 +118,10 @@ CASES = [
     ("olmo2", BFLOAT16, INT8, "int8"),
     ("starcoder2", FLOAT16, FLOAT16, None),
     ("stablelm-biases", BFLOAT16, BFLOAT16, "int8"),
+    ("qwen3-moe-some-dense", BFLOAT16, BFLOAT16, "int4_g32"),
+    ("qwen2-moe", FLOAT32, FLOAT32, "int8"),
+    ("mixtral", BFLOAT16, INT8, None),
+    ("olmoe", FLOAT16, FLOAT16, None),
 ]
 
 

@@ -139,6 +139,39 @@ TINY_MODELS: dict[str, TinyModel] = {
     ),
     "stablelm": TinyModel("stablelm", {"head_dim": 16}),
     "stablelm-biases": TinyModel("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    "qwen3-moe": TinyModel(
+        "qwen3_moe",
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-some-dense": TinyModel(
+        "qwen3_moe",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "mlp_only_layers": [3],
+            "decoder_sparse_step": 2,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+        },
+    ),
+    "qwen2-moe": TinyModel(
+        "qwen2_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 64,
+        },
+    ),
+    "mixtral": TinyModel("mixtral", {"num_local_experts": 4, "sliding_window": 24}),
+    "olmoe": TinyModel("olmoe", {"num_experts": 8, "num_experts_per_tok": 4}),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(

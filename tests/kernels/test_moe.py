@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.core.layers import RouteSpec, Scores
 from quire.ops import providers
 from quire.ops.interface import Ops
 from quire.ops.native import NativeKernels
@@ -14,7 +15,6 @@ from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.plan import record
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops import reference
-from quire.ops.weights import RouteSpec, Scores
 from tests.arrays import array, tensor
 from tests.kernels.fused_common import (
     U,

@@ -44,6 +44,16 @@ _QWEN: Choices = _GATED | {
     "max_window_layers": (0, 1, 2, ABSENT),
     "layer_types": ("types", ABSENT, ABSENT, None),
 }
+_EXPERTS: Choices = {
+    "num_experts": (4, 6, 8),
+    "num_experts_per_tok": (1, 2, 3, 4),
+    "norm_topk_prob": _FLAG,
+}
+_SPARSE: Choices = {
+    "moe_intermediate_size": (16, 24, 40),
+    "decoder_sparse_step": (1, 1, 2, ABSENT),
+    "mlp_only_layers": ([], [0], None, ABSENT),
+}
 _GEMMA: Choices = (
     {k: v for k, v in _GATED.items() if k != "hidden_act"}
     | {"attention_bias": _FLAG, "use_bidirectional_attention": (False, ABSENT, None)}
@@ -129,6 +139,39 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma2": Architecture("Gemma2", _GEMMA2 | {"attn_logit_softcapping": (8.0, None, ABSENT)}),
     "gemma3_text": Architecture(
         "Gemma3Text", _GEMMA2 | {"sliding_window_pattern": (2, 3, ABSENT)}, rope="nested"
+    ),
+    "mixtral": Architecture(
+        "Mixtral",
+        _GATED
+        | {
+            "sliding_window": _WINDOW,
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, ABSENT),
+        },
+    ),
+    "olmoe": Architecture(
+        "Olmoe",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "clip_qkv": (*[ABSENT] * 8, None, 4.0),
+            "head_dim": (ABSENT,),  # Transformers' norms have no such key here
+            **_EXPERTS,
+        },
+    ),
+    "qwen2_moe": Architecture(
+        "Qwen2Moe",
+        _QWEN
+        | _EXPERTS
+        | _SPARSE
+        | {"qkv_bias": _FLAG, "shared_expert_intermediate_size": (24, 32, 100)},
+    ),
+    "qwen3_moe": Architecture(
+        "Qwen3Moe",
+        {k: v for k, v in _QWEN.items() if k not in ("max_window_layers", "layer_types")}
+        | _EXPERTS
+        | _SPARSE
+        | {"attention_bias": _FLAG},
     ),
     "gpt2": Architecture(
         "GPT2",

@@ -8,15 +8,24 @@ from typing import Any
 import numpy as np
 
 from quire.checkpoint.gguf import GGUFFile
-from quire.checkpoint.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, WIDEST_LAYERS
+from quire.checkpoint.gguf_names import (
+    LONG_FACTORS,
+    NORMALIZED,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    WIDEST_LAYERS,
+)
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.core.rope import yarn_magnitude
+from quire.core.layers import yarn_magnitude
 
 _ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
     "mistral": ("mistral", "MistralForCausalLM"),
+    "olmoe": ("olmoe", "OlmoeForCausalLM"),
     "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen2moe": ("qwen2_moe", "Qwen2MoeForCausalLM"),
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
     "gpt2": ("gpt2", "GPT2LMHeadModel"),
     "phi3": ("phi3", "Phi3ForCausalLM"),
     "gemma": ("gemma", "GemmaForCausalLM"),
@@ -111,11 +120,15 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
             f"{file.path.name}: GGUF architecture {meta.architecture!r} is not supported.",
             fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
         )
-    if meta.integer("expert_count", 0):
-        raise UnsupportedModelError(
-            f"{file.path.name} is a mixture of experts.", fix="Use a dense model."
-        )
     model_type, name = _ARCHITECTURES[meta.architecture]
+    count = meta.integer("expert_count", 0)
+    if count and model_type not in ("llama", "olmoe", "qwen2_moe", "qwen3_moe"):
+        raise UnsupportedModelError(
+            f"{file.path.name} is a mixture of experts of the architecture {meta.architecture!r}.",
+            fix="Use a dense model, or a llama, olmoe, qwen2moe or qwen3moe.",
+        )
+    if count and model_type == "llama":  # how llama.cpp stores Mixtral
+        model_type, name = "mixtral", "MixtralForCausalLM"
     common = {
         "architectures": [name],
         "model_type": model_type,
@@ -127,7 +140,7 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
     }
     if model_type == "gpt2":
         return common | _gpt2(meta)
-    config = common | _llama(meta)
+    config = common | _llama(meta) | (_experts(meta, model_type) if count else {})
     if model_type == "phi3":
         return config | _phi3(meta, config)
     if model_type in ("stablelm", "starcoder2"):
@@ -209,11 +222,28 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
         config["sliding_window"] = window or None  # absent would mean Mistral's default
     if window:
         config["sliding_window"] = window
-        if meta.architecture == "llama":  # how llama.cpp stores Mistral
+        if meta.architecture == "llama" and not meta.integer("expert_count", 0):  # Mistral
             config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
         elif meta.architecture.startswith("qwen"):
             config["use_sliding_window"] = True
     return config
+
+
+def _experts(meta: _Metadata, model_type: str) -> dict[str, Any]:
+    """Return the fields of a mixture of experts."""
+    fields = {
+        "num_experts": meta.integer("expert_count"),
+        "num_experts_per_tok": meta.integer("expert_used_count"),
+        "norm_topk_prob": model_type in NORMALIZED,
+    }
+    if model_type in ("mixtral", "olmoe"):
+        return fields  # experts are as wide as the feed_forward_length
+    width = meta.extent("blk.0.ffn_down_exps.weight", 2)
+    fields["moe_intermediate_size"] = meta.integer("expert_feed_forward_length", width)
+    if model_type == "qwen2_moe":
+        shared = meta.extent("blk.0.ffn_gate_shexp.weight", 0)
+        fields["shared_expert_intermediate_size"] = shared
+    return fields
 
 
 def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:

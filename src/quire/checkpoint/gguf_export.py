@@ -13,6 +13,7 @@ import numpy.typing as npt
 from quire.checkpoint.gguf_names import (
     LONG_FACTORS,
     NAMES,
+    NORMALIZED,
     ROPE_FACTORS,
     SHORT_FACTORS,
     WIDEST_LAYERS,
@@ -24,7 +25,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.core.rope import yarn_magnitude
+from quire.core.layers import MoEConfig, yarn_magnitude
 
 ARCHITECTURES = {
     name: name
@@ -34,10 +35,13 @@ ARCHITECTURES = {
     )
 }
 ARCHITECTURES |= {"mistral": "llama", "gemma3_text": "gemma3"}
+ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe"}
+ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 """`ModelConfig.architecture` → GGUF's."""
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 _NO_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias)")
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _QUANTIZATION_VERSION = 2
 
 
@@ -47,19 +51,23 @@ class ExportedTensor:
 
     Attributes:
         name: GGUF's.
-        source: the checkpoint's.
+        source: the checkpoint's; of experts, which are one tensor in GGUF, the first one's.
         shape: GGUF's, row-major: [out, in] of a matrix.
         translation: from GGUF's values to the checkpoint's.
+        others: the tensors of the other experts.
     """
 
     name: str
     source: str
     shape: tuple[int, ...]
     translation: Translation
+    others: tuple[str, ...] = ()
 
     def read(self, weights: Weights) -> npt.NDArray[np.float32]:
         """Return its values in GGUF's form."""
         values = weights.read(self.source)
+        if self.others:
+            values = np.stack([values, *map(weights.read, self.others)])
         return self.translation.undo(values).astype(np.float32, copy=False)
 
 
@@ -87,24 +95,40 @@ def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTenso
         UnsupportedModelError: a tensor has no name in GGUF.
     """
     architecture = _architecture(model)
-    names = NAMES[architecture]
-    config = {
+    names = NAMES[model.architecture if model.architecture == "mixtral" else architecture]
+    config: dict[str, Any] = {
+        "model_type": model.architecture,
         "num_attention_heads": model.num_attention_heads,
         "num_key_value_heads": model.num_key_value_heads,
     }
     found = []
-    for source, info in weights.tensors.items():
-        if _NO_WEIGHTS.fullmatch(source):
-            continue
-        name = _gguf_name(source, names)
+    for (source, *others), shape in _sources(weights):
+        name = _gguf_name(_EXPERT.sub(".experts.", source), names)
         translation = translation_of(name, architecture, config) if name else None
         if name is None or translation is None:
             raise UnsupportedModelError(
                 f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}.",
                 fix="Write compressed-tensors instead.",
             )
-        found.append(ExportedTensor(name, source, translation.shape(info.shape), translation))
+        stored = translation.shape(shape)
+        found.append(ExportedTensor(name, source, stored, translation, tuple(others)))
     return _one_of_tied(found) if model.tie_word_embeddings else found
+
+
+def _sources(weights: Weights) -> list[tuple[list[str], tuple[int, ...]]]:
+    """Return the checkpoint's tensors, the experts of a layer together, and their shapes."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for source in weights.tensors:
+        if not _NO_WEIGHTS.fullmatch(source):
+            expert = _EXPERT.search(source)
+            group = groups.setdefault(_EXPERT.sub(".experts.", source), [])
+            group.append((int(expert[1]) if expert else 0, source))
+    found = []
+    for group in groups.values():
+        sources = [source for _, source in sorted(group)]
+        shape = weights.tensors[sources[0]].shape
+        found.append((sources, (len(sources), *shape) if _EXPERT.search(sources[0]) else shape))
+    return found
 
 
 def _one_of_tied(tensors: list[ExportedTensor]) -> list[ExportedTensor]:
@@ -185,6 +209,8 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         "rope.freq_base": model.rope.theta,
         **_rope_scaling(model.rope),
     }
+    if model.moe is not None:
+        keys |= _experts(model, model.moe)
     if model.sliding_window is not None:
         _check_sliding_layers(model)
         keys["attention.sliding_window"] = model.sliding_window
@@ -200,10 +226,28 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
     return keys
 
 
+def _experts(model: ModelConfig, moe: MoEConfig) -> dict[str, Value]:
+    if moe.layers is not None or moe.route.renormalize != (model.architecture in NORMALIZED):
+        what = "dense layers" if moe.layers is not None else "weights of experts like these"
+        raise UnsupportedModelError(
+            f"GGUF has no way to say that this architecture has {what}.",
+            fix="Write compressed-tensors instead.",
+        )
+    keys: dict[str, Value] = {
+        "expert_count": moe.num_experts,
+        "expert_used_count": moe.route.top_k,
+    }
+    if moe.intermediate_size != model.intermediate_size:
+        keys["expert_feed_forward_length"] = moe.intermediate_size
+    if moe.shared_size:
+        keys["expert_shared_feed_forward_length"] = moe.shared_size
+    return keys
+
+
 def _check_sliding_layers(model: ModelConfig) -> None:
     """Check that all layers of a Mistral slide: the file does not say which ones do."""
     in_some = not all(model.sliding_layers or (True,))
-    if model.architecture in ("qwen2", "qwen3") or (model.architecture == "mistral" and in_some):
+    if model.architecture.startswith("qwen") or (model.architecture == "mistral" and in_some):
         raise UnsupportedModelError(
             "Some layers slide, and GGUF has no way to say which in this architecture.",
             fix="Write compressed-tensors instead.",

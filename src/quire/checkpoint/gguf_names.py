@@ -4,7 +4,8 @@ The loader of models then sees one naming, whatever the file. For architecture "
 stores the rows of q and k for interleaved RoPE (pairs 2i, 2i+1); Hugging Face rotates halves
 (pairs i, i + head_dim/2), so these rows are put back in that order. GPT-2's linear layers are
 stored [out, in] in GGUF and [in, out] (`Conv1D`) by Hugging Face; they are transposed back.
-Gemma's norms are stored as 1 + weight.
+Gemma's norms are stored as 1 + weight. All experts of a layer are one tensor in GGUF; Hugging
+Face's name of one, without its number, stands for it (`models.stacks`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import UnsupportedModelError
 
 Array = npt.NDArray[Any]
-Reorder = Literal["none", "halves_from_pairs", "transpose", "minus_one"]
+Reorder = Literal["none", "halves_from_pairs", "transpose", "minus_one", "one_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Names:
         transposed: GGUF's stems that Hugging Face stores [in, out].
         interleaved: whether q and k are stored for interleaved RoPE.
         norms_plus_one: whether norms are stored as 1 + weight.
+        rows: GGUF's stems of vectors that are a matrix of one row for Hugging Face.
     """
 
     top: Mapping[str, str]
@@ -41,6 +43,7 @@ class Names:
     transposed: frozenset[str] = frozenset()
     interleaved: bool = False
     norms_plus_one: bool = False
+    rows: frozenset[str] = frozenset()
 
 
 _TOP = {
@@ -60,6 +63,26 @@ _BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_NO_MLP = {k: v for k, v in _BLOCK.items() if k not in ("ffn_gate", "ffn_up", "ffn_down")}
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+}
+_SHARED_EXPERT = {
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+_MIXTRAL_BLOCK = _NO_MLP | {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.w2",
+}
 _PHI3_BLOCK = {
     "attn_norm": "input_layernorm",
     "attn_qkv": "self_attn.qkv_proj",
@@ -103,6 +126,12 @@ _GPT2 = Names(
 NAMES: dict[str, Names] = {
     "llama": Names(_TOP, _BLOCK, interleaved=True),
     "mistral": Names(_TOP, _BLOCK),
+    "mixtral": Names(_TOP, _MIXTRAL_BLOCK, interleaved=True),
+    "olmoe": Names(_TOP, _NO_MLP | _EXPERTS | _HEAD_NORMS),
+    "qwen2moe": Names(
+        _TOP, _NO_MLP | _EXPERTS | _SHARED_EXPERT, rows=frozenset({"ffn_gate_inp_shexp"})
+    ),
+    "qwen3moe": Names(_TOP, _BLOCK | _EXPERTS | _HEAD_NORMS),
     "qwen2": Names(_TOP, _BLOCK),
     "qwen3": Names(_TOP, _BLOCK | _HEAD_NORMS),
     "phi3": Names(_TOP, _PHI3_BLOCK),
@@ -114,13 +143,15 @@ NAMES: dict[str, Names] = {
     "stablelm": Names(_TOP, _BLOCK),
     "starcoder2": Names(_TOP, _STARCODER2_BLOCK),
 }
-"""By GGUF's `general.architecture`."""
+"""By GGUF's `general.architecture`; Mixtral's is llama."""
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 """Frequency factors (Llama 3's, LongRoPE's); `hf_config` turns them into `rope_scaling`."""
 
 
+NORMALIZED = {"mixtral", "qwen3_moe"}
+"""Hugging Face's types whose experts' weights add up to 1, which files do not say."""
 WIDEST_LAYERS = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries alone are scaled by hidden_size / heads, which files do
 not say."""
@@ -141,6 +172,8 @@ class Translation:
         if self.reorder == "minus_one":
             # Exact for what 1 + weight was rounded to: adding 1 gives the same bits again.
             return values.astype(np.float32) - np.float32(1.0)
+        if self.reorder == "one_row":
+            return values.reshape(1, -1)
         return self.apply_to_rows(values)
 
     def apply_to_rows(self, rows: Array) -> Array:
@@ -156,6 +189,8 @@ class Translation:
             return np.ascontiguousarray(values.T)
         if self.reorder == "minus_one":
             return values + np.float32(1.0)
+        if self.reorder == "one_row":
+            return values.reshape(-1)
         if self.reorder == "halves_from_pairs":
             split = values.reshape(self.heads, 2, -1, *values.shape[1:])
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
@@ -163,6 +198,8 @@ class Translation:
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """Return Hugging Face's shape of a GGUF shape, and the reverse."""
+        if self.reorder == "one_row":
+            return stored[1:] if len(stored) == 2 else (1, *stored)
         return tuple(reversed(stored)) if self.reorder == "transpose" else stored
 
 
@@ -190,7 +227,7 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
 
 def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
     """Return the translation of GGUF's tensor `name`; None if Hugging Face has no such tensor."""
-    names = NAMES[architecture]
+    names = NAMES["mixtral" if config.get("model_type") == "mixtral" else architecture]
     stem, _, kind = name.rpartition(".")
     block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+)", stem)
     part = block[2] if block else stem
@@ -204,6 +241,8 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     if names.interleaved and block and part in ("attn_q", "attn_k"):
         heads = "num_attention_heads" if part == "attn_q" else "num_key_value_heads"
         return Translation(target, "halves_from_pairs", config[heads])
+    if block and part in names.rows:
+        return Translation(target, "one_row")
     if names.norms_plus_one and part.endswith("_norm"):
         return Translation(target, "minus_one")
     return Translation(target)

@@ -63,7 +63,8 @@ class Weights(ABC):
     def quantized(self, name: str) -> QuantizedWeight | None:
         """Return matrix `name` as codes and scales; None if it is stored as plain numbers.
 
-        Always [out, in], also where `read` gives [in, out] (GPT-2's Conv1D).
+        The rows of several matrices [n, out, in] follow each other. Always [out, in], also where
+        `read` gives [in, out] (GPT-2's Conv1D).
 
         Raises:
             KeyError: there is no such tensor.
@@ -147,9 +148,10 @@ class GGUFWeights(Weights):
     def quantized(self, name: str) -> QuantizedWeight | None:
         stored = self._stored[name]
         tensor = self._file.tensors[stored]
-        if tensor.type.name in PLAIN or len(tensor.shape) != 2:
+        if tensor.type.name in PLAIN or len(tensor.shape) < 2:
             return None
-        rows, columns = tensor.shape
+        *outer, columns = tensor.shape
+        rows = math.prod(outer)
         # Whole rows change places, so their bytes may before they are unpacked.
         raw = self._translation[stored].apply_to_rows(self._file.raw(stored).reshape(rows, -1))
         return quantized_arrays(raw, tensor.type, rows, columns)

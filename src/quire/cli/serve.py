@@ -20,7 +20,6 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
 from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 from quire.system import env
-from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
     from quire.frontend.client.core_client import ProcessClient
@@ -134,8 +133,7 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: the server cannot start.
     """
-    with no_collection():
-        from quire.frontend.client.core_client import ProcessClient
+    from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
     core = ProcessClient()
@@ -145,7 +143,7 @@ def run(namespace: argparse.Namespace) -> int:
         os._exit(0)  # in the middle of an import nothing else is quiet
 
     before = signal.signal(signal.SIGTERM, leave)  # until the server has its own handler
-    core.begin()
+    core.begin()  # imports torch while the server is imported here
     try:
         return _serve(namespace, args, core)
     finally:
@@ -154,16 +152,12 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient) -> int:
+    from quire.server.serve import ServeOptions, serve
+
     fallback = env.api_key()
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
         raise ConfigError("--api-key is empty.", param="--api-key")
-    with no_collection():
-        from quire.frontend.client.configure import configure
-
-        configured = configure(args, core)  # it loads its model during the imports that follow
-        from quire.server.serve import ServeOptions, serve
-
     options = ServeOptions(
         host=namespace.host,
         port=namespace.port,
@@ -186,7 +180,7 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
-    return serve(args, options, _started(), configured)
+    return serve(args, options, _started(), core)
 
 
 def _started() -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quire.core.layers import MoEConfig
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
@@ -116,6 +117,7 @@ class ModelConfig:
     missing_norms: tuple[str, ...] = ()
     """Single norms that are missing: "layers.0.attn_norm" (ModernBERT)."""
     activation: Activation = "silu_mul"
+    moe: MoEConfig | None = None
     embedding_scale: float | None = None
     """Factor of token embeddings (Gemma: the square root of hidden_size)."""
     attention_scale: float | None = None

@@ -102,9 +102,9 @@ class QuantizedWeight:
         ordered[:, self.permutation] = values
         return ordered
 
-    def rows(self, first: int, count: int) -> QuantizedWeight:
-        """Return rows [first, first + count), as views."""
-        part = slice(first, first + count)
+    def rows(self, first: int, count: int, step: int = 1) -> QuantizedWeight:
+        """Return rows first, first + step …, `count` of them, as views."""
+        part = slice(first, first + count * step, step)
         return replace(
             self,
             codes=self.codes[part],
@@ -153,6 +153,45 @@ def parts_of(weight: Weights) -> list[HostArray] | list[QuantizedWeight]:
     if isinstance(weight, QuantizedWeight):
         return [weight]
     return list(weight)  # type: ignore[return-value]  # one type or the other, as its parameter
+
+
+def rows_of(parts: Sequence[Weight], first: int, count: int) -> list[Weight]:
+    """Return rows [first, first + count) of all parts, as views of as many parts as have some."""
+    found: list[Weight] = []
+    begin = 0
+    for part in parts:
+        rows = part.shape[0]
+        low, high = max(first, begin) - begin, min(first + count, begin + rows) - begin
+        if low < high:
+            found.append(
+                part[low:high] if isinstance(part, np.ndarray) else part.rows(low, high - low)
+            )
+        begin += rows
+    return found
+
+
+def split_rows(
+    parts: Sequence[Weight], count: int
+) -> list[list[HostArray] | list[QuantizedWeight]]:
+    """Return the rows of all parts as `count` weights of equally many rows.
+
+    Raises:
+        ValueError: the rows are no multiple of `count`.
+    """
+    total = sum(part.shape[0] for part in parts)
+    rows, rest = divmod(total, count)
+    if rest:
+        raise ValueError(f"{total} rows are not those of {count} experts")
+    found: list[list[Weight]] = [[] for _ in range(count)]
+    begin = 0
+    for part in parts:
+        end, at = begin + part.shape[0], begin
+        while at < end:
+            run = min(end, (at // rows + 1) * rows) - at
+            found[at // rows] += rows_of([part], at - begin, run)
+            at += run
+        begin = end
+    return found  # type: ignore[return-value]  # one type or the other, as its parts
 
 
 def dense(weight: Weight, dtype: DType) -> HostArray:

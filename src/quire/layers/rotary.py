@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.core.rope import yarn_magnitude
+from quire.core.layers import yarn_magnitude
 
 Floats = NDArray[np.float32]
 _TURN = np.float32(2 * math.pi)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Every linear layer of the model's own layers, by its name in Transformers.
 
-    The output projection and the embedding are not among them.
+    The output projection, the embedding, routers and experts are not among them.
     """
     names = architecture(model.architecture).names
     return {
@@ -76,7 +76,7 @@ def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
 
 
 def _linears(model: ModelConfig) -> list[Parameter]:
-    return [p for p in parameters(model) if p.in_layer]
+    return [p for p in parameters(model) if p.in_layer and not p.experts]
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.config import ModelConfig
 from quire.models.parameters import Parameter
+from quire.models.stacks import Stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class WeightNames:
     """Hugging Face's names for the decoder's parameters (see `models.parameters`).
 
     Both sides are stems: ".weight" or ".bias" follows. A stem with several names is their
-    concatenation along the rows, in that order.
+    concatenation along the rows, in that order. In names of experts, "{}" is the expert's number.
 
     Attributes:
         top: stem → name, outside the layers.
@@ -24,6 +25,8 @@ class WeightNames:
         base_prefix: leads the names when the checkpoint is a causal LM; one saved from
             the bare model lacks it.
         transposed: stems whose weight is stored [in, out] (GPT-2's Conv1D).
+        stacked: stem, or whole name of a bias, within a layer → the tensor of all experts, where a
+            checkpoint has no tensors of each.
         ignored: a regular expression for stored tensors that are not weights.
     """
 
@@ -32,22 +35,28 @@ class WeightNames:
     layer_prefix: str
     base_prefix: str
     transposed: frozenset[str] = frozenset()
+    stacked: Mapping[str, Stacked] = field(default_factory=dict)
     ignored: str = r"(?!)"
 
     def sources(self, parameter: str) -> tuple[str, ...]:
-        """Stored names whose rows make up `parameter`, such as "layers.0.attn.qkv.weight"."""
+        """Stored names whose rows make up `parameter`, such as "layers.0.attn.qkv.weight"; of
+        experts, those of each of them."""
         stem, _, kind = parameter.rpartition(".")
         if not stem.startswith("layers."):
             return (f"{self.top[stem]}.{kind}",)
         _, number, stem = stem.split(".", 2)
         prefix = self.layer_prefix.format(number)
+        if f"{stem}.{kind}" in self.layer:
+            return tuple(prefix + name for name in self.layer[f"{stem}.{kind}"])
         return tuple(f"{prefix}{name}.{kind}" for name in self.layer[stem])
 
     def stored(self, parameter: Parameter) -> list[tuple[str, int]]:
         """The same with their rows; one name is of all parts, which the checkpoint has merged."""
-        names = self.sources(parameter.name)
-        rows = parameter.parts if len(names) > 1 else (parameter.shape[0],)
-        return list(zip(names, rows, strict=True))
+        names, count = self.sources(parameter.name), max(1, parameter.experts)
+        parts = parameter.parts[: len(parameter.parts) // count]
+        rows = parts if len(names) > 1 else (sum(parts),)
+        pairs = list(zip(names, rows, strict=True))
+        return [(name.format(i), n) for i in range(count) for name, n in pairs]
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

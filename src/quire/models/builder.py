@@ -15,9 +15,18 @@ from quire.layers.embedding import Embedding
 from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
+from quire.layers.moe import Experts, MoE
 from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
-from quire.models.layout import AttentionSpec, LayerSpec, Layout, LinearSpec, MLPSpec, NormSpec
+from quire.models.layout import (
+    AttentionSpec,
+    LayerSpec,
+    Layout,
+    LinearSpec,
+    MLPSpec,
+    MoESpec,
+    NormSpec,
+)
 from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -85,7 +94,9 @@ class Builder:
             bias,
             epilogue=(spec.activation if adapters is None else None) or "none",
             head=head,
+            exact=spec.kind == "router",
             dtype=self._source.dtype,
+            experts=max(1, spec.experts),
         )
         if self._place is not None:
             packed = self._place(name, packed)
@@ -149,8 +160,10 @@ class Builder:
             positions = converted(every, self._source.dtype)
         return self._ops.array(positions)
 
-    def _mixer(self, spec: AttentionSpec | MLPSpec) -> Mixer:
-        return self._attention(spec) if isinstance(spec, AttentionSpec) else self._mlp(spec)
+    def _mixer(self, spec: AttentionSpec | MLPSpec | MoESpec) -> Mixer:
+        if isinstance(spec, AttentionSpec):
+            return self._attention(spec)
+        return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
         config = self._config
@@ -174,6 +187,25 @@ class Builder:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
         return MLP(self.linear(spec.up), self.linear(spec.down), apart)
+
+    def _moe(self, spec: MoESpec) -> MoE:
+        config, correction, gate = self._config.moe, spec.correction, spec.shared_gate
+        assert config is not None
+        router = self.linear(spec.router)
+        experts = Experts(self.linear(spec.up).weight, self.linear(spec.down).weight)
+        shared: MLP | Experts | None = None
+        if spec.shared is not None:
+            shared = self._mlp(spec.shared)
+            if gate is not None:
+                shared = Experts(shared.up.weight, shared.down.weight)
+        return MoE(
+            config,
+            router,
+            experts,
+            correction=None if correction is None else self._array(correction.name),
+            shared=shared,
+            shared_gate=None if gate is None else self.linear(gate),
+        )
 
     def _gain(self, spec: NormSpec) -> Array:
         """What an RMSNorm multiplies by: the weight in the model's dtype, or in float32."""

@@ -62,9 +62,9 @@ class RandomParameters:
         if not forms or None in forms:
             return self._dense(name)
         self._count(parameter)
-        rows = parameter.parts if len(forms) > 1 else (parameter.shape[0],)
+        rows = parameter.parts if len(forms) > 1 or parameter.experts else (parameter.shape[0],)
         columns, parts = parameter.shape[1], []
-        for form, count in zip(forms, rows, strict=True):
+        for form, count in zip([*forms] * (len(rows) // len(forms)), rows, strict=True):
             assert form is not None
             codes = self._random_bytes(offset, count * columns).reshape(count, columns)
             parts.append(_random_weight(form, codes))
@@ -79,8 +79,8 @@ class RandomParameters:
     def _dense(self, name: str) -> list[HostArray]:
         parameter, offset = self._wanted[name]
         self._count(parameter)
-        if parameter.kind == "bias":
-            return [np.zeros(parameter.shape, self.dtype)]
+        if parameter.kind in ("bias", "exact"):
+            return [np.zeros(parameter.shape, self.dtype if parameter.kind == "bias" else FLOAT32)]
         if parameter.kind == "norm":
             return [np.ones(parameter.shape, self.dtype)]
         return self._views(parameter, offset)

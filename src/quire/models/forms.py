@@ -16,8 +16,8 @@ from quire.quant.names import Rounding
 from quire.quant.scheme import Method
 
 Forms = dict[str, list[Form | None]]
-"""Linear weight → the form of each of its parts, None for a dense one. Weights that are dense
-altogether have no entry."""
+"""Linear weight → the form of each of its parts, None for a dense one; of experts that are alike,
+those of one. Weights that are dense altogether have no entry."""
 
 
 def head_name(model: ModelConfig) -> str:
@@ -42,7 +42,16 @@ def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) ->
     for piece in match(weights, parameters(model), names, method).pieces:
         if piece.parameter in linear:
             found[piece.parameter].append(piece.form)
-    return {name: forms for name, forms in found.items() if any(forms)}
+    experts = {p.name: p.experts for p in parameters(model) if p.experts}
+    return {
+        name: _of_one(forms, experts.get(name, 1)) for name, forms in found.items() if any(forms)
+    }
+
+
+def _of_one(forms: list[Form | None], experts: int) -> list[Form | None]:
+    """The forms of the first expert, if all have the same."""
+    first = forms[: len(forms) // experts]
+    return first if forms == first * experts else forms
 
 
 def said_forms(model: ModelConfig, method: Method) -> Forms:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.core.config import Activation, ModelConfig
+from quire.core.layers import MoEConfig
 from quire.models.parameters import Cut, Kind, Parameter
 
 
@@ -34,7 +35,8 @@ class NormSpec:
 class LinearSpec:
     """A linear layer; attributes as those of `Parameter`, and the activation that follows it.
 
-    With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's.
+    With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's. With
+    `experts` there are so many of them, in one weight; `parts` and `bias` are those of each.
     """
 
     stem: str
@@ -45,6 +47,7 @@ class LinearSpec:
     unit: int = 1
     activation: Activation | None = None
     kind: Kind = "linear"
+    experts: int = 0
 
     @property
     def name(self) -> str:
@@ -56,10 +59,23 @@ class LinearSpec:
         return self.activation is not None and self.activation.endswith("_mul")
 
     def parameters(self) -> Iterator[Parameter]:
-        shape, cut = (sum(self.parts), self.columns), self.cut
-        yield Parameter(self.name, shape, self.parts, self.kind, cut, self.unit, self.gated)
+        parts, cut, unit = self.parts * max(1, self.experts), self.cut, self.unit
+        shape, experts = (sum(parts), self.columns), self.experts
+        yield Parameter(self.name, shape, parts, self.kind, cut, unit, self.gated, experts)
         if self.bias:
-            yield Parameter(f"{self.stem}.bias", shape[:1], self.parts, "bias", cut, self.unit)
+            bias = f"{self.stem}.bias"
+            yield Parameter(bias, shape[:1], parts, "bias", cut, unit, experts=experts)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpec:
+    """Numbers that stay float32."""
+
+    name: str
+    width: int
+
+    def parameters(self) -> Iterator[Parameter]:
+        yield Parameter(self.name, (self.width,), (self.width,), "exact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,30 @@ class MLPSpec:
         return self.up, self.down
 
 
-Mixer = AttentionSpec | MLPSpec
+@dataclass(frozen=True, slots=True)
+class MoESpec:
+    """A mixture of experts, and the experts that every token passes, if there are some.
+
+    Attributes:
+        correction: of the router's choice.
+        up, down: of all experts.
+        shared_gate: one logit per token, whose sigmoid is the weight of `shared`.
+    """
+
+    router: LinearSpec
+    correction: VectorSpec | None
+    up: LinearSpec
+    down: LinearSpec
+    shared: MLPSpec | None
+    shared_gate: LinearSpec | None
+
+    @property
+    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
+        shared = self.shared.children if self.shared else ()
+        return self.router, self.correction, self.up, self.down, self.shared_gate, *shared
+
+
+Mixer = AttentionSpec | MLPSpec | MoESpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +147,8 @@ class SubLayerSpec:
 
     @property
     def linears(self) -> list[LinearSpec]:
-        return [child for child in self.mixer.children if isinstance(child, LinearSpec)]
+        children = (child for child in self.mixer.children if isinstance(child, LinearSpec))
+        return [child for child in children if child.kind == "linear"]
 
 
 LayerSpec = tuple[SubLayerSpec, ...]
@@ -174,7 +214,12 @@ class Layout:
 
     def _layer(self, index: int) -> LayerSpec:
         prefix = f"layers.{index}."
-        attention, mlp = self._attention(prefix, index), self._mlp(prefix)
+        attention, stem, moe = self._attention(prefix, index), f"{prefix}mlp", self._config.moe
+        mlp: Mixer
+        if moe is not None and moe.in_layer(index):
+            mlp = self._moe(stem, moe)
+        else:
+            mlp = self._mlp(stem, self._config.intermediate_size, self._config.mlp_bias)
         return self._sublayer(prefix, "attn", attention), self._sublayer(prefix, "mlp", mlp)
 
     def _sublayer(self, prefix: str, name: str, mixer: Mixer) -> SubLayerSpec:
@@ -200,14 +245,31 @@ class Layout:
             config.window(index),
         )
 
-    def _mlp(self, prefix: str) -> MLPSpec:
-        config, stem = self._config, f"{prefix}mlp"
-        hidden, width, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        gated = config.gated_mlp
+    def _mlp(self, stem: str, width: int, bias: bool, experts: int = 0) -> MLPSpec:
+        config, hidden = self._config, self._config.hidden_size
+        gated, activation = config.gated_mlp, config.activation
         name, parts = f"{stem}.{'gate_up' if gated else 'up'}", (width,) * (1 + gated)
         return MLPSpec(
-            LinearSpec(name, parts, hidden, bias, "rows", activation=config.activation),
-            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns"),
+            LinearSpec(name, parts, hidden, bias, "rows", activation=activation, experts=experts),
+            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns", experts=experts),
+        )
+
+    def _moe(self, stem: str, moe: MoEConfig) -> MoESpec:
+        hidden, count = self._config.hidden_size, moe.num_experts
+        experts = self._mlp(f"{stem}.experts", moe.intermediate_size, moe.bias, count)
+        router = LinearSpec(f"{stem}.router", (count,), hidden, moe.router_bias, kind="router")
+        correction = VectorSpec(f"{stem}.router.correction", count)
+        shared = None
+        if moe.shared_size:  # behind a gate they are one expert
+            shared = self._mlp(f"{stem}.shared", moe.shared_size, False, int(moe.shared_gate))
+        gate = LinearSpec(f"{stem}.shared_gate", (1,), hidden, False, kind="router")
+        return MoESpec(
+            router,
+            correction if moe.correction else None,
+            experts.up,
+            experts.down,
+            shared,
+            gate if moe.shared_gate else None,
         )
 
     def _classifier(self) -> ClassifierSpec:

@@ -44,9 +44,11 @@ def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:
 
 
 def padded_rows(parameter: Parameter) -> int:
-    """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged."""
-    rows = parameter.shape[0]
-    return 2 * round_up(rows // 2, 16) if parameter.gated else round_up(rows, 32)
+    """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged; each
+    expert has blocks of its own."""
+    count = max(1, parameter.experts)
+    rows = parameter.shape[0] // count
+    return count * (2 * round_up(rows // 2, 16) if parameter.gated else round_up(rows, 32))
 
 
 def round_up(a: int, b: int) -> int:

@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 Cut = Literal["", "rows", "columns"]
 """Which part of a weight each rank of a tensor-parallel group has; "" is all of it."""
-Kind = Literal["linear", "head", "table", "norm", "bias"]
+Kind = Literal["linear", "router", "head", "table", "norm", "bias", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,13 @@ class Parameter:
         shape: row-major; [out, in] for a linear layer.
         parts: rows of each tensor that is merged into it (q, k, v; gate, up); they add up
             to shape[0].
-        kind: "linear" weights may be quantized; "head" is a classifier's.
+        kind: "linear" weights may be quantized; a "router" chooses experts, and is rounded to the
+            model's dtype at most; "head" is a classifier's; "exact" vectors stay float32.
         cut, unit: what a rank has of it: rows of each part, or columns, `unit` of which stay
             together (a head's).
         gated: two parts whose rows alternate in blocks once they are packed.
+        experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
+            `parts` has those of each.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Parameter:
     cut: Cut = ""
     unit: int = 1
     gated: bool = False
+    experts: int = 0
 
     @property
     def numel(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from quire.core.config import ModelConfig
@@ -20,9 +22,11 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-def sliding(config: hf.HFConfig) -> dict[str, Any]:
+def sliding(
+    config: hf.HFConfig, slides_at: Callable[[int, int], bool] = operator.ge
+) -> dict[str, Any]:
     """The fields of sliding attention: none unless `use_sliding_window`; then of the layers that
-    `layer_types` names, or of those from `max_window_layers` on."""
+    `layer_types` names, or of those where slides_at(layer, max_window_layers), from it on."""
     window = None
     if hf.boolean(config, "use_sliding_window", default=False):
         window = hf.optional(config, "sliding_window", 4096)
@@ -31,7 +35,7 @@ def sliding(config: hf.HFConfig) -> dict[str, Any]:
         upper = config.get("max_window_layers") == 0
         first = 0 if upper else hf.integer(config, "max_window_layers", default=28)
         layers = hf.integer(config, "num_hidden_layers")
-        slides = tuple(window is not None and layer >= first for layer in range(layers))
+        slides = tuple(window is not None and slides_at(layer, first) for layer in range(layers))
     if not any(slides):
         return {}
     if window is None:

@@ -58,6 +58,7 @@ def rope(
     *,
     partial: float | None = None,
     trained: int | None = None,
+    theta: float = DEFAULT_THETA,
 ) -> RopeConfig:
     """The one RoPE of all layers.
 
@@ -69,6 +70,7 @@ def rope(
             architecture that rotates whole heads.
         trained: what an absent top-level `original_max_position_embeddings` means; None is
             `max_len`.
+        theta: what an absent base means.
 
     Raises:
         CheckpointError: a field is wrong, missing, or stated twice; names it.
@@ -94,6 +96,7 @@ def rope(
             _warn_twice(name, params[name], top[name], f"Quire takes {params[name]!r}")
         elif name in top:
             params.setdefault(name, top[name])
+    params.setdefault("rope_theta", theta)
     if kind in _STRETCHES:
         _set_trained(params, top.get(_TRAINED), trained, max_len)
     return _parsed(params, kind, head_dim, max_len, partial=partial)

@@ -10,7 +10,7 @@ import numpy as np
 from quire.core.config import RankShare
 from quire.core.dtypes import HostArray
 from quire.core.errors import CheckpointError
-from quire.core.quantized import QuantizedWeight, Weight, dense
+from quire.core.quantized import QuantizedWeight, Weight, dense, rows_of
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.shares import Run, column_run, row_runs
@@ -39,7 +39,7 @@ class SharedParameters:
     def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         parts: Sequence[Weight] = self._source.parts(name)
         if name in self._rows:
-            parts = [part for run in self._rows[name] for part in _rows(parts, run)]
+            parts = [part for run in self._rows[name] for part in rows_of(parts, *run)]
         elif name in self._columns:
             parts = [_columns(name, part, self._columns[name]) for part in parts]
         return cast("list[HostArray] | list[QuantizedWeight]", parts)
@@ -48,24 +48,6 @@ class SharedParameters:
         if name not in self._rows and name not in self._columns:
             return self._source.tensor(name)
         return np.concatenate([dense(part, self.dtype) for part in self.parts(name)])
-
-
-def _rows(parts: Sequence[Weight], run: Run) -> list[Weight]:
-    """Rows of what follows one another, from as many of the parts as have some."""
-    first, count = run
-    found: list[Weight] = []
-    begin = 0
-    for part in parts:
-        rows = part.shape[0]
-        low, high = max(first, begin), min(first + count, begin + rows)
-        if low < high:
-            low, high = low - begin, high - begin
-            if isinstance(part, np.ndarray):
-                found.append(part[low:high])
-            else:
-                found.append(part.rows(low, high - low))
-        begin += rows
-    return found
 
 
 def _columns(name: str, part: Weight, run: Run) -> Weight:

@@ -8,6 +8,9 @@
                0's
     ""         every rank has all of it
 
+Experts are cut alike: a rank has a part of the inner width of each, and the whole router, so that
+all ranks choose the same experts.
+
 A rank's share of a decoder is a decoder with fewer heads and a narrower inner layer, so that its
 weights, its KV cache and its memory follow from its `ModelConfig` as any model's do. Where there
 are fewer key-value heads than ranks, several ranks have the same one. Runs of the vocabulary, which
@@ -21,6 +24,7 @@ from dataclasses import replace
 
 from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.core.errors import ConfigError
+from quire.core.layers import MoEConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
@@ -58,9 +62,11 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
     if kv_heads % ranks and ranks % kv_heads:
         raise _error(ranks, f"the model's {kv_heads} key-value heads cannot be dealt out evenly.")
-    if model.intermediate_size % ranks:
-        width = model.intermediate_size
+    width, moe = model.intermediate_size, model.moe
+    if width % ranks and not (moe and moe.layers is None):  # a model of experts alone has no MLP
         raise _error(ranks, f"the model's inner layer of {width} cannot be dealt out evenly.")
+    if moe is not None:
+        moe = _shared_moe(moe, ranks)
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
     if model.qk_norm == "full":
@@ -69,8 +75,21 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         model,
         num_attention_heads=heads // ranks,
         num_key_value_heads=max(1, kv_heads // ranks),
-        intermediate_size=model.intermediate_size // ranks,
+        intermediate_size=max(1, width // ranks),
+        moe=moe,
         vocab_run=_run(model.vocab_size, rank, ranks),
+    )
+
+
+def _shared_moe(moe: MoEConfig, ranks: int) -> MoEConfig:
+    """A rank has a part of the inner width of every expert."""
+    for width in (moe.intermediate_size, moe.shared_size):
+        if width % ranks:
+            raise _error(ranks, f"the experts' inner layer of {width} cannot be dealt out evenly.")
+    return replace(
+        moe,
+        intermediate_size=moe.intermediate_size // ranks,
+        shared_size=moe.shared_size // ranks,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.checkpoint.weights import Weights
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
 from quire.models.architecture import WeightNames
 from quire.models.parameters import Parameter
+from quire.models.stacks import Cut, Stacked, stacks
 from quire.quant.gguf import GGUF_FORMS
 from quire.quant.scheme import Method, Scheme, Stored
 
@@ -29,6 +30,7 @@ class Piece:
         transposed: it is stored [in, out].
         form: what it is in the canonical form of quantized weights; None where it is dense.
         scheme: what reads it; None where it is dense, or its file tells codes from scales.
+        cut: which rows of a tensor of all experts; None where the tensor is the piece.
     """
 
     parameter: str
@@ -39,6 +41,7 @@ class Piece:
     transposed: bool
     form: Form | None = None
     scheme: Scheme | None = None
+    cut: Cut | None = None
 
     @property
     def name(self) -> str:
@@ -109,12 +112,15 @@ class _Matcher:
             self._stored.setdefault(embed, self._stored["lm_head.weight"])
 
     def _pieces(self, parameter: Parameter) -> list[Piece]:
+        if pieces := self._stacked(parameter):
+            return pieces
         transposed = self._names.is_transposed(parameter.name)
         pieces, row = [], 0
         for source, rows in self._names.stored(parameter):
             shape = (rows, *parameter.shape[1:])
             layer = source.removesuffix(".weight")
-            scheme = self._scheme(layer, *shape) if parameter.kind == "linear" else None
+            quantizable = parameter.kind in ("linear", "router") and len(shape) == 2
+            scheme = self._scheme(layer, *shape) if quantizable else None
             if scheme is None:
                 piece = self._dense(parameter, row, source, shape, transposed)
             else:
@@ -127,6 +133,35 @@ class _Matcher:
             pieces.append(piece)
             row += rows
         return pieces
+
+    def _stacked(self, parameter: Parameter) -> list[Piece]:
+        """The pieces of experts that share tensors; none if each has its own."""
+        found = [
+            piece
+            for name, stacked, parts in stacks(self._names, parameter, self._stored)
+            for piece in self._cuts(parameter, name, stacked, parts)
+        ]
+        pieces, row = [], 0
+        for expert in range(parameter.experts):
+            for piece, cut in found:
+                pieces.append(replace(piece, row=row, cut=replace(cut, expert=expert)))
+                row += piece.rows
+        return pieces
+
+    def _cuts(
+        self, parameter: Parameter, name: str, stacked: Stacked, parts: tuple[int, ...]
+    ) -> list[tuple[Piece, Cut]]:
+        """Of each part of the first expert, in a tensor of all experts."""
+        height, columns = sum(parts), parameter.shape[1:]
+        transposed = stacked.transposed and bool(columns)
+        inner = (height, *columns)
+        stored = self._find(name, (parameter.experts, *(inner[::-1] if transposed else inner)))
+        form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if columns else None
+        width = columns[0] if columns else 0
+        return [
+            (Piece(parameter.name, 0, rows, width, {"weight": stored}, transposed, form), cut)
+            for rows, cut in zip(parts, stacked.cuts(parts), strict=True)
+        ]
 
     def _dense(
         self, parameter: Parameter, row: int, source: str, shape: tuple[int, ...], transposed: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
-from quire.core.dtypes import DType, HostArray, converted, is_float
+from quire.core.dtypes import FLOAT32, DType, HostArray, converted, is_float
 from quire.core.errors import CheckpointError
 from quire.core.quantized import QuantizedWeight, Weight, dense
 from quire.models.forms import head_name, linear_names
@@ -51,7 +52,8 @@ class StoredParameters:
         rounding: Rounding | None = None,
     ) -> None:
         names = weight_names(model)
-        sources = match(weights, parameters(model), names, method)
+        wanted = parameters(model)
+        sources = match(weights, wanted, names, method)
         self.dtype = dtype
         self._weights = weights
         self._rounding = rounding
@@ -61,13 +63,11 @@ class StoredParameters:
         for piece in sources.pieces:
             self._pieces[piece.parameter].append(piece)
         self._kv_scales = sources.kv_scales
+        self._exact = {p.name for p in wanted if p.kind == "exact"}
+        self._stacks: dict[str, QuantizedWeight] = {}
         self._progress = progress
         self._done = 0
-        self._total = sum(
-            weights.tensors[name].nbytes
-            for piece in sources.pieces
-            for name in piece.stored.values()
-        )
+        self._total = sum(map(self._stored_bytes, sources.pieces))
         self._handed_out: list[Piece] = []
         for kept, other in sources.copies:
             _check_copy(weights, kept, other)
@@ -91,13 +91,22 @@ class StoredParameters:
             stored = self._kv_scales[name]
             values = float32(self._weights.read(stored), self._weights.tensors[stored].dtype)
             return values.reshape(-1).copy()
-        return np.concatenate([dense(part, self.dtype) for part in self._read_all(name)])
+        dtype = FLOAT32 if name in self._exact else self.dtype
+        return np.concatenate([dense(part, dtype) for part in self._read_all(name)])
+
+    def _stored_bytes(self, piece: Piece) -> int:
+        stored = [self._weights.tensors[name] for name in piece.stored.values()]
+        size = sum(tensor.nbytes for tensor in stored)
+        if piece.cut is None:
+            return size
+        return size * piece.rows * max(1, piece.columns) // math.prod(stored[0].shape)
 
     def _read_all(self, name: str) -> list[Weight]:
         for piece in self._handed_out:
             for stored in piece.stored.values():
                 self._weights.release(stored)
         self._handed_out = self._pieces[name]
+        self._stacks.clear()
         parts = [self._read(piece) for piece in self._handed_out]
         if self._progress is not None:
             self._progress(self._done, self._total)
@@ -114,10 +123,13 @@ class StoredParameters:
         return [rounder.quantize(part) for part in parts]
 
     def _read(self, piece: Piece) -> Weight:
-        self._done += sum(self._weights.tensors[name].nbytes for name in piece.stored.values())
+        self._done += self._stored_bytes(piece)
         if piece.form is None:
             return self._read_dense(piece)
-        if piece.scheme is None:
+        weight: QuantizedWeight | None
+        if piece.cut is not None:
+            weight = piece.cut.of_quantized(self._stack(piece.name), piece.rows)
+        elif piece.scheme is None:
             weight = self._weights.quantized(piece.name)
             assert weight is not None, f"{piece.name} has a form, and no codes"
         else:
@@ -136,6 +148,14 @@ class StoredParameters:
                 ) from None
         return replace(weight, float_activations=piece.form.float_activations)
 
+    def _stack(self, name: str) -> QuantizedWeight:
+        """A tensor of all experts, unpacked once for all of its pieces."""
+        if name not in self._stacks:
+            weight = self._weights.quantized(name)
+            assert weight is not None, f"{name} has a form, and no codes"
+            self._stacks[name] = weight
+        return self._stacks[name]
+
     def _side(self, name: str, *, raw: bool) -> Array:
         values, dtype = self._weights.read(name), self._weights.tensors[name].dtype
         return values if raw or dtype in ("I32", "I64", "I8") else float32(values, dtype)
@@ -150,7 +170,9 @@ class StoredParameters:
                 fix="Where the model is quantized, its config.json must have the "
                 "quantization_config that was published with it.",
             )
-        values = converted(stored, self.dtype)
+        if piece.cut is not None:
+            stored = piece.cut.of(stored, piece.rows, transposed=piece.transposed)
+        values = converted(stored, FLOAT32 if piece.parameter in self._exact else self.dtype)
         # Half precision ends at 65504; beyond it a weight would silently become infinite.
         if self.dtype == np.float16 and not np.isfinite(values).all():
             raise CheckpointError(

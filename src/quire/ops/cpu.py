@@ -15,8 +15,8 @@ import numpy as np
 from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted
 from quire.core.messages import TokenLogprobs
-from quire.core.quantization import QUANTIZATIONS
-from quire.core.quantized import QuantizedWeight, Weights, parts_of
+from quire.core.quantization import QUANTIZATIONS, Quantization
+from quire.core.quantized import QuantizedWeight, Weights, parts_of, split_rows
 from quire.ops import native_attention, native_lora, native_moe
 from quire.ops.device import CPU
 from quire.ops.interface import OP_NAMES, Ops
@@ -101,37 +101,50 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
+        exact: bool = False,
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> LinearWeight:
         if experts != 1:
-            return self._pack_experts(weight, epilogue, experts)
+            return self._pack_experts(weight, bias, epilogue, dtype, experts)
         if isinstance(weight, StoredLinear):
             packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
         else:
-            packed = self._pack(parts_of(weight), bias, epilogue, head, dtype)
+            scheme = None if exact else self._scheme
+            packed = self._pack(parts_of(weight), bias, epilogue, dtype, scheme, head=head)
         packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
 
     def _pack_experts(
-        self, weight: Weights | StoredLinear, epilogue: Epilogue, experts: int
+        self,
+        weight: Weights | StoredLinear,
+        bias: HostArray | None,
+        epilogue: Epilogue,
+        dtype: DType,
+        experts: int,
     ) -> native_moe.NativeExperts:
-        if not isinstance(weight, np.ndarray):
-            raise TypeError("experts are packed from one array")
-        parts = [
-            self._pack([part], None, epilogue, False, FLOAT32) for part in np.split(weight, experts)
-        ]
-        return native_moe.NativeExperts(parts)
+        if isinstance(weight, StoredLinear):
+            raise TypeError("experts are not stored")
+        each = split_rows(parts_of(weight), experts)
+        biases = [None] * experts if bias is None else np.split(bias, experts)
+        return native_moe.NativeExperts(
+            [
+                self._pack(parts, bias, epilogue, dtype, self._scheme)
+                for parts, bias in zip(each, biases, strict=True)
+            ]
+        )
 
     def _pack(
         self,
         parts: list[HostArray] | list[QuantizedWeight],
         bias: HostArray | None,
         epilogue: Epilogue,
-        head: bool,
         dtype: DType,
+        scheme: Quantization | None,
+        *,
+        head: bool = False,
     ) -> PackedLinear:
-        kernels, pool, scheme = self._table, self._threads, self._scheme
+        kernels, pool = self._table, self._threads
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
@@ -188,14 +201,10 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         dtype: DType | None = None,
         weight_on_input: bool = False,
     ) -> HostArray:
-        if not isinstance(gate_up, native_moe.NativeExperts) or not isinstance(
-            down, native_moe.NativeExperts
-        ):
-            raise TypeError("experts are packed with `experts`")
         if weight_on_input or dtype not in (None, x.dtype):
             raise ValueError("weights on inputs and other dtypes are not native")
         return native_moe.moe(
-            self._table, self._threads, x, experts, weights, gate_up.parts, down.parts
+            self._table, self._threads, x, experts, weights, _experts(gate_up), _experts(down)
         )
 
     def paged_attention(
@@ -242,6 +251,10 @@ def _packed(weight: LinearWeight) -> PackedLinear:
     if not isinstance(weight, PackedLinear):
         raise TypeError(f"native kernels have no product with a {type(weight).__name__}")
     return weight
+
+
+def _experts(weight: LinearWeight) -> list[PackedLinear]:
+    return weight.parts if isinstance(weight, native_moe.NativeExperts) else [_packed(weight)]
 
 
 def _rows_of(table: HostArray | LinearWeight) -> HostArray:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantized import Weights
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.sample_row import SampleRow, TokenIds
-from quire.ops.weights import Epilogue, LinearWeight, RouteSpec
+from quire.ops.weights import Epilogue, LinearWeight
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -186,6 +187,7 @@ class Ops(StepOps[A]):
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
+        exact: bool = False,
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> LinearWeight:
@@ -195,6 +197,7 @@ class Ops(StepOps[A]):
             weight: on the host; several are one weight, whose rows follow each other. They are
                 copied and may be freed. A `StoredLinear` is what the provider packed before.
             head: the weight makes logits; a provider may round it less than others.
+            exact: packing does not quantize the weight.
             dtype: the model's. A quantized weight is dequantized to it if no product exists for
                 its form, and rows that are looked up have it.
             experts: the rows are those of so many experts, each as many, one after the other:

@@ -13,6 +13,7 @@ import numpy as np
 from quire import _native
 from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, HostArray
+from quire.core.layers import RouteSpec
 from quire.ops.array import address
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
@@ -31,7 +32,7 @@ from quire.ops.native_checks import (
     view,
 )
 from quire.ops.sample_row import TokenIds
-from quire.ops.weights import GATED, RouteSpec
+from quire.ops.weights import GATED
 
 
 class FusedKernels:

@@ -272,7 +272,7 @@ def test_other_frequency_factors_are_taken_as_they_are(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"architecture": "mamba"}, "'mamba' is not supported"),
-        ({"llama__expert_count": 8}, "mixture of experts"),
+        ({"llama__expert_count": 8}, "expert_used_count is missing"),
         ({"llama__rope__scaling__type": "longrope"}, "'longrope' is not supported"),
         ({"llama__rope__dimension_count": 8}, "8 of 16 elements of a head"),
         ({"llama__attention__key_length": "x"}, "is 'x', not a whole number"),

@@ -49,6 +49,8 @@ _TWO_ROPES = {
 }
 _BERT = _SIZES | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "type_vocab_size": 3,
                   "pad_token_id": 4}  # fmt: skip
+_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": True}
+_SOME = {"moe_intermediate_size": 80, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": True},
     "mistral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
@@ -68,6 +70,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"attn_logit_softcapping": None, "rope_theta": 5e5, "rope_local_base_freq": 2e4}
     | {"sliding_window_pattern": 3}
     | _TWO_ROPES,
+    "mixtral": _LLAMA | {"sliding_window": 20, "num_local_experts": 12, "num_experts_per_tok": 3},
+    "olmoe": _LLAMA | _BIAS | _EXPERTS,
+    "qwen2_moe": _QWEN
+    | _EXPERTS
+    | _SOME
+    | {"shared_expert_intermediate_size": 72, "qkv_bias": False},
+    "qwen3_moe": {k: v for k, v in _QWEN.items() if k not in ("max_window_layers", "layer_types")}
+    | _BIAS
+    | _EXPERTS
+    | _SOME,
     "gpt2": _ENDS
     | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
     | {"n_positions": 256, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
@@ -133,6 +145,17 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "classifier_activation": get("classifier_activation"),
         "attention_scale": get("query_pre_attn_scalar") and config.query_pre_attn_scalar**-0.5,
     }
+    if experts := get("num_local_experts", "num_experts"):
+        dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
+        found["qkv_bias"] = get("attention_bias", "qkv_bias")
+        found["moe"] = (
+            experts,
+            config.num_experts_per_tok,
+            get("moe_intermediate_size", "intermediate_size"),
+            get("norm_topk_prob", default=True),
+            get("shared_expert_intermediate_size", default=0),
+            [i not in dense and (i + 1) % step == 0 for i in range(layers)],
+        )
     if kind in ("distilbert", "opt"):
         found["norm_eps"] = None
     if kind in ("roberta", "xlm-roberta"):
@@ -156,6 +179,15 @@ def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
     for name in ("rope", "local_rope"):
         if own.get(name) is not None:
             own[name] = own[name].theta
+    if model.moe is not None:
+        own["moe"] = (
+            model.moe.num_experts,
+            model.moe.route.top_k,
+            model.moe.intermediate_size,
+            model.moe.route.renormalize,
+            model.moe.shared_size,
+            [model.moe.in_layer(i) for i in range(model.num_hidden_layers)],
+        )
     own["activation"] = model.activation.removesuffix("_mul")
     behind = 1 if kind == "modernbert" else 0  # whose window counts one side, without the token
     own["windows"] = [

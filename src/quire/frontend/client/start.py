@@ -1,4 +1,4 @@
-"""The rest of an engine's start: what the front end needs while the core loads its model."""
+"""The start of an engine: the configuration first, then what the core does not wait for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.frontend.client.configure import Configured
+from quire.core.log import setup_logging
 from quire.frontend.client.core_client import CoreClient, ProcessClient
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.engine import load_tokenizer
+from quire.resolve.engine import load_tokenizer, resolve
+from quire.system.hardware import detect
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -20,31 +21,37 @@ logger = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
-    """An engine whose core loads its model, and how long the tokenizer took."""
+    """An engine whose core is configured, and when each part of its start was done."""
 
     engine: AsyncLLM
-    tokenizer_seconds: float
+    began: float
+    resolved_at: float
+    tokenized_at: float
 
 
 def begin(
     kind: type[AsyncLLM],
     args: EngineArgs,
-    configured: Configured,
+    core: CoreClient,
     connect: Callable[[], CoreClient] = ProcessClient,
 ) -> Begun:
-    """Make the engine of a configured core.
+    """Configure the core, and do the rest while it loads.
 
     Args:
+        core: the first core's client.
         connect: see `Supervisor`.
 
     Raises:
-        QuireError: the tokenizer's files are wrong.
+        QuireError: the arguments or the model's files are wrong.
     """
-    core, resolved = configured.core, configured.resolved
     began = time.monotonic()
     try:
+        setup_logging()
+        resolved = resolve(args, detect())
+        core.configure(resolved.config)
+        resolved_at = time.monotonic()
         tokenizer = load_tokenizer(resolved)  # while the core starts
-        seconds = time.monotonic() - began
+        tokenized_at = time.monotonic()
         for note in resolved.notes:
             logger.info(note)
         pool = None
@@ -55,19 +62,18 @@ def begin(
     except BaseException:
         core.shutdown()
         raise
-    return Begun(engine, seconds)
+    return Begun(engine, began, resolved_at, tokenized_at)
 
 
-async def start(kind: type[AsyncLLM], args: EngineArgs, configured: Configured) -> AsyncLLM:
+async def start(kind: type[AsyncLLM], args: EngineArgs, core: CoreClient) -> AsyncLLM:
     """See `AsyncLLM.start`."""
-    engine, seconds = begin(kind, args, configured)
-    begun_at = time.monotonic()
-    ready = await engine.start_core(configured.resolved_at)
+    engine, began, resolved_at, tokenized_at = begin(kind, args, core)
+    ready = await engine.start_core(resolved_at)
     loaded_at = ready.began + sum(ready.phases.values())
     engine.phases = {
-        "resolve": configured.resolved_at - configured.began,
+        "resolve": resolved_at - began,
         **engine.phases,
-        "front_end": max(0.0, begun_at - loaded_at),
+        "tokenizer": max(0.0, tokenized_at - loaded_at),
     }
-    engine.beside = {"front_end": begun_at - configured.resolved_at, "tokenizer": seconds}
+    engine.beside = {"tokenizer": tokenized_at - resolved_at}
     return engine

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import DType
+from quire.core.layers import RouteSpec
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.reference import dense_weight, linear, logits
-from quire.ops.weights import LinearWeight, RouteSpec
+from quire.ops.weights import LinearWeight
 
 
 def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor, Tensor]:

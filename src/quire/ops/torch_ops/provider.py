@@ -75,6 +75,7 @@ class TorchOps(Ops[Tensor]):
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
+        exact: bool = False,
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> LinearWeight:

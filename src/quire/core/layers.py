@@ -1,0 +1,122 @@
+"""Kinds of layers: experts and their router, and YaRN's magnitude."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+def yarn_magnitude(params: Mapping[str, Any]) -> float:
+    """Return YaRN's factor of cosines and sines, which keeps attention as sharp as before.
+
+    Args:
+        params: `factor`; optionally `attention_factor`, which is the result, or both `mscale`
+            and `mscale_all_dim`.
+    """
+    factor = params["factor"]
+
+    def mscale(weight: float) -> float:
+        return float(0.1 * weight * math.log(factor) + 1.0) if factor > 1 else 1.0
+
+    if (explicit := params.get("attention_factor")) is not None:
+        return float(explicit)
+    if params.get("mscale") and params.get("mscale_all_dim"):
+        return mscale(params["mscale"]) / mscale(params["mscale_all_dim"])
+    return mscale(1.0)
+
+
+Scores = Literal["softmax", "sigmoid"]
+"""How a router's logits become scores of experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """How a row of router logits chooses experts and weighs their results.
+
+    The `top_k` experts with the largest logits are chosen. With a correction bias, or with groups
+    by their "top2", the largest score + bias counts instead. Equal ones are ordered as
+    `torch.topk` orders them on a CPU. The bias never enters the weights.
+
+    Attributes:
+        top_k: experts per row.
+        scores: softmax over all experts, or sigmoid.
+        renormalize: divide the weights by their sum. For "softmax" this is the softmax over the
+            chosen experts.
+        epsilon: added to that sum.
+        num_groups: groups of neighbouring experts, of equal size.
+        top_groups: groups from which experts may be chosen.
+        group_score: a group counts as much as its best expert, or as its two best together.
+        scale: factor of all weights.
+
+    Raises:
+        ValueError: numbers that do not fit each other.
+    """
+
+    top_k: int
+    scores: Scores = "softmax"
+    renormalize: bool = True
+    epsilon: float = 0.0
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["max", "top2"] = "top2"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}; a row has at least one expert")
+        if not 1 <= self.top_groups <= self.num_groups:
+            raise ValueError(f"{self.top_groups} groups of {self.num_groups} cannot be chosen")
+
+    def check(self, experts: int) -> None:
+        """Raise ValueError if a router with so many logits cannot follow these rules."""
+        size, rest = divmod(experts, self.num_groups)
+        if rest:
+            raise ValueError(f"{experts} experts do not form {self.num_groups} equal groups")
+        if self.num_groups > 1 and self.group_score == "top2" and size < 2:
+            raise ValueError("groups of one expert have no two best")
+        if self.top_k > size * self.top_groups:
+            raise ValueError(f"top_k is {self.top_k}, for {size * self.top_groups} experts")
+
+    @property
+    def by_logits(self) -> bool:
+        """Whether logits decide, where there is no bias; else scores do."""
+        return self.num_groups == 1 or self.group_score == "max"
+
+
+@dataclass(frozen=True, slots=True)
+class MoEConfig:
+    """The mixture of experts in the MLP's place.
+
+    Attributes:
+        num_experts: of each sparse layer.
+        intermediate_size: inner width of one expert.
+        route: how a token chooses experts.
+        correction: the router has a bias for the choice (see `RouteSpec`).
+        router_bias, bias: the router, the experts have biases.
+        weight_on_input: weights multiply the experts' inputs (Llama 4).
+        layers: which layers are sparse; None means all. The others have the plain MLP.
+        shared_size: inner width of the expert that every token passes; 0 if there is none.
+        shared_gate: its result is multiplied by the sigmoid of one more logit (Qwen2-MoE).
+    """
+
+    num_experts: int
+    intermediate_size: int
+    route: RouteSpec
+    correction: bool = False
+    router_bias: bool = False
+    bias: bool = False
+    weight_on_input: bool = False
+    layers: tuple[bool, ...] | None = None
+    shared_size: int = 0
+    shared_gate: bool = False
+
+    def in_layer(self, layer: int) -> bool:
+        """Return whether this layer has experts."""
+        return self.layers is None or self.layers[layer]
+
+    def read_share(self, tokens: float) -> float:
+        """Return the expected share of a layer's experts that `tokens` choose between them."""
+        missed: float = (1.0 - self.route.top_k / self.num_experts) ** tokens
+        return 1.0 - missed

@@ -1,0 +1,89 @@
+"""Fields and names of a mixture of experts, as most config.json files and checkpoints have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import CheckpointError
+from quire.core.layers import MoEConfig, RouteSpec
+from quire.models import hf
+from quire.models.stacks import Stacked
+
+STACKED: Mapping[str, Stacked] = {
+    "mlp.experts.gate_up": Stacked("mlp.experts.gate_up_proj"),
+    "mlp.experts.down": Stacked("mlp.experts.down_proj"),
+}
+"""As Transformers has them in memory."""
+
+
+def names(
+    block: str,
+    router: str = "gate",
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> dict[str, tuple[str, ...]]:
+    """Return the names of experts and their router below `block`."""
+    gate, up, down = parts
+    return {
+        "mlp.router": (f"{block}.{router}",),
+        "mlp.experts.gate_up": (f"{block}.experts.{{}}.{gate}", f"{block}.experts.{{}}.{up}"),
+        "mlp.experts.down": (f"{block}.experts.{{}}.{down}",),
+    }
+
+
+def shared(block: str) -> dict[str, tuple[str, ...]]:
+    """Return the names of the experts that every token passes."""
+    return {
+        "mlp.shared.gate_up": (f"{block}.gate_proj", f"{block}.up_proj"),
+        "mlp.shared.down": (f"{block}.down_proj",),
+    }
+
+
+def route(config: hf.HFConfig, top_k: int, *, renormalize: bool | None = None) -> RouteSpec:
+    """Return Qwen's routing, a softmax over all experts.
+
+    Args:
+        top_k: of `num_experts_per_tok`, if absent.
+        renormalize: None if `norm_topk_prob` says so.
+    """
+    if renormalize is None:
+        renormalize = hf.boolean(config, "norm_topk_prob", default=False)
+    top_k = hf.integer(config, "num_experts_per_tok", default=top_k)
+    return RouteSpec(top_k, renormalize=renormalize)
+
+
+def moe(
+    config: hf.HFConfig,
+    count: tuple[str, ...],
+    default: int,
+    route: RouteSpec,
+    *,
+    width: int | None = None,
+    **fields: Any,
+) -> MoEConfig:
+    """Return the experts of a model.
+
+    Args:
+        count: names of their number; `default`, if absent.
+        width: default of `moe_intermediate_size`; None if it is `intermediate_size`.
+        fields: others of `MoEConfig`.
+    """
+    experts = hf.integer(config, *count, default=default)
+    try:
+        route.check(experts)
+    except ValueError as error:
+        raise CheckpointError(f"config.json: {error}.", param="num_experts_per_tok") from None
+    name = "intermediate_size" if width is None else "moe_intermediate_size"
+    return MoEConfig(experts, hf.integer(config, name, default=width), route, **fields)
+
+
+def sparse_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
+    """Return which layers have experts by Qwen's fields: every `decoder_sparse_step`-th, without
+    `mlp_only_layers`; None if all have."""
+    layers = hf.integer(config, "num_hidden_layers")
+    step = hf.integer(config, "decoder_sparse_step", default=1)
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
+        raise hf.wrong("mlp_only_layers", dense, "a list of layers")
+    sparse = tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
+    return None if all(sparse) else sparse
