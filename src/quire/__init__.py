@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         ScoringRequestOutput,
     )
     from quire.core.pooling_params import PoolingParams
-    from quire.core.prompts import PromptType, TextPrompt, TokensPrompt
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
     from quire.core.thinking import ThinkingMarks
     from quire.engine.arg_utils import AsyncEngineArgs
     from quire.engine.async_llm_engine import AsyncLLMEngine
     from quire.frontend.async_llm import AsyncLLM
+    from quire.frontend.input.prompts import PromptType, TextPrompt, TokensPrompt
     from quire.frontend.llm import LLM
     from quire.frontend.llm_engine import LLMEngine
     from quire.resolve.arguments import EngineArgs
@@ -81,15 +81,15 @@ _HOME = {
     "PoolingOutput": "quire.core.outputs",
     "PoolingParams": "quire.core.pooling_params",
     "PoolingRequestOutput": "quire.core.outputs",
-    "PromptType": "quire.core.prompts",
+    "PromptType": "quire.frontend.input.prompts",
     "RequestOutput": "quire.core.outputs",
     "SamplingParams": "quire.core.sampling_params",
     "ScoringOutput": "quire.core.outputs",
     "ScoringRequestOutput": "quire.core.outputs",
     "StructuredOutputsParams": "quire.core.structured_outputs",
-    "TextPrompt": "quire.core.prompts",
+    "TextPrompt": "quire.frontend.input.prompts",
     "ThinkingMarks": "quire.core.thinking",
-    "TokensPrompt": "quire.core.prompts",
+    "TokensPrompt": "quire.frontend.input.prompts",
 }
 _ABSENT = {
     "ModelRegistry": "architectures are Quire's own: `quire.models.registry`",
