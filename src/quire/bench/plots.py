@@ -12,6 +12,7 @@ from quire.bench.report import Row, percentile
 from quire.bench.sender import Outcome
 from quire.bench.waits import gaps
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 
 WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
 BINS = 80
@@ -27,12 +28,7 @@ def check(folder: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or the folder cannot be made.
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "--plot-dir needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
-        ) from None
+    require("matplotlib", "--plot-dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

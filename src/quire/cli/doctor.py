@@ -18,7 +18,7 @@ from typing import Literal
 
 from quire.core.errors import ConfigError
 from quire.system import env
-from quire.system.gpu import first_gpu, torch_cuda_version
+from quire.system.gpu import first_gpu, torch_cuda_version, torch_folder
 from quire.system.hardware import cpu_name, detect
 
 GIB = 2**30
@@ -107,21 +107,16 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
-    """Check that Quire's packages are installed; torch's version matters most."""
+    """Check that Quire's packages are installed; torch is optional."""
     try:
         needed = [line for line in requires("quire") or [] if "extra ==" not in line]
         quire = version("quire")
     except PackageNotFoundError:
         from quire import __version__ as quire
 
-        needed = ["torch", "numpy", "safetensors", "tokenizers", "msgspec", "pyzmq", "uvicorn"]
-    versions, missing = {}, []
-    for line in needed:
-        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            missing.append(name)
+        needed = ["numpy", "tokenizers", "msgspec", "pyzmq", "uvicorn"]
+    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
+    missing = [name for name in names if _version(name) is None]
     if missing:
         return Finding(
             "fail",
@@ -129,8 +124,16 @@ def _packages() -> Finding:
             f"missing: {', '.join(missing)}",
             f"{sys.executable} -m pip install {' '.join(missing)}",
         )
-    torch = versions.get("torch", "?")
-    return Finding("ok", "packages", f"quire {quire}, torch {torch}, and {len(versions)} in all")
+    torch = _version("torch")
+    found = f"quire {quire} and the {len(names)} that it needs"
+    return Finding("ok", "packages", f"{found}; torch {torch}" if torch else f"{found}; no torch")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _native() -> Finding:
@@ -173,13 +176,12 @@ def _gpu() -> Finding | None:
     if gpu is None:
         return None
     found = f"{gpu.name}, {gpu.memory_bytes / GIB:.1f} GiB"
+    if torch_folder() is None:
+        fix = "pip install 'quire[torch]'; --device auto then takes the GPU."
+        return Finding("warn", "gpu", f"{found}, which needs torch", fix)
     if torch_cuda_version() is None:
-        return Finding(
-            "warn",
-            "gpu",
-            f"{found}, which the torch that is installed cannot use",
-            "Install torch for CUDA; --device auto then takes the GPU.",
-        )
+        fix = "Install torch for CUDA; --device auto then takes the GPU."
+        return Finding("warn", "gpu", f"{found}, which the installed torch cannot use", fix)
     return Finding("ok", "gpu", f"{found}: --device auto takes it, with the reference ops")
 
 

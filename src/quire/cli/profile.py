@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from quire.cli.serve import engine_args
 from quire.core.config import ProfilerConfig
+from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import add_engine_flags
 
@@ -68,6 +69,7 @@ def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
     args = engine_args(namespace)
     if namespace.trace is None:
         return args
+    require("torch", "--trace", "--trace")
     config = dataclasses.replace(
         args.profiler_config or ProfilerConfig(),
         profiler="torch",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.explain.report import LimitsUsed, OpLine, Report
 
 COLOURS = {"memory": "#1f4e79", "compute": "#c55a11", "overhead": "#7f7f7f"}
@@ -24,13 +25,10 @@ def plot(path: Path, title: str, report: Report) -> None:
     """
     if not report.ops or report.limits is None:
         raise ConfigError("--plot: no operation was profiled, so there is nothing to draw.")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "--plot needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
-        ) from None
+    require("matplotlib", "--plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
     axes: Any = figure.subplots()

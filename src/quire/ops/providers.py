@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
 from quire.ops.weights import LinearWeight
@@ -16,8 +16,6 @@ from quire.system import env
 if TYPE_CHECKING:
     from quire.ops.packed_file import StoredLinear
     from quire.ops.rank_group import RankGroup
-
-logger = logging.getLogger(__name__)
 
 
 def open_device(name: str) -> Device:
@@ -44,15 +42,15 @@ def load_ops(
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
     Args:
-        provider: "cpu" takes native kernels where there are some; "reference" is plain torch;
-            "auto" is "cpu" where the native module can be imported.
+        provider: "cpu" has native kernels, "reference" is plain torch. "auto" is "reference" on a
+            GPU, else "cpu".
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
         group: the processes that the model is split among; for native kernels alone.
 
     Raises:
-        ConfigError: the native module or the instruction set was asked for and is not there.
+        ConfigError: the native module, the instruction set or torch is missing.
     """
     if provider == "reference" or not device.is_host:
         if quantization is not None:
@@ -64,16 +62,11 @@ def load_ops(
     try:
         from quire.ops.cpu import CpuOps
     except ImportError as error:
-        if provider == "cpu" or isa or quantization or group:
-            raise ConfigError(
-                f"the native kernels cannot be imported: {error}.",
-                fix="Install Quire with its native module, or use --ops reference.",
-                param="--ops",
-            ) from error
-        plain = _torch_ops(device)
-        plain.note = f"reference: the native module cannot be imported ({error})"
-        logger.warning("ops: %s", plain.note)
-        return plain
+        raise ConfigError(
+            f"the native kernels cannot be imported: {error}.",
+            fix="Install Quire with its native module, or use --ops reference.",
+            param="--ops",
+        ) from error
     try:
         return CpuOps(isa, num_threads, quantization, group)
     except ValueError as error:
@@ -82,6 +75,7 @@ def load_ops(
 
 def _torch_ops(device: Device) -> Ops[Any]:
     """Return the reference; torch is imported here, and nowhere on the way to other ops."""
+    require("torch", "--ops reference", "--ops")
     from quire.ops.torch_ops.provider import TorchOps
 
     return TorchOps(device)

@@ -145,9 +145,10 @@ class EngineArgs:
     60."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is the first GPU, with reference ops in
-    plain torch; `auto` uses it if torch can."""
+    plain torch (`quire[torch]`); `auto` uses it if torch can."""
     ops: OpsProvider = "auto"
-    """Kernels: `cpu` (native), `reference` (plain torch), or `auto`, the best for this machine."""
+    """Kernels: `cpu` (native), `reference` (plain torch, with `quire[torch]`), or `auto`, the best
+    for the device."""
     enforce_eager: bool = False
     """Call ops one by one instead of replaying them from a plan; the results are the same."""
     num_threads: int | None = None

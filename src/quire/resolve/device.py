@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import DeviceType
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
 from quire.system.gpu import torch_cuda_version
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -19,8 +20,11 @@ def resolve_device(
     """Return the arguments with the device's kernels, and the device.
 
     Raises:
-        ConfigError: the device does not exist, or cannot do what the flags ask for.
+        ConfigError: the device does not exist, cannot do what the flags ask for, or needs torch.
     """
+    if args.device == "cuda" or args.ops == "reference":
+        flag = "--device cuda" if args.device == "cuda" else "--ops reference"
+        require("torch", flag, flag.split(maxsplit=1)[0].removeprefix("--"))
     gpu = hardware.gpu
     for_cpus = gpu is None or args.ops == "cpu" or args.tensor_parallel_size > 1
     if args.device == "cpu" or (args.device == "auto" and for_cpus):

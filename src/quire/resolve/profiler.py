@@ -10,6 +10,7 @@ import msgspec
 
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.core.registry import did_you_mean
 from quire.resolve.paths import expanded
 
@@ -50,11 +51,13 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
     """Return the configuration with an absolute folder.
 
     Raises:
-        ConfigError: fields contradict each other, or are negative.
+        ConfigError: fields contradict each other or are negative, or torch is not installed.
     """
     for name in ("delay_iterations", "max_iterations"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{_FLAG}.{name} must not be negative.", param=_FLAG)
+    if config.profiler is not None:
+        require("torch", f"{_FLAG}.profiler={config.profiler}", _FLAG)
     if config.profiler == "torch" and not config.torch_profiler_dir:
         raise ConfigError(
             "torch's profiler needs a folder for its traces.",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.simulate.fleet import Outcome, Replica
 from quire.simulate.histogram import RESOLUTION, SMALLEST
 
@@ -21,13 +22,10 @@ def plot(path: Path, title: str, outcome: Outcome, replicas: Sequence[Replica]) 
     Raises:
         ConfigError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "--plot needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
-        ) from None
+    require("matplotlib", "--plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)

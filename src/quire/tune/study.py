@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.core.errors import ConfigError, QuireError
+from quire.core.extras import require
 from quire.tune.objective import Measure, Measurement
 from quire.tune.search import Bench, Trial
 from quire.tune.space import Configuration, Space, key
@@ -222,12 +223,8 @@ def _drop_torn_line(journal: Path) -> None:
 
 
 def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise ConfigError(
-            "`quire tune` keeps its measurements with Optuna, which is not installed.",
-            fix="Install it: pip install 'quire[tune]'.",
-        ) from None
+    require("optuna", "`quire tune`")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

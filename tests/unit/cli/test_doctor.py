@@ -91,9 +91,11 @@ def test_a_gpu_and_a_torch_that_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -
     found = findings()["gpu"]
     assert (found.level, found.found[:15]) == ("ok", "A GPU, 80.0 GiB")
     monkeypatch.setattr(doctor, "torch_cuda_version", lambda: None)
-    found = findings()["gpu"]
-    assert found.level == "warn"
-    assert "torch for CUDA" in found.fix
+    for folder, fix in ((Path("/torch"), "Install torch for CUDA"), (None, "'quire[torch]'")):
+        monkeypatch.setattr(doctor, "torch_folder", lambda folder=folder: folder)
+        found = findings()["gpu"]
+        assert found.level == "warn"
+        assert fix in found.fix
 
 
 def test_limits_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:

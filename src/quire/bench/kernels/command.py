@@ -21,6 +21,7 @@ from quire.bench.progress import progress
 from quire.bench.report import Row
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.ops.interface import Ops
 from quire.ops.native import available_isas
 from quire.system.hardware import detect
@@ -151,13 +152,8 @@ class _Bench:
 
 
 def _torch_calls(threads: int) -> TorchCalls:
-    """Raises ConfigError if torch is not installed."""
-    try:
-        from quire.bench.peers.torch_calls import TorchCalls
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "--torch needs torch, which is not installed.",
-            fix="pip install torch",
-            param="--torch",
-        ) from None
+    """Return torch's calls; raise ConfigError if torch is not installed."""
+    require("torch", "--torch", "--torch")
+    from quire.bench.peers.torch_calls import TorchCalls
+
     return TorchCalls(threads)

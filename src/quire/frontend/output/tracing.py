@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.timeline import Span, Timeline
@@ -71,17 +72,13 @@ class RequestTracer:
 
     def __init__(self, endpoint: str, model: str) -> None:
         _check(endpoint)
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError as error:
-            raise ConfigError(
-                f"--otlp-traces-endpoint needs a package that is not installed: {error.name}.",
-                fix="Install the extra: pip install 'quire[otel]'.",
-                param="otlp_traces_endpoint",
-            ) from None
+        exporter = "opentelemetry.exporter.otlp.proto.http"
+        require(exporter, "--otlp-traces-endpoint", "otlp_traces_endpoint")
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         resource = Resource.create()  # reads OTEL_SERVICE_NAME and similar variables
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": "quire"}))

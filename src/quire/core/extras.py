@@ -1,0 +1,41 @@
+"""Packages that `pip install quire` leaves out, and the extras that install them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from quire.core.errors import ConfigError
+
+_EXTRAS = {
+    "matplotlib": "plot",
+    "opentelemetry.exporter.otlp.proto.http": "otel",
+    "optuna": "tune",
+    "torch": "torch",
+    "xxhash": "xxhash",
+}
+"""Module → extra."""
+
+
+def require(module: str, user: str, param: str | None = None) -> None:
+    """Check that the module of an extra is installed; import at most its parents.
+
+    Args:
+        user: what needs it, for example "--ops reference".
+        param: the field to blame.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if not _installed(module):
+        raise ConfigError(
+            f"{user} needs {module.partition('.')[0]}, which is not installed.",
+            fix=f"Install it: pip install 'quire[{_EXTRAS[module]}]'.",
+            param=param,
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent is missing
+        return False
