@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -220,7 +219,7 @@ def main() -> None:
     parser.add_argument("--context-seqs", type=int, default=128, help="where --contexts varies")
     parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--hash-algo", default="xxhash" if find_spec("xxhash") else "sha256")
+    parser.add_argument("--hash-algo", default="sha256")
     parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--note")

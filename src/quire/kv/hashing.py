@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from quire.core.config import HashAlgo
-from quire.core.errors import ConfigError
 from quire.core.request import PrefixDigest, Request
 
 
@@ -17,11 +16,8 @@ class BlockHasher:
 
     Args:
         algo: "sha256" with 32 bytes is safe against all clients. "xxhash", XXH3 of 128 bits, takes
-            a third of the time and is safe while clients do not know the seed.
+            a third of the time, needs its package, and is safe while clients do not know the seed.
         seed: 64 bits; other seeds give other hashes.
-
-    Raises:
-        ConfigError: the package of the algorithm is not installed.
     """
 
     def __init__(self, block_size: int, algo: HashAlgo, seed: int) -> None:
@@ -82,14 +78,8 @@ def _sha256(_: int) -> NewDigest:
 
 
 def _xxhash(seed: int) -> NewDigest:
-    try:
-        from xxhash import xxh3_128
-    except ImportError:
-        raise ConfigError(
-            "the block hash 'xxhash' needs the package xxhash.",
-            fix="Install it, or use --prefix-caching-hash-algo sha256.",
-            param="prefix_caching_hash_algo",
-        ) from None
+    from xxhash import xxh3_128
+
     return lambda root: xxh3_128(root, seed)
 
 

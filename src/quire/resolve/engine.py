@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +17,13 @@ from quire.core.config import (
     MAX_CONVERTED_HEAD_DIM,
     DeviceType,
     EngineConfig,
-    HashAlgo,
     KVCacheDType,
     LoadFormat,
     ModelConfig,
     SchedulerConfig,
     TierConfig,
 )
+from quire.core.extras import require
 from quire.models.cost import first_guess
 from quire.models.memory import kv_bytes_per_token, parameter_count
 from quire.models.offload import last_weights, layer_weights
@@ -99,7 +98,9 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     if (warning := yarn_warning(model)) is not None:
         notes.append(warning)
     dtype = _dtype(args, model, device, notes)
-    hash_algo = _hash_algo(args)
+    hash_algo = args.prefix_caching_hash_algo
+    if hash_algo == "xxhash":
+        require("xxhash", "--prefix-caching-hash-algo xxhash", "prefix_caching_hash_algo")
     kv_dtype = _kv_cache_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
     tokenizer_path = _tokenizer_path(args, source)
@@ -185,13 +186,6 @@ def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
         tokens, limits.max_num_seqs, limits.max_num_seqs * context, tokens * context
     )
     return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * config.num_scheduler_steps * longest)
-
-
-def _hash_algo(args: EngineArgs) -> HashAlgo:
-    algo = args.prefix_caching_hash_algo
-    if algo == "auto":
-        return "xxhash" if find_spec("xxhash") else "sha256"
-    return algo
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:

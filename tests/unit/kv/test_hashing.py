@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from array import array
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.config import HashAlgo
-from quire.core.errors import ConfigError
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
 from quire.core.request import EMBEDDED, Request
@@ -76,12 +74,6 @@ def test_adapters_share_nothing_unless_their_content_is_the_same(algo: HashAlgo)
     each = [hashes(salt, lora) for salt in (None, "a") for lora in (None, *adapters)]
     assert len(set.union(*each)) == 6 * 4
     assert hashes(None, LoRARequest("b", 9, "", bytes([1]))) == each[1]
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(ConfigError, match="needs the package xxhash"):
-        BlockHasher(8, "xxhash", 0)
 
 
 def test_a_hash_covers_all_tokens_before_four_bytes_each() -> None:
