@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from quire.bench.report import Row
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.metrics.stats import EngineStats
+
+_SAMPLE = re.compile(r"^(?P<name>[\w:]+)\{(?P<labels>.*)\} (?P<value>\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,15 @@ def read_metrics(text: str) -> Reading | None:
     moment, tokens = 0.0, 0.0
     seconds: dict[str, float] = {}
     lags: dict[float, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            match sample.name:
-                case "quire:last_step_seconds":
-                    moment = sample.value
-                case "quire:time_seconds_total":
-                    seconds[sample.labels["part"]] = sample.value
-                case "quire:event_loop_lag_seconds_bucket":
-                    lags[float(sample.labels["le"])] = sample.value
-                case "vllm:generation_tokens_total":
-                    tokens = sample.value
+    for sample in _SAMPLE.finditer(text):
+        labels, value = dict(_LABEL.findall(sample["labels"])), sample["value"]
+        match sample["name"]:
+            case "quire:last_step_seconds":
+                moment = float(value)
+            case "quire:time_seconds_total":
+                seconds[labels["part"]] = float(value)
+            case "quire:event_loop_lag_seconds_bucket":
+                lags[float(labels["le"])] = float(value)
+            case "vllm:generation_tokens_total":
+                tokens = float(value)
     return Reading(moment, seconds, tokens, lags) if seconds else None

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from quire.core.messages import HostTierStats
+from quire.metrics.families import Family
 from quire.metrics.histogram import Histogram
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.metrics.times import PARTS
 
-Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+Kind = Literal["counter", "gauge"]
 
 _REASONS = ("stop", "length", "abort", "error")
 
 
-class MetricsCollector(Collector):
+class MetricsCollector:
     """Reads `EngineStats` at each scrape; costs nothing in between."""
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
         self._stats = stats
         self._labels = {"model_name": model_name, "engine": "0"}
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         yield from self._gauges()
         yield from self._counters()
         if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
@@ -47,7 +40,7 @@ class MetricsCollector(Collector):
             self._stats.event_loop_lag,
         )
 
-    def _gauges(self) -> Iterator[Metric]:
+    def _gauges(self) -> Iterator[Family]:
         s = self._stats.scheduler
         gauges = (
             ("vllm:num_requests_running", "Sequences in the batch.", s.num_running if s else 0),
@@ -63,79 +56,76 @@ class MetricsCollector(Collector):
                 self._stats.last_step,
             ),
         )
-        yield from (self._one(GaugeMetricFamily, *gauge) for gauge in gauges)
+        yield from (self._one("gauge", *gauge) for gauge in gauges)
         used, cached = (s.kv_blocks_used, s.kv_blocks_cached) if s else (0, 0)
         free = (s.kv_blocks_total if s else 0) - used - cached
         yield self._by(
-            GaugeMetricFamily,
+            "gauge",
             "quire:kv_blocks",
             "KV-cache blocks by state; cached blocks are unused and hold a prefix.",
             "state",
             {"used": used, "cached": cached, "free": free},
         )
 
-    def _counters(self) -> Iterator[Metric]:
+    def _counters(self) -> Iterator[Family]:
         counters = _counters(self._stats)
-        yield from (self._one(CounterMetricFamily, *counter) for counter in counters)
+        yield from (self._one("counter", *counter) for counter in counters)
         yield self._by(
-            CounterMetricFamily,
+            "counter",
             "vllm:request_success",
             "Finished sequences by reason.",
             "finished_reason",
             {reason: self._stats.finished[reason] for reason in _REASONS},
         )
         yield self._by(
-            CounterMetricFamily,
+            "counter",
             "quire:ignored_fields",
             "Fields of requests that had no effect, by endpoint.",
             "endpoint",
             self._stats.ignored_fields,
         )
 
-    def _host_tier(self, host: HostTierStats) -> Iterator[Metric]:
+    def _host_tier(self, host: HostTierStats) -> Iterator[Family]:
         """Yield metrics of KV blocks outside of the KV cache."""
-        yield from (self._one(GaugeMetricFamily, *gauge) for gauge in _host_gauges(host))
-        yield from (self._one(CounterMetricFamily, *count) for count in _host_counters(host))
+        yield from (self._one("gauge", *gauge) for gauge in _host_gauges(host))
+        yield from (self._one("counter", *count) for count in _host_counters(host))
 
-    def _seconds(self) -> Metric:
+    def _seconds(self) -> Family:
         parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())
         text, seconds = f"Seconds by activity. {parts}.", self._stats.seconds()
-        return self._by(CounterMetricFamily, "quire:time_seconds", text, "part", seconds)
+        return self._by("counter", "quire:time_seconds", text, "part", seconds)
 
-    def _one(self, kind: type[Family], name: str, text: str, value: float) -> Family:
+    def _one(self, kind: Kind, name: str, text: str, value: float) -> Family:
         """Return a metric with a single value."""
-        family = kind(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
+        family = Family(name, kind, text)
+        family.add(self._labels, value)
         return family
 
     def _by(
-        self, kind: type[Family], name: str, text: str, label: str, values: Mapping[str, float]
+        self, kind: Kind, name: str, text: str, label: str, values: Mapping[str, float]
     ) -> Family:
         """Return a metric with one value per value of `label`."""
-        family = kind(name, text, labels=[*self._labels, label])
+        family = Family(name, kind, text)
         for key, value in values.items():
-            family.add_metric([*self._labels.values(), key], value)
+            family.add({**self._labels, label: key}, value)
         return family
 
-    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(
-            list(self._labels.values()),
-            buckets=_cumulative(histogram.bounds, histogram.counts),
-            sum_value=histogram.total,
-        )
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Family:
+        family = Family(name, "histogram", text)
+        family.add_histogram(self._labels, histogram.bounds, histogram.counts, histogram.total)
         return family
 
 
-def _lora_requests(use: LoraUse, max_loras: int) -> Metric:
+def _lora_requests(use: LoraUse, max_loras: int) -> Family:
     """Return vLLM's metric: labels hold the state, and the value is its time."""
-    family = GaugeMetricFamily(
-        "vllm:lora_requests_info",
-        "Names of adapters in the batch and in the queue; the value is the time.",
-        labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
-    )
-    named = (",".join(sorted(names)) for names in (use.waiting, use.running))
-    family.add_metric([str(max_loras), *named], time.time())
+    text = "Names of adapters in the batch and in the queue; the value is the time."
+    family = Family("vllm:lora_requests_info", "gauge", text)
+    labels = {
+        "max_lora": str(max_loras),
+        "waiting_lora_adapters": ",".join(sorted(use.waiting)),
+        "running_lora_adapters": ",".join(sorted(use.running)),
+    }
+    family.add(labels, time.time())
     return family
 
 
@@ -247,13 +237,3 @@ def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
             s.request_params_max_tokens,
         ),
     )
-
-
-def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Return Prometheus' buckets: each counts all observations up to its bound."""
-    total = 0
-    result: list[tuple[str, float]] = []
-    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-        total += count
-        result.append((bound, float(total)))
-    return result

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric as Family
-
+from quire.metrics.families import Family
 from quire.metrics.prometheus import MetricsCollector
 from quire.metrics.stats import EngineStats
 
@@ -56,10 +55,10 @@ def read_metrics(stats: EngineStats, model_name: str) -> list[Metric]:
 
 
 def _metrics(family: Family) -> Iterable[Metric]:
-    if family.type == "histogram":
+    if family.kind == "histogram":
         yield _histogram(family)
         return
-    kind = Counter if family.type == "counter" else Gauge
+    kind = Counter if family.kind == "counter" else Gauge
     for sample in family.samples:
         yield kind(family.name, dict(sample.labels), sample.value)
 

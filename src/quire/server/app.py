@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -19,6 +18,7 @@ from starlette.routing import Route
 from quire import __version__
 from quire.core.errors import EngineSleepingError
 from quire.frontend.fingerprint import fingerprint
+from quire.metrics.families import CONTENT_TYPE
 from quire.profile.device_reading import Device
 from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message
@@ -243,4 +243,4 @@ async def reset_prefix_cache(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """The engine's counters, for Prometheus."""
     exposition: Metrics = request.app.state.metrics
-    return Response(exposition.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(exposition.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from quire.metrics.families import Family
 from quire.profile.device_reading import Device, DeviceReading
-
-_LABELS = ("device", "kind", "name")
 
 Value = Callable[[DeviceReading], float | None]
 
 
-class DeviceCollector(Collector):
+class DeviceCollector:
     """Reads the devices when it is scraped.
 
     Power and load of a CPU are means since the scrape before; the first has none.
@@ -23,25 +19,23 @@ class DeviceCollector(Collector):
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = devices
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         readings = [device.read() for device in self._devices]
         for name, text, value in _GAUGES:
-            gauge = GaugeMetricFamily(f"quire:device_{name}", text, labels=_LABELS)
+            gauge = Family(f"quire:device_{name}", "gauge", text)
             yield from _filled(gauge, readings, value)
-        energy = CounterMetricFamily(
-            "quire:device_energy_joules", "Energy since the counter began.", labels=_LABELS
-        )
+        text = "Energy since the counter began."
+        energy = Family("quire:device_energy_joules", "counter", text)
         yield from _filled(energy, readings, lambda r: r.energy_j)
 
 
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, readings: list[DeviceReading], value: Value
-) -> Iterator[Metric]:
-    """The family, unless no device has a value for it."""
+def _filled(family: Family, readings: list[DeviceReading], value: Value) -> Iterator[Family]:
+    """Yield the family with the devices' values, unless there are none."""
     for index, reading in enumerate(readings):
         number = value(reading)
         if number is not None:
-            family.add_metric([str(index), reading.kind, reading.name], number)
+            labels = {"device": str(index), "kind": reading.kind, "name": reading.name}
+            family.add(labels, number)
     if family.samples:
         yield family
 
