@@ -117,10 +117,9 @@ def test_the_container_is_made_of_what_is_there() -> None:
     assert (origin, path) == (f"--from={stage}", where), "a virtual environment does not move"
     made, installed = build["RUN"][1:]
     assert made == f"python -m venv {where}"
-    assert f"{where}/bin/pip install" in installed
+    assert installed.startswith(f"{where}/bin/pip install ")
     assert installed.endswith(" /source")
-    [torch] = [each for each in project["dependencies"] if each.startswith("torch")]
-    assert f'"{torch}"' in installed, "or pip replaces it by the one with CUDA"
+    assert not [name for name in project["dependencies"] if name.startswith("torch")]
     environment = dict(re.findall(r"(\w+)=(\S+)", last["ENV"][0]))
     assert environment["PATH"].startswith(f"{where}/bin:")
     [cache] = last["VOLUME"]
