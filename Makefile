@@ -4,7 +4,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-# A package index for torch alone, such as one with CPU-only wheels; empty means pip's own choice.
+# An index with CPU-only wheels of torch, for the tests' environment; empty means pip's own choice.
 TORCH_INDEX ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
@@ -27,7 +27,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test test-all newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
+.PHONY: help demo test test-all test-light newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -41,6 +41,10 @@ test: $(VENV)/.quire-dev  ## Install the development tools and run the tests: ea
 
 test-all: $(VENV)/.quire-dev  ## Run the repetitions too, on random examples (QUIRE_TEST_SEED=N repeats a run)
 	@QUIRE_TEST_SEED=$${QUIRE_TEST_SEED:-$$RANDOM} $(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
+
+test-light:  ## Run the tests that need no torch, in an environment without it (.venv-light)
+	@$(MAKE) --no-print-directory VENV=.venv-light .venv-light/.quire-test
+	@.venv-light/bin/python -m pytest $(PYTEST_ARGS)
 
 newcomer: $(VENV)/.quire  ## Run forty things that a new user types, and write docs/newcomer.md
 	@$(BIN)/python -m tools.newcomer --output docs/newcomer.md
@@ -92,24 +96,27 @@ web:  ## Build the dashboard's page from web/ into the package (needs npm)
 
 clean:  ## Remove the build tree and caches; the environment stays
 	rm -rf build build-sanitize dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f $(VENV)/.quire $(VENV)/.quire-dev
+	rm -f $(VENV)/.quire $(VENV)/.quire-dev .venv-light/.quire-test
 
 # Stamps: an installation step is repeated only when what it depends on has changed.
 
-# torch goes first and alone: on Linux, plain PyPI sends gigabytes of CUDA libraries along.
-$(VENV)/.torch: constraints.txt
-	@echo "==> Creating $(VENV) and installing $(TORCH)$(if $(TORCH_INDEX),, (TORCH_INDEX=<index of CPU wheels> keeps it small))"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	@touch $@
+$(BIN)/python:
+	@echo "==> Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.quire: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/.torch
+$(VENV)/.quire: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> Compiling the CPU kernels and installing Quire into $(VENV)"
 	@$(INSTALL) .
 	@touch $@
 
-# The development installation contains the plain one.
-$(VENV)/.quire-dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/.torch
+# The development installations contain the plain one.
+$(VENV)/.quire-test: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+	@echo "==> Compiling the CPU kernels and installing Quire with its tests' tools into $(VENV)"
+	@$(INSTALL) ".[test]"
+	@touch $(VENV)/.quire $@
+
+$(VENV)/.quire-dev: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> Compiling the CPU kernels and installing Quire with its development tools"
+	@$(if $(TORCH_INDEX),$(PIP) $(TORCH) --index-url $(TORCH_INDEX))
 	@$(INSTALL) ".[dev]"
 	@touch $(VENV)/.quire $@
