@@ -18,6 +18,7 @@ NEED_TORCH = ("torch", "peft", "compressed_tensors")
 IMPORTERS = tuple(
     str(ROOT / path)
     for path in (
+        "benchmarks/",
         "tests/",
         "src/quire/ops/torch_ops/",
         "src/quire/profile/torch_profiler.py",

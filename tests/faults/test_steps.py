@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from quire.core.dtypes import HostArray
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.llm import LLM
@@ -73,7 +73,7 @@ def test_row_36_logits_that_are_no_numbers(
     logits = model.logits
     states = runner(llm).states
 
-    def damaged(hidden: torch.Tensor) -> torch.Tensor:
+    def damaged(hidden: HostArray) -> HostArray:
         result = logits(hidden)
         for slot in poisoned(llm):
             row = states._batch_slots.tolist().index(slot)
@@ -90,7 +90,7 @@ def test_row_37_an_exception_in_the_forward_pass(
     model = runner(llm).model
     forward = model.forward
 
-    def failing(inputs: Any, rows: torch.Tensor) -> torch.Tensor:
+    def failing(inputs: Any, rows: HostArray) -> HostArray:
         states = runner(llm).states
         if set(poisoned(llm)) & set(states._batch_slots.tolist()):
             raise RuntimeError("a kernel failed")
@@ -109,7 +109,7 @@ def test_row_37_an_exception_that_does_not_come_again(
     forward = model.forward
     calls = 0
 
-    def failing(inputs: Any, rows: torch.Tensor) -> torch.Tensor:
+    def failing(inputs: Any, rows: HostArray) -> HostArray:
         nonlocal calls
         calls += 1
         if calls == 4:
@@ -129,7 +129,7 @@ def test_row_38_an_exception_in_the_sampler(
     sampler = runner(llm)._sampler
     sample = sampler.sample
 
-    def failing(logits: torch.Tensor, batch: Any) -> Any:
+    def failing(logits: HostArray, batch: Any) -> Any:
         states = runner(llm).states
         if set(poisoned(llm)) & set(states._batch_slots.tolist()):
             raise ZeroDivisionError("no temperature")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import quire
 from quire.bench import compare
@@ -17,7 +16,6 @@ from quire.bench.compare import PEERS, Package, interpreters, print_result, rati
 from quire.bench.contest import METRICS
 from quire.bench.flags import PEER_NAMES, TASKS
 from quire.bench.main import add_arguments
-from quire.bench.peers import torch_layers
 from quire.bench.peers.driver import Options
 from quire.core.errors import ConfigError, QuireError
 
@@ -92,6 +90,10 @@ def test_engines_take_turns(
 
 
 def test_plain_torch_layers_keep_what_they_have_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from quire.bench.peers import torch_layers
+
     shape = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 24, "vocab_size": 50}
     config = {"model_type": "gpt2", "layer_norm_epsilon": 1e-5, **shape}
     monkeypatch.setattr(torch_layers, "config_of", lambda model: config)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
@@ -185,6 +184,8 @@ def test_equal_grammars_are_compiled_once(grammars: Grammars) -> None:
 def test_any_logits_give_what_the_schema_asks_for(
     ops: Ops, grammars: Grammars, params: dict[str, Any]
 ) -> None:
+    import torch
+
     rng, sampler = np.random.default_rng(0), Sampler(ops)
     filler = MaskFiller(grammars)
     wanted = StructuredOutputsParams(json=SCHEMA, disable_any_whitespace=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
@@ -72,6 +71,8 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
 
 @pytest.mark.parametrize("penalty", [0.7, 1.2, 2.0])
 def test_repetition_is_transformers(penalty: float) -> None:
+    import torch
+
     prompt, output = [5, 6, 7, 5], [9, 6, 199]
     x = logits(2)
     penalties = Penalties(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from quire.server.errors import ApiError
 from quire.server.openai.completions import split_prompts
@@ -277,6 +276,8 @@ async def test_token_ids_are_told() -> None:
 
 
 async def test_a_prompt_as_embeddings() -> None:
+    import torch
+
     def file(*shape: int, stored: tuple[int, ...] | None = None) -> str:
         out = io.BytesIO()
         torch.save(torch.zeros(stored or shape).expand(shape), out)
