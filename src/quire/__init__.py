@@ -105,7 +105,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
+    from quire.system.garbage import no_collection
+
+    with no_collection():
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # the next look-up finds it without this function
     return value
 

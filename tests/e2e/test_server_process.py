@@ -72,7 +72,7 @@ def test_the_timeline_adds_up(server: Server) -> None:
     lines = [line.split() for line in server.log.read_text().splitlines()]
     phases = {f[0]: float(f[1]) for f in lines if len(f) == 3 and f[2] == "s"}
     total = phases.pop("start-up")
-    assert {"resolve", "tokenizer", "spawn", "http"} <= phases.keys()
+    assert {"resolve", "spawn", "front_end", "http"} <= phases.keys()
     assert abs(sum(phases.values()) - total) < 0.005 * (len(phases) + 1)
     assert phases["other"] > -0.005 * (len(phases) + 1), "a phase is counted twice"
 

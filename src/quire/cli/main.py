@@ -11,6 +11,7 @@ from quire import __version__
 from quire.core.errors import ConfigError, QuireError
 from quire.core.registry import did_you_mean
 from quire.system import env
+from quire.system.garbage import no_collection
 
 COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
@@ -106,7 +107,8 @@ def _run_command(name: str, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
 
     module, text = COMMANDS[name]
-    command = import_module(module)
+    with no_collection():
+        command = import_module(module)
     parser = Parser(prog=f"quire {name}", description=f"{text[0].upper()}{text[1:]}.")
     command.add_arguments(parser)
     namespace = parser.parse(words)

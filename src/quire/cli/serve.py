@@ -20,6 +20,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
 from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 from quire.system import env
+from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
     from quire.frontend.client.core_client import ProcessClient
@@ -133,7 +134,8 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: the server cannot start.
     """
-    from quire.frontend.client.core_client import ProcessClient
+    with no_collection():
+        from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
     core = ProcessClient()
@@ -143,7 +145,7 @@ def run(namespace: argparse.Namespace) -> int:
         os._exit(0)  # in the middle of an import nothing else is quiet
 
     before = signal.signal(signal.SIGTERM, leave)  # until the server has its own handler
-    core.begin()  # imports torch while the server is imported here
+    core.begin()
     try:
         return _serve(namespace, args, core)
     finally:
@@ -152,12 +154,16 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient) -> int:
-    from quire.server.serve import ServeOptions, serve
-
     fallback = env.api_key()
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
         raise ConfigError("--api-key is empty.", param="--api-key")
+    with no_collection():
+        from quire.frontend.client.configure import configure
+
+        configured = configure(args, core)  # it loads its model during the imports that follow
+        from quire.server.serve import ServeOptions, serve
+
     options = ServeOptions(
         host=namespace.host,
         port=namespace.port,
@@ -180,7 +186,7 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
-    return serve(args, options, _started(), core)
+    return serve(args, options, _started(), configured)
 
 
 def _started() -> float:

@@ -17,6 +17,7 @@ from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.resolve.arguments import EngineArgs
 from quire.system import env
+from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
     from quire.core.outputs import RequestOutput
@@ -102,16 +103,21 @@ def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 async def start_engine(args: EngineArgs) -> AsyncLLM:
-    """Start an engine; its core process imports torch while the front end is imported here.
+    """Start an engine; its core loads the model while the front end is imported here.
 
     It has no tokenizer pool, because there is only one request at a time.
     """
-    from quire.frontend.client.core_client import ProcessClient
+    args = replace(args, tokenizer_pool_size=0)
+    with no_collection():
+        from quire.frontend.client.core_client import ProcessClient
 
-    core = ProcessClient.begun()
-    from quire.frontend.async_llm import AsyncLLM
+        core = ProcessClient.begun()
+        from quire.frontend.client.configure import configure
 
-    return await AsyncLLM.start(replace(args, tokenizer_pool_size=0), core)
+        configured = configure(args, core)
+        from quire.frontend.async_llm import AsyncLLM
+
+    return await AsyncLLM.start(args, configured)
 
 
 def _to_stdout(text: str) -> None:

@@ -6,10 +6,13 @@ import struct
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from quire.core.messages import TokenLogprobs
 
 EMBEDDED = -1
 """Placeholder for a prompt token that is given as an embedding."""
@@ -78,6 +81,7 @@ class Request:
         "order",
         "prefix_digest",
         "prompt_embeds",
+        "prompt_logprobs",
         "request_id",
         "sampling_params",
         "second_text",
@@ -121,6 +125,8 @@ class Request:
         self.status = RequestStatus.WAITING
         self.num_cached_tokens = -1
         """Prompt tokens found in the prefix cache at the first admission; -1 before."""
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Those of the prompt tokens computed so far, until the first output token."""
         self.num_preemptions = 0
         self.first_scheduled_time: float | None = None
         self.finish_reason: FinishReason | None = None

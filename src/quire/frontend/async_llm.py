@@ -21,6 +21,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_vllm import LateStart, VllmMethods
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.calls import CoreCalls
+from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.core_client import CoreClient, ProcessClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
@@ -100,16 +101,16 @@ class AsyncLLM(VllmMethods):
         self._adapters = AdapterClient(resolved.config, self.call)
 
     @classmethod
-    async def start(cls, args: EngineArgs, core: ProcessClient | None = None) -> AsyncLLM:
+    async def start(cls, args: EngineArgs, configured: Configured | None = None) -> AsyncLLM:
         """Resolve the arguments, start the core and wait until its model is loaded.
 
         Args:
-            core: a client whose process runs already, so that torch is imported earlier.
+            configured: a core that loads its model already, with the configuration of `args`.
 
         Raises:
             QuireError: the arguments, the model or the machine are unsuitable.
         """
-        return await start(cls, args, core or ProcessClient.begun())
+        return await start(cls, args, configured or configure(args, ProcessClient.begun()))
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
@@ -118,9 +119,9 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments or the model's files are wrong.
         """
-        begun = begin(cls, engine_args, ProcessClient.begun())
-        engine = begun.engine
-        engine._late_start = LateStart(lambda: engine.start_core(begun.resolved_at))
+        configured = configure(engine_args, ProcessClient.begun())
+        engine = begin(cls, engine_args, configured).engine
+        engine._late_start = LateStart(lambda: engine.start_core(configured.resolved_at))
         return engine
 
     async def start_core(self, configured: float | None = None) -> Ready:

@@ -16,6 +16,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.asleep import check_idle
+from quire.frontend.client.configure import configure
 from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
 from quire.frontend.input.input_processor import InputProcessor, Prompt
@@ -72,7 +73,8 @@ class LLMEngine(NotThere):
         setup_logging()
         self.args = args
         self._client = InProcessClient()
-        begun = begin(AsyncLLM, args, self._client, lambda: self._client)
+        configured = configure(args, self._client)
+        begun = begin(AsyncLLM, args, configured, lambda: self._client)
         self._engine = begun.engine
         self._loop = SyncLoop()
         self._outputs = _Outputs()
@@ -87,8 +89,8 @@ class LLMEngine(NotThere):
         self.stats = self._engine.stats
         self.sampling_defaults = self._engine.default_sampling_params
         self.phases = {
-            "resolve": begun.resolved_at - begun.began,
-            "tokenizer": begun.tokenized_at - begun.resolved_at,
+            "resolve": configured.resolved_at - configured.began,
+            "tokenizer": begun.tokenizer_seconds,
             **ready.phases,
         }
 

@@ -161,21 +161,22 @@ class KVCacheManager:
 
     def find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
         """Return `find_prefix`'s blocks and those in the host tier; None if these add nothing."""
-        if self.tier is None:
+        tier = self.tier
+        if tier is None:
             return None
-        if swapped := self.tier.swapped(request.request_id):
+        if swapped := tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if self.tier.num_kept == 0:  # always so without caching
+        if tier.num_kept == 0:  # always so without caching
             return None
         if _needs_all(request):
             return None
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         if self.window is not None:
-            blocks = self._last_window([self._find(block_hash) for block_hash in hashes])
+            blocks = self._last_window([self._find(tier, block_hash) for block_hash in hashes])
         else:
             blocks = prefix.copy()
             for block_hash in hashes[len(prefix) :]:
-                block = self._find(block_hash)
+                block = self._find(tier, block_hash)
                 if block is None:
                     break
                 blocks.append(block)
@@ -186,16 +187,14 @@ class KVCacheManager:
             blocks,
             len(blocks) * self.block_size,
             keys,
-            num_from_files=sum(not self.tier.in_memory(key) for key in keys),
+            num_from_files=sum(not tier.in_memory(key) for key in keys),
             arriving=not self._arriving.isdisjoint(keys),
         )
 
-    def _find(self, block_hash: bytes) -> int | None:
-        """Return the block with this hash, `TO_LOAD` if only the host tier has it, or None."""
+    def _find(self, tier: HostTier, block_hash: bytes) -> int | None:
+        """Return the block with this hash, `TO_LOAD` if only `tier` has it, or None."""
         block = self.pool.find(block_hash)
-        if block is None and self.tier is not None and self.tier.find(block_hash):
-            return TO_LOAD
-        return block
+        return TO_LOAD if block is None and tier.find(block_hash) else block
 
     def _find_swapped(self, request: Request, swapped: SwappedBlocks) -> Stored:
         """Return the swapped blocks; full ones may still be in the KV cache."""

@@ -54,7 +54,7 @@ class Masks:
         edits.bias_ids, edits.bias = self._bias_ids, self._bias
         banned = [self._bad_words.single]
         if ended := self._bad_words.completed_after(output):
-            banned.append(np.array(sorted(ended), dtype=np.int64))
+            banned.append(np.array([*ended], dtype=np.int64))
         if len(output) < self._min_tokens:
             banned.append(self._stop_ids)
         edits.banned = np.concatenate(banned) if len(banned) > 1 else banned[0]
@@ -78,7 +78,7 @@ class BadWords:
 
     def __init__(self, words: list[list[int]], vocab_size: int) -> None:
         _checked("bad_words", chain.from_iterable(words), vocab_size)
-        self.single = np.array(sorted({w[0] for w in words if len(w) == 1}), dtype=np.int64)
+        self.single = np.array([w[0] for w in words if len(w) == 1], dtype=np.int64)
         self._lasts: dict[tuple[int, ...], set[int]] = {}
         lengths: dict[int, set[int]] = {}
         for word in words:

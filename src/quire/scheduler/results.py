@@ -27,11 +27,6 @@ class Results:
         self._kv = kv
         self._running = running
         self._finish = finish
-        self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
-
-    def forget(self, request_id: str) -> None:
-        """Drop the log-probabilities of a prompt whose request has ended."""
-        self._prompt_logprobs.pop(request_id, None)
 
     def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
         """Append the sampled tokens to the requests and to `outputs`."""
@@ -78,8 +73,7 @@ class Results:
         """
         chunk = result.prompt_logprobs.get(request.request_id)
         if chunk and request.num_output_tokens == 0:
-            known = self._prompt_logprobs.setdefault(request.request_id, [])
-            known[int(flight.step.num_computed_tokens[entry]) :] = chunk
+            request.prompt_logprobs[int(flight.step.num_computed_tokens[entry]) :] = chunk
 
     def _update_detailed(
         self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
@@ -102,7 +96,7 @@ class Results:
         prompt_logprobs = None
         if request.sampling_params.prompt_logprobs is not None and not request.num_output_tokens:
             # Before the loop: a request that ends with its first token still reports its prompt.
-            prompt_logprobs = self._prompt_logprobs.pop(request.request_id, [])
+            prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, []
         kept = 0
         for token in tokens:
             request.token_ids.append(token)

@@ -288,7 +288,6 @@ class Scheduler:
         """
         previous, request.status = request.status, RequestStatus.FINISHED
         del self.requests[request.request_id]
-        self._results.forget(request.request_id)
         self.kv.drop_swapped(request)
         if previous is RequestStatus.RUNNING:
             self.kv.free(request)

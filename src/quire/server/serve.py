@@ -1,9 +1,9 @@
 """`quire serve`: bind, load, listen, and stop cleanly.
 
-The port is bound first, so that a port in use is an error before the model is loaded. It listens
-once the model can answer, so that `/health` is never too early. After SIGTERM or SIGINT, `/ready`
-returns 503 and new requests are refused. Requests in progress may finish within --shutdown-timeout;
-then they get an error event, and the program exits with 0. A second signal ends it at once.
+The port is bound before the engine is made, and listens once the model can answer, so that
+`/health` is never too early. After SIGTERM or SIGINT, `/ready` returns 503 and new requests are
+refused. Requests in progress may finish within --shutdown-timeout; then they get an error event,
+and the program exits with 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from starlette.applications import Starlette
 
 from quire.core.errors import ConfigError
 from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.core_client import ProcessClient
 from quire.profile.devices import devices
 from quire.resolve.arguments import EngineArgs
@@ -77,13 +78,13 @@ class ServeOptions(AppOptions):
 
 
 def serve(
-    args: EngineArgs, options: ServeOptions, began: float, core: ProcessClient | None = None
+    args: EngineArgs, options: ServeOptions, began: float, configured: Configured | None = None
 ) -> int:
     """Serve until a signal; return the exit status.
 
     Args:
         began: when the program started, on the monotonic clock.
-        core: see `AsyncLLM.start`.
+        configured: see `AsyncLLM.start`.
 
     Raises:
         QuireError: the server cannot start.
@@ -95,7 +96,8 @@ def serve(
     _raise_file_limit()
     share_one_heap()
     with bind(options.host, options.port) as listener:
-        return asyncio.run(_serve(args, options, listener, began, core))
+        configured = configured or configure(args, ProcessClient.begun())
+        return asyncio.run(_serve(args, options, listener, began, configured))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -150,10 +152,9 @@ async def _serve(
     options: ServeOptions,
     listener: socket.socket,
     began: float,
-    core: ProcessClient | None,
+    configured: Configured,
 ) -> int:
-    start_began = time.monotonic()
-    engine = await _start_unless_stopped(args, core)
+    engine = await _start_unless_stopped(args, configured)
     if engine is None:
         return 0
     try:
@@ -166,7 +167,6 @@ async def _serve(
         server = _Server(_uvicorn_config(app, options.tls))
         # Exclude all present objects from collection. A full collection then takes microseconds
         # instead of 25 ms, in which no stream is served.
-        gc.collect()
         gc.freeze()
 
         draining: asyncio.Task[None] | None = None
@@ -192,7 +192,7 @@ async def _serve(
             except OSError as error:  # two processes can bind the port, only one can listen
                 raise _bind_error(options.host, options.port, error) from None
             now = time.monotonic()
-            phases = {"program": start_began - began, **engine.phases, "http": now - started}
+            phases = {"program": configured.began - began, **engine.phases, "http": now - started}
             url = _url(listener, "https" if options.tls else "http")
             _announce(url, names[0], engine, phases, now - began)
             await server.serve(sockets=[listener])
@@ -201,9 +201,9 @@ async def _serve(
     return 0
 
 
-async def _start_unless_stopped(args: EngineArgs, core: ProcessClient | None) -> AsyncLLM | None:
+async def _start_unless_stopped(args: EngineArgs, configured: Configured) -> AsyncLLM | None:
     """Return the engine, or None if a signal came while it loaded."""
-    task = asyncio.ensure_future(AsyncLLM.start(args, core))
+    task = asyncio.ensure_future(AsyncLLM.start(args, configured))
     with _on_signals(task.cancel):
         try:
             return await task

@@ -8,6 +8,7 @@ import pytest
 from quire.cli import serve as command
 from quire.cli.parser import Parser
 from quire.core.errors import ConfigError
+from quire.frontend.client import configure
 from quire.frontend.client.core_client import ProcessClient
 from quire.resolve.arguments import EngineArgs
 from quire.server import serve as server
@@ -23,6 +24,7 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessClient, "begin", lambda _: None)
+    monkeypatch.setattr(configure, "configure", lambda *_: None)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[EngineArgs, ServeOptions]:

@@ -12,7 +12,7 @@ import pytest
 from quire.core.errors import ConfigError, EngineDeadError, InvalidRequestError
 from quire.core.messages import StepOutputs
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.client import in_process, start
+from quire.frontend.client import configure, in_process, start
 from quire.frontend.llm import LLM
 from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.structures import Structures
@@ -22,7 +22,7 @@ from tests.unit.frontend.test_structures import FAKE, asked
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
-    monkeypatch.setattr(start, "resolve", lambda *_: resolved(temperature=0.5))
+    monkeypatch.setattr(configure, "resolve", lambda *_: resolved(temperature=0.5))
     monkeypatch.setattr(start, "load_tokenizer", lambda _: ByteTokenizer())
     monkeypatch.setattr(in_process, "load_core", load_echo)
     with LLM("echo") as engine:

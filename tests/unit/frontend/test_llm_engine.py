@@ -10,13 +10,13 @@ from quire import EngineArgs, LLMEngine, SamplingParams
 from quire.core.errors import EngineDeadError, EngineSleepingError, InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind
-from quire.frontend.client import in_process, start
+from quire.frontend.client import configure, in_process, start
 from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLMEngine]:
-    monkeypatch.setattr(start, "resolve", lambda *_: resolved())
+    monkeypatch.setattr(configure, "resolve", lambda *_: resolved())
     monkeypatch.setattr(start, "load_tokenizer", lambda _: ByteTokenizer())
     monkeypatch.setattr(in_process, "load_core", load_echo)
     with LLMEngine.from_engine_args(EngineArgs(model="echo")) as engine:

@@ -93,3 +93,17 @@ def test_a_block_of_embeddings_has_the_hash_of_its_own_rows() -> None:
         )  # fmt: skip
         hashes.append(hasher().extend(given)[:1])
     assert hashes[0] == hashes[1] != []
+
+
+@pytest.mark.parametrize("differs", range(16))
+def test_a_hash_covers_each_embedding_up_to_its_blocks_end(differs: int) -> None:
+    hashes = []
+    for row in (b"x", b"y"):
+        rows = [b"r"] * 16
+        rows[differs] = row
+        given = Request(
+            "a", [EMBEDDED] * 16, SamplingParams(), arrival_time=0, max_model_len=99,
+            prompt_embeds=b"".join(rows),
+        )  # fmt: skip
+        hashes.append(hasher(4).extend(given))
+    assert [a == b for a, b in zip(*hashes, strict=True)] == [i < differs // 4 for i in range(4)]

@@ -159,6 +159,18 @@ def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
     assert not kv.can_swap_out(ahead, 4 * BLOCK + 1)
 
 
+def test_only_the_blocks_within_the_window_are_swapped_out() -> None:
+    cache = CacheConfig(BLOCK, 8, sliding_window=BLOCK, tiers=TierConfig(num_swap_slots=4))
+    kv = KVCacheManager(cache)
+    behind = request("behind", list(range(4 * BLOCK)))
+    admit(kv, behind)
+    kv.swap_out(behind, 4 * BLOCK)
+    assert kv.tier is not None
+    swapped = kv.tier.swapped("behind")
+    assert swapped is not None
+    assert (swapped.first, len(swapped.slots)) == (3, 1)
+
+
 def test_what_the_host_tier_adds_to_a_prefix() -> None:
     kv = tiered(num_blocks=5, slots=2, files=8)
     assert kv.tier is not None

@@ -36,6 +36,15 @@ def test_a_prompt_in_chunks_and_then_nothing_more() -> None:
     assert prefill == ("a2", "prefill", 9.0, 4, 10.0)
 
 
+def test_a_step_that_yields_nothing_makes_no_prompt_of_the_next() -> None:
+    s = make()
+    s.add(request("a", 4))
+    assert [event[1] for event in events(s, 1.0)] == ["admitted", "prefill"]
+    behind = [s.schedule(3.0), s.schedule(3.0)]
+    for batch, row in zip(behind, ([], [5]), strict=True):
+        assert s.update(batch, ModelOutput(token_columns([row])), 4.0).events == []
+
+
 def test_a_preemption_and_the_way_back() -> None:
     s = make(num_blocks=4, seqs=2, enable_prefix_caching=False)
     s.add(request("a", 31, max_tokens=8))

@@ -97,6 +97,19 @@ def test_a_request_runs_in_the_step_after_its_loads() -> None:
     assert s.stats().host_tier is not None
 
 
+def test_a_loaded_request_runs_though_the_others_only_decode() -> None:
+    s = make(16, TierConfig(num_offload_slots=16))
+    for name, length in (("a1", 7 * BLOCK), ("b", 15 * BLOCK + 8)):
+        s.add(request(name, length, max_tokens=1))
+        finish(s)
+    s.add(request("c", 1, max_tokens=40))
+    compute(s, s.schedule(0.0))
+    s.add(request("a2", 7 * BLOCK, max_tokens=2))
+    compute(s, s.schedule(0.0))
+    assert s.running.quiet > 0
+    assert s.schedule(0.0).request_ids == ["c", "a2"]
+
+
 def test_who_needs_what_is_being_loaded_waits_for_it() -> None:
     s, _ = evicted()
     s.add(request("a3", 7 * BLOCK, max_tokens=2))
@@ -125,6 +138,18 @@ def test_a_step_loads_no_more_prefixes_than_it_may_compute_tokens() -> None:
     finish(s)
     assert s.kv.tier is not None
     assert s.kv.tier.stats().loaded == 24
+
+
+def test_a_load_reserves_blocks_for_the_rest_of_its_prompt() -> None:
+    cache = CacheConfig(BLOCK, 12, tiers=TierConfig(num_offload_slots=12))
+    s = Scheduler(SchedulerConfig(1000, 4, 2 * BLOCK), cache)
+    for name, length in (("a1", 5), ("b", 12)):
+        s.add(request(name, length * BLOCK - 8, max_tokens=1))
+        finish(s)
+    for name, length in (("a2", 10), ("c", 4)):
+        s.add(request(name, length * BLOCK - 8, max_tokens=1))
+    s.schedule(0.0)
+    assert s.kv.tables.keys() == {"a2"}
 
 
 def test_loads_come_with_blocks_for_what_one_step_computes() -> None:

@@ -24,6 +24,7 @@ def test_the_next_turn_finds_what_was_computed_and_no_more(
     while s.has_unfinished() or in_flight:
         if s.has_unfinished():
             in_flight.append(s.schedule(0.0, num_steps))
+            assert int(s.running.num_tokens[0]) <= first.num_prompt_tokens + max_tokens
         if len(in_flight) == depth or not s.has_unfinished():
             batch = in_flight.pop(0)
             s.update(batch, sampled(s, batch, 5), 0.0)

@@ -278,12 +278,16 @@ def test_a_repaired_step_puts_only_those_back_that_it_lost() -> None:
     assert step(s)[0] == {"a": 1, "b": 1, "c": 4}
 
 
-def test_a_failed_step_leaves_none_of_its_blocks_in_the_prefix_cache() -> None:
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_failed_step_leaves_none_of_its_blocks_in_the_prefix_cache(aborted: bool) -> None:
     s = make(budget=200)
     s.add(request("a", 40, max_tokens=1))
     step(s)
     s.add(request("b", 40))
-    s.fail(s.schedule(now=0.0), "the kernel crashed", now=0.0)
+    failed = s.schedule(now=0.0)
+    if aborted:
+        s.abort(["b"])
+    s.fail(failed, "the kernel crashed", now=0.0)
     s.add(request("a2", 40))
     s.add(request("b2", 40))
     assert step(s)[0] == {"a2": 8, "b2": 40}  # a's step did not fail

@@ -125,13 +125,13 @@ class ProcessClient:
 
     @classmethod
     def begun(cls) -> ProcessClient:
-        """Return a client whose core imports torch while the arguments are resolved."""
+        """Return a client whose core imports its modules while the arguments are resolved."""
         client = cls()
         client.begin()
         return client
 
     def begin(self) -> None:
-        """Start the core's process, which imports torch while it waits for `configure`."""
+        """Start the core's process, which imports its modules until `configure`."""
         self._open_sockets()
         self._process = self._spawn()
 

@@ -1,4 +1,4 @@
-"""The start of an engine: the configuration first, then what the core does not wait for."""
+"""The rest of an engine's start: what the front end needs while the core loads its model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.core.log import setup_logging
+from quire.frontend.client.configure import Configured
 from quire.frontend.client.core_client import CoreClient, ProcessClient
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.engine import load_tokenizer, resolve
-from quire.system.hardware import detect
+from quire.resolve.engine import load_tokenizer
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -21,37 +20,31 @@ logger = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
-    """An engine whose core is configured, and when each part of its start was done."""
+    """An engine whose core loads its model, and how long the tokenizer took."""
 
     engine: AsyncLLM
-    began: float
-    resolved_at: float
-    tokenized_at: float
+    tokenizer_seconds: float
 
 
 def begin(
     kind: type[AsyncLLM],
     args: EngineArgs,
-    core: CoreClient,
+    configured: Configured,
     connect: Callable[[], CoreClient] = ProcessClient,
 ) -> Begun:
-    """Configure the core, and do the rest while it loads.
+    """Make the engine of a configured core.
 
     Args:
-        core: the first core's client.
         connect: see `Supervisor`.
 
     Raises:
-        QuireError: the arguments or the model's files are wrong.
+        QuireError: the tokenizer's files are wrong.
     """
+    core, resolved = configured.core, configured.resolved
     began = time.monotonic()
     try:
-        setup_logging()
-        resolved = resolve(args, detect())
-        core.configure(resolved.config)
-        resolved_at = time.monotonic()
         tokenizer = load_tokenizer(resolved)  # while the core starts
-        tokenized_at = time.monotonic()
+        seconds = time.monotonic() - began
         for note in resolved.notes:
             logger.info(note)
         pool = None
@@ -62,18 +55,19 @@ def begin(
     except BaseException:
         core.shutdown()
         raise
-    return Begun(engine, began, resolved_at, tokenized_at)
+    return Begun(engine, seconds)
 
 
-async def start(kind: type[AsyncLLM], args: EngineArgs, core: CoreClient) -> AsyncLLM:
+async def start(kind: type[AsyncLLM], args: EngineArgs, configured: Configured) -> AsyncLLM:
     """See `AsyncLLM.start`."""
-    engine, began, resolved_at, tokenized_at = begin(kind, args, core)
-    ready = await engine.start_core(resolved_at)
+    engine, seconds = begin(kind, args, configured)
+    begun_at = time.monotonic()
+    ready = await engine.start_core(configured.resolved_at)
     loaded_at = ready.began + sum(ready.phases.values())
     engine.phases = {
-        "resolve": resolved_at - began,
+        "resolve": configured.resolved_at - configured.began,
         **engine.phases,
-        "tokenizer": max(0.0, tokenized_at - loaded_at),
+        "front_end": max(0.0, begun_at - loaded_at),
     }
-    engine.beside = {"tokenizer": tokenized_at - resolved_at}
+    engine.beside = {"front_end": begun_at - configured.resolved_at, "tokenizer": seconds}
     return engine

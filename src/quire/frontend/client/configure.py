@@ -1,0 +1,41 @@
+"""The first part of an engine's start: the configuration, with which the core loads its model.
+
+It imports little, so that the core need not wait for the front end's imports.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from quire.core.log import setup_logging
+from quire.frontend.client.core_client import CoreClient
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved, resolve
+from quire.system.hardware import detect
+
+
+class Configured(NamedTuple):
+    """A core that loads its model, its configuration, and the times of resolving that."""
+
+    core: CoreClient
+    resolved: Resolved
+    began: float
+    resolved_at: float
+
+
+def configure(args: EngineArgs, core: CoreClient) -> Configured:
+    """Resolve the arguments and let the core load its model. Shuts the core down if that fails.
+
+    Raises:
+        QuireError: the arguments or the model's files are wrong.
+    """
+    began = time.monotonic()
+    try:
+        setup_logging()
+        resolved = resolve(args, detect())
+        core.configure(resolved.config)
+    except BaseException:
+        core.shutdown()
+        raise
+    return Configured(core, resolved, began, time.monotonic())
