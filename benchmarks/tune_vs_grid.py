@@ -55,13 +55,13 @@ def main() -> int:
     bench = ServerBench(args, start)
     first = start_of(start, SPACE)
 
-    def told(study: Study, name: str) -> Any:
-        def tell(trial: Trial) -> None:
+    def reporter(study: Study, name: str) -> Any:
+        def report(trial: Trial) -> None:
             study.finish(trial)
             text = f"{name}: {show(trial.configuration, first)}: {describe(trial)}"
             print(text, file=sys.stderr, flush=True)
 
-        return tell
+        return report
 
     settings = {"slo": str(slo), "load": LOAD}
     found = Study(own.study / "search", settings, SPACE)
@@ -80,7 +80,7 @@ def main() -> int:
         simulator,
         attainment=args.attainment,
         max_runs=24,
-        told=told(found, "search"),
+        report=reporter(found, "search"),
     ).run()
     whole = Study(own.study / "grid", settings, SPACE)
     exhaustive = grid(
@@ -89,7 +89,7 @@ def main() -> int:
         whole.bench(bench),
         attainment=args.attainment,
         find=best_rate,
-        told=told(whole, "grid"),
+        report=reporter(whole, "grid"),
     )
     row = compare(searched, exhaustive)
     row |= duel(bench, [row["search_best"], row["grid_best"]], own.turns, args.attainment)

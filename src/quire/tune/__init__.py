@@ -1,1 +1,1 @@
-"""`quire tune`: the configuration that serves the most requests under an objective."""
+"""`quire tune`: search for the configuration that serves the most requests within an objective."""

@@ -1,4 +1,4 @@
-"""The flags of `quire tune`, and what they come to."""
+"""The flags of `quire tune`, and their checks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LOAD = (
     *("range_ratio", "num_prefixes", "prefix_len", "num_turns", "prompts", "vocab_size"),
     *("burstiness", "endpoint", "ignore_eos", "repetitions", "seed"),
 )
-"""Flags of `bench serve` that make the load."""
+"""Flags of `bench serve` that define the load."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the objective's, the search's, the load's and the engine's flags to `parser`."""
+    """Add all flags to `parser`: objective, search, load and engine."""
     from quire.bench import serve_flags
     from quire.bench.slo import METRICS, PERCENTILES
 
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     _add_objective(parser.add_argument_group("objective"))
     _add_search(parser.add_argument_group("search"))
-    serve_flags.add(parser.add_argument_group("load, as of `quire bench serve`"))
+    serve_flags.add(parser.add_argument_group("load, as in `quire bench serve`"))
     parser.set_defaults(
         num_clients=None,
         goodput=None,
@@ -47,15 +47,15 @@ def _add_objective(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo",
         metavar="BOUNDS",
-        help="what a request may wait for, such as ttft=0.5,tpot=50ms,e2e=10; also itl, of which "
-        "a request's p99 counts",
+        help="latency limits of a request in seconds or ms, such as ttft=0.5,tpot=50ms,e2e=10; "
+        "itl limits the p99 of its gaps",
     )
     group.add_argument(
         "--attainment",
         type=_attainment,
         default=0.95,
         metavar="X",
-        help="share of the requests that has to keep to it (default: %(default)s)",
+        help="share of the requests that must meet the objective (default: %(default)s)",
     )
 
 
@@ -65,9 +65,10 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--method",
         choices=["search", "grid"],
         default="search",
-        help="search: what the simulator expects most of comes first, until nothing better is to "
-        "be expected; grid: every max-num-seqs with every max-num-batched-tokens, at rates that "
-        "fall by one request a second, as vLLM's auto_tune script does (default: %(default)s)",
+        help="search: measure the most promising configurations first, by the simulator's "
+        "prediction, until no better one is expected. grid: every max-num-seqs with every "
+        "max-num-batched-tokens, at rates that fall by one request per second, like vLLM's "
+        "auto_tune script (default: %(default)s)",
     )
     add(
         "--space",
@@ -82,33 +83,33 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="engine flags to leave as they are; the others are where the search starts",
+        help="engine flags that the search must not change",
     )
     add(
         "--allow-quantization",
         action="store_true",
-        help="try types that change what the model says: quantization, and a KV cache of int8",
+        help="also try quantization and an int8 KV cache, which change the answers",
     )
     add(
         "--max-runs",
         type=_count,
         default=24,
         metavar="N",
-        help="configurations that a search measures at most (default: %(default)s)",
+        help="maximum number of configurations to measure (default: %(default)s)",
     )
     add(
         "--repetitions",
         type=_count,
         default=1,
         metavar="N",
-        help="loads of a measurement, of which the medians count (default: %(default)s)",
+        help="loads per measurement; the median counts (default: %(default)s)",
     )
     add(
         "--study",
         type=Path,
         metavar="DIR",
-        help="where the measurements are kept, and the report; started again with it, a search "
-        "goes on where it was (default: tune-MODEL)",
+        help="folder for measurements and report; run the command again with it to continue an "
+        "interrupted search (default: tune-MODEL)",
     )
     add(
         "--output",
@@ -119,10 +120,10 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 
 
 def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo]:
-    """The flags, completed, the engine to start from, and the objective.
+    """Return the completed flags, the engine to start from, and the objective.
 
     Raises:
-        ConfigError: a flag is wrong, or is what tuning is to find.
+        ConfigError: a flag is wrong, or sets what tuning has to find.
     """
     from quire.bench.datasets import complete
     from quire.bench.slo import Slo
@@ -130,14 +131,18 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
 
     if args.slo is None:
         raise ConfigError(
-            "There is no objective.", fix="Give one: --slo ttft=1,tpot=100ms.", param="--slo"
+            "--slo is missing.", fix="Write for example --slo ttft=1,tpot=100ms.", param="--slo"
         )
     if args.base_url is not None:
         raise ConfigError(
-            "--base-url is a server that runs; tuning starts its own.", param="--base-url"
+            "--base-url names a running server, but tuning starts its own.", param="--base-url"
         )
     if math.isfinite(args.request_rate) or args.request_rates is not None:
-        raise ConfigError("The request rate is what tuning finds.", param="--request-rate")
+        raise ConfigError(
+            "Tuning finds the request rate itself.",
+            fix="Leave out --request-rate and --request-rates.",
+            param="--request-rate",
+        )
     if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError("--output must end in .yaml or .toml.", param="--output")
     slo, given_clients = Slo.parse(args.slo), args.num_clients is not None

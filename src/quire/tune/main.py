@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, and write the config file and the report; 1 where nothing keeps to the objective.
+    """Search, write the config file and the report, and return the exit status: 1 if no
+    configuration meets the objective.
 
     Raises:
         ConfigError: a flag is wrong.
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         result, _ = tuning.run()
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        print("\nStopped. Run the same command to continue.", file=sys.stderr)
         raise
     finally:
         tuning.study.close()
@@ -84,7 +85,7 @@ class _Tuning:
             folder, settings, {name: list(dict.fromkeys(vs)) for name, vs in values.items()}
         )
         if self.study.resumed:
-            _say(f"Going on in {folder}: {self.study.resumed} measurements are there.")
+            _say(f"Continuing in {folder} with {self.study.resumed} earlier measurements.")
 
     def run(self) -> tuple[Result, Facts]:
         """Search, verify, write."""
@@ -102,11 +103,11 @@ class _Tuning:
 
         share: float | None = self.study.note("share")
         if share is None:
-            _say("Looking for the largest memory share that boots …")
+            _say("Looking for the largest memory share with which the engine starts …")
             share = largest_share(self.args, self.start)
-            self.study.keep("share", share)
+            self.study.set_note("share", share)
         if share is not None:
-            _say(f"The engine boots with {share:.0%} of the memory.")
+            _say(f"The engine starts with {share:.0%} of the memory.")
             values = self.space["gpu_memory_utilization"]
             self.space["gpu_memory_utilization"] = list(dict.fromkeys([*values, share]))
         return share
@@ -132,7 +133,7 @@ class _Tuning:
             attainment=self.args.attainment,
             max_runs=self.args.max_runs,
             why_not=self._why_not,
-            told=self._told(start),
+            report=self._reporter(start),
         ).run()
 
     def _grid(self, start: Configuration) -> Result:
@@ -144,11 +145,11 @@ class _Tuning:
             self.study.bench(self.real),
             attainment=self.args.attainment,
             why_not=self._why_not,
-            told=self._told(start),
+            report=self._reporter(start),
         )
 
     def _why_not(self, configuration: Configuration) -> str | None:
-        """Why a configuration cannot run; None if it can."""
+        """Return why a configuration cannot run; None if it can."""
         from quire.resolve.engine import resolve
         from quire.tune.space import apply
 
@@ -158,19 +159,19 @@ class _Tuning:
             return str(error)
         return None
 
-    def _told(self, start: Configuration) -> Callable[[Trial], None]:
+    def _reporter(self, start: Configuration) -> Callable[[Trial], None]:
         from quire.tune.search import describe
         from quire.tune.space import show
 
         count = 0
 
-        def told(trial: Trial) -> None:
+        def report(trial: Trial) -> None:
             nonlocal count
             count += 1
             self.study.finish(trial)
             _say(f"{count:>3}  {show(trial.configuration, start)}: {describe(trial)}")
 
-        return told
+        return report
 
     def _facts(self, result: Result, share: float | None) -> Facts:
         from quire.bench.machine import describe_machine, portable_command, portable_name
@@ -188,7 +189,7 @@ class _Tuning:
             resumed=self.study.resumed,
         )
         if result.best is not None and result.best.best is not None:
-            _say("Measuring the best once more, with a profile, and the start …")
+            _say("Measuring the best again, with a profile, and the start …")
             try:
                 facts.verified, facts.ops = self.real.profile(
                     result.best.configuration, result.best.best.rate
@@ -197,7 +198,7 @@ class _Tuning:
                     with self.real(result.start.configuration) as measure:
                         facts.verified_start = measure(result.start.best.rate)
             except QuireError as error:
-                _say(f"The best could not be measured once more: {error}")
+                _say(f"The best could not be measured again: {error}")
         return facts
 
     def _write(self, result: Result, facts: Facts) -> None:

@@ -1,4 +1,4 @@
-"""How much of the memory the engine may use here: the largest share with which it starts."""
+"""Find the largest `gpu_memory_utilization` with which the engine starts here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ STEP = 0.02
 
 
 def largest(works: Callable[[float], bool], low: float, high: float) -> float | None:
-    """The largest multiple of `STEP` between two shares for which `works` says True, if all below
-    one that works do, too; None if there is none. The highest is tried first, then bisected."""
+    """Return the largest multiple of `STEP` between two shares that works; None if there is none.
+
+    If a share works, all smaller ones must work too. The highest is tried first, then bisected.
+    """
     first, last = math.ceil(low / STEP - 1e-9), math.floor(high / STEP + 1e-9)
     if first > last:
         return None
@@ -36,16 +38,15 @@ def largest(works: Callable[[float], bool], low: float, high: float) -> float | 
 
 
 def largest_share(args: argparse.Namespace, start: EngineArgs) -> float | None:
-    """The largest `gpu_memory_utilization` that boots, tried with servers of their own.
+    """Return the largest `gpu_memory_utilization` with which a server starts; None if none does.
 
-    What is free now bounds it from above, so that no attempt can exhaust the machine: a server
-    takes the pages of its KV cache only as requests fill them, and counts here as if all were
-    taken. None where the engine starts with no share at all.
+    The free memory bounds it from above, and the whole KV cache counts as used although its pages
+    fill later. So no attempt can exhaust the machine.
     """
     here = detect()
     free = AVAILABLE_SHARE * here.available_bytes
 
-    def boots(share: float) -> bool:
+    def starts(share: float) -> bool:
         tried = replace(
             start,
             gpu_memory_utilization=share,
@@ -60,11 +61,11 @@ def largest_share(args: argparse.Namespace, start: EngineArgs) -> float | None:
         except QuireError:
             return False
 
-    return largest(boots, STEP, min(1.0, free / here.memory_bytes))
+    return largest(starts, STEP, min(1.0, free / here.memory_bytes))
 
 
 def _cache_bytes(args: EngineArgs) -> int:
-    """Bytes of the KV cache that the engine plans, at most."""
+    """Return the bytes of the planned KV cache."""
     config = resolve(args, detect()).config
     return plan_memory(
         config,

@@ -1,4 +1,4 @@
-"""What is searched for: the highest rate of requests at which a configuration keeps its promise."""
+"""Find the highest request rate at which a configuration meets the objective."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from collections.abc import Callable
 import msgspec
 
 RESOLUTION = 1.06
-"""A rate is found when the lowest that was missed is at most so many times the highest met."""
+"""The search ends when the lowest rate that misses is within this factor of the highest that meets
+the objective."""
 GAIN = 1.03
-"""Whoever claims to be better has to show so many times the rate."""
+"""A configuration is better only if its rate is higher by this factor."""
 BRACKET = 1.2
-"""A predicted rate is first doubted by this factor."""
+"""After the predicted rate, the search tries one this factor away."""
 DOUBTED, AGAIN = 0.7, 1.01
-"""A search that would end below this share of the rate at which requests leave when all are sent at
-once asks once more for what was too high, at so many times the rate."""
+"""A result below DOUBTED times the throughput of all requests at once is checked: the lowest rate
+that missed is measured again, AGAIN times as high."""
 LOWEST = 1 / 32
-"""Of the rate at which requests leave when all come at once: below it nobody is served well."""
+"""The search gives up below this share of the throughput of all requests at once."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
     """One load on one configuration.
 
     Attributes:
-        rate: requests sent a second; infinity is all at once.
-        goodput: requests a second that kept to the objective.
+        rate: requests sent per second; infinity is all at once.
+        goodput: requests per second that met the objective.
         attainment: their share of all requests, 0 to 1.
-        requests_s, output_tok_s: of all requests that succeeded.
+        requests_s, output_tok_s: rates of all requests that succeeded.
         ttft_ms, tpot_ms, itl_ms, e2e_ms: percentiles by name, "p50" and "p99" at least.
-        split: shares of the time by the names of `metrics.times.PARTS`; empty if unknown.
+        split: shares of the time by names of `metrics.times.PARTS`; empty if unknown.
     """
 
     rate: float
@@ -45,15 +46,15 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 Measure = Callable[[float], Measurement]
-"""Sends the load at a rate, requests a second."""
+"""Sends the load at a rate, in requests per second."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the search for a rate ended with.
+    """The result of a search for a rate.
 
     Attributes:
-        best: of the measurements that kept the promise, the one with the highest goodput.
-        why: why no higher rate, or no rate at all.
+        best: the measurement with the highest goodput of those that met the objective.
+        why: why no higher rate was found, or no rate at all.
     """
 
     best: Measurement | None
@@ -67,21 +68,20 @@ def best_rate(
     guess: Callable[[], float | None] = lambda: None,
     beat: Measurement | None = None,
 ) -> Found:
-    """The highest rate at which a share `attainment` of requests keeps to the objective.
+    """Return the highest rate at which a share `attainment` of requests meets the objective.
 
-    Everything at once comes first: if that keeps the promise there is nothing to search, and if
-    not, it shows the rate at which requests leave. Below it the rate is bisected, fractions of a
-    request a second included.
+    The first measurement sends all requests at once. If it meets the objective, no search is
+    needed. If not, its throughput bounds the rate, which is then bisected.
 
     Args:
-        guess: called after the first measurement; the rate to begin with, where one is expected.
-        beat: the best so far. The search ends as soon as it is clear that this one is not better:
-            requests do not leave fast enough, or the promise is broken at little more than the
-            other's rate.
+        guess: called after the first measurement; returns the rate to try first, if it has one.
+        beat: the best measurement so far. The search ends as soon as this configuration cannot be
+            better: its throughput is too low, or it misses the objective at little more than the
+            rate of `beat`.
     """
     top = measure(math.inf)
     if top.attainment >= attainment:
-        return Found(top, "all requests at once keep to the objective")
+        return Found(top, "all requests at once meet the objective")
     high = top.requests_s
     kept: list[Measurement] = []
     low = 0.0
@@ -109,7 +109,7 @@ def best_rate(
             missed.append(rate)
             high = rate
         if low and high / low <= RESOLUTION and high < DOUBTED * top.requests_s and doubts:
-            # One bad moment of the machine would end the search far below what it can do.
+            # One bad moment of the machine would end the search far too low.
             doubts = False
             again = rounded(high * AGAIN)
             if (second := measure(again)).attainment >= attainment:
@@ -117,7 +117,7 @@ def best_rate(
                 missed.remove(high)
                 low, high = again, min(missed)
     best = max(kept, key=lambda m: m.goodput)
-    return Found(best, f"at {high:.3g} requests/s too many miss the objective")
+    return Found(best, f"at {high:.3g} requests/s too many requests miss the objective")
 
 
 def _bound(
@@ -129,36 +129,36 @@ def _bound(
         most: requests per second that leave if all come at once.
     """
     if most * GAIN < beat.goodput:
-        return f"all at once, {most:.3g} requests/s leave, and the best has {beat.goodput:.3g}"
+        return f"all at once: {most:.3g} requests/s; the best has {beat.goodput:.3g}"
     rate = rounded(GAIN * (beat.rate if math.isfinite(beat.rate) else beat.goodput))
     found = measure(rate)
     if found.attainment < attainment:
-        return f"at {rate:.4g} requests/s only {found.attainment:.0%} keep to the objective"
+        return f"at {rate:.4g} requests/s only {found.attainment:.0%} meet the objective"
     return found
 
 
 def classic_rate(measure: Measure, attainment: float) -> Found:
-    """The rate by the rule of vLLM's auto_tune script: all at once, then one request a second
-    less each time. Below one a second, where that script gives up, by halves."""
+    """Return the rate that vLLM's auto_tune script would find: all at once, then one request per
+    second less each time. Below one per second, where that script gives up, halve the rate."""
     top = measure(math.inf)
     if top.attainment >= attainment:
-        return Found(top, "all requests at once keep to the objective")
+        return Found(top, "all requests at once meet the objective")
     rate = math.floor(top.requests_s) + 1.0
     while rate > LOWEST * top.requests_s:
         found = measure(rate)
         if found.attainment >= attainment:
-            return Found(found, f"the first of decreasing rates, {rate:g} requests/s")
+            return Found(found, f"{rate:g} requests/s is the first decreasing rate that meets it")
         rate = rate - 1.0 if rate > 1.0 else rounded(rate / 2)
     return Found(None, f"even {rate:.3g} requests/s are too many")
 
 
 def rounded(rate: float) -> float:
-    """To three digits, so that a rate can be told, typed, and found again."""
+    """Return the rate with three digits, so that a user can type it."""
     return float(f"{rate:.3g}")
 
 
 def _next(low: float, high: float, expected: float | None) -> float:
-    """The rate to try between one that was met and one that was missed."""
+    """Return the rate to try between the highest that met and the lowest that missed."""
     if expected is not None:
         doubted = expected * BRACKET if low >= rounded(expected) else expected / BRACKET
         for rate in (expected, doubted):
@@ -168,7 +168,7 @@ def _next(low: float, high: float, expected: float | None) -> float:
 
 
 def pareto(measurements: list[Measurement], latency: Callable[[Measurement], float]) -> list[int]:
-    """Indices of those of which no other has more throughput and less latency; by throughput."""
+    """Return the indices of the Pareto frontier of throughput and latency, by throughput."""
     order = sorted(
         range(len(measurements)),
         key=lambda i: (-measurements[i].requests_s, latency(measurements[i])),

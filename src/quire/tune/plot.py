@@ -10,7 +10,7 @@ from quire.tune.space import show
 
 
 def plot(path: Path, result: Result, facts: Facts) -> bool:
-    """Draw a PNG; False where matplotlib is not installed."""
+    """Draw a PNG and return True; return False if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -48,6 +48,6 @@ def plot(path: Path, result: Result, facts: Facts) -> bool:
     places = range(len(order))
     right.barh(places, [t.goodput for t in order], color=colors)
     right.set_yticks(places, names, fontsize=7)
-    right.set_xlabel("goodput, requests/s (none: no better, or none within)")
+    right.set_xlabel("goodput, requests/s (none: no better, or misses the objective)")
     figure.savefig(path, dpi=110)
     return True

@@ -1,8 +1,8 @@
-"""What the simulator expects of a configuration, once it has seen what this machine does.
+"""Predict measurements with the simulator, fitted to this machine.
 
-The real scheduler runs under a virtual clock on the load that is measured. What a step takes comes
-from a roofline of which three numbers are fitted to the first measurements: the bandwidth, the rate
-of products, and the time beside the model.
+The real scheduler runs under a virtual clock on the same load. A roofline gives the time of a step.
+Three of its numbers are fitted to the first measurements: the bandwidth, the rate of products, and
+the time outside the model.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from quire.tune.objective import Measurement, best_rate
 from quire.tune.space import Configuration, apply, key
 
 LESSONS = 3
-"""Configurations that the roofline is fitted to; later ones only show how far it is right."""
+"""Number of configurations that the roofline is fitted to."""
 STEPS = (1.0, 0.5, 0.25, 0.12)
-"""Of the fit, in powers of two: a factor of 2 at first, of 1.09 at last."""
+"""Step sizes of the fit, in powers of two: from a factor of 2 down to 1.09."""
 PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much more a machine gives than the cautious first guess: powers of two.
+    """Factors over the cautious first guess, as powers of two.
 
     Attributes:
-        bandwidth, products: rates.
-        overhead: seconds beside the model.
+        bandwidth, products: of the rates.
+        overhead: of the seconds outside the model.
     """
 
     bandwidth: float = 0.0
@@ -51,9 +51,9 @@ class Simulator:
     """Predicts measurements.
 
     Args:
-        start: what configurations are applied to.
-        workload: the load at a rate, requests a second.
-        num_clients: requests at once at most.
+        start: the engine that configurations are applied to.
+        workload: returns the load at a rate, in requests per second.
+        num_clients: maximum number of requests in flight.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Simulator:
         self._known: dict[str, Measurement | None] = {}
 
     def learn(self, configuration: Configuration, measurement: Measurement) -> None:
-        """Fit to all measurements of the first configurations."""
+        """Fit to the first measurement of each of the first configurations."""
         name = key(configuration)
         if name not in self._lessons and len(self._lessons) == LESSONS:
             return
         lessons = self._lessons.setdefault(name, [])
         lessons.append((configuration, measurement))
-        if len(lessons) == 1:  # everything at once tells most
+        if len(lessons) == 1:  # all requests at once: the most informative load
             self._fit()
 
     def predict(self, configuration: Configuration) -> Measurement | None:
@@ -93,10 +93,10 @@ class Simulator:
         return self._known[name]
 
     def measure(self, configuration: Configuration, rate: float) -> Measurement:
-        """The measurement that a server with this configuration would give.
+        """Return the predicted measurement of a configuration.
 
         Raises:
-            QuireError: it could not run.
+            QuireError: the configuration cannot run.
         """
         return self._simulate(configuration, rate, self._scale)
 
@@ -107,8 +107,7 @@ class Simulator:
             return None
 
     def _fit(self) -> None:
-        """Move one number at a time, by ever smaller steps, while that brings the simulation
-        nearer to what was measured."""
+        """Change one number at a time, in ever smaller steps, while the error decreases."""
         error = self._error(self._scale)
         for step in STEPS:
             moved = True
@@ -124,7 +123,7 @@ class Simulator:
         self._known.clear()
 
     def _error(self, scale: Scale) -> float:
-        """Squares of the logarithms of simulated over measured."""
+        """Return the sum of squared logarithms of simulated over measured values."""
         total = 0.0
         for lessons in self._lessons.values():
             configuration, real = lessons[0]
@@ -160,13 +159,13 @@ class Simulator:
 
 
 def measurement_of(outcome: Outcome, rate: float, slo: Slo) -> Measurement:
-    """What a client would have measured of a simulation.
+    """Return what a client would have measured in a simulation.
 
-    A request's own gaps are not kept, so that a bound of ITL is held against the 99th percentile
-    of all gaps.
+    The simulation does not store the gaps of each request. So an ITL bound is compared with the
+    99th percentile of all gaps.
     """
     done = np.isfinite(outcome.last)
-    # A request waits from the moment at which it was due, even while every client is busy.
+    # A request waits from the moment at which it is due, even while every client is busy.
     begun = outcome.sent if math.isinf(rate) else outcome.workload.arrivals
     ttft, e2e = outcome.first - begun, outcome.last - begun
     following = np.maximum(outcome.tokens - 1, 1)
@@ -191,7 +190,7 @@ def measurement_of(outcome: Outcome, rate: float, slo: Slo) -> Measurement:
 
 
 def _within(seconds: NDArray[np.float64], bound: float | None) -> NDArray[np.bool_]:
-    """Whether each keeps to the bound; a time that a request does not have does."""
+    """Return which times are within the bound; a missing time (NaN) is."""
     if bound is None:
         return np.ones(len(seconds), dtype=np.bool_)
     return ~(seconds > bound + 1e-9)

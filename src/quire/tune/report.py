@@ -1,4 +1,4 @@
-"""The report of a search: what was tried, what was not and why, and what the best one gains."""
+"""The report of a search: what was measured, what was skipped and why, and the gain of the best."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ SHOWN_PRUNED = 10
 
 
 class Facts(msgspec.Struct):
-    """What a report tells beside the search itself.
+    """What a report contains in addition to the search's result.
 
     Attributes:
         load: the workload in words.
-        share: the largest memory share that boots; None where memory was left alone.
-        verified: the best configuration, measured once more; `ops` its profile, if there is one.
-        verified_start: the start, measured once more after it, if it keeps to the objective.
-        files: what was written, by what it is.
+        share: the largest memory share with which the engine starts; None if it was not searched.
+        verified: the best configuration, measured again.
+        verified_start: the start, measured again after it, if it meets the objective.
+        ops: the profile of the best, if there is one.
+        files: description → name of each written file.
     """
 
     model: str
@@ -45,37 +46,37 @@ class Facts(msgspec.Struct):
 
 
 def to_json(result: Result, facts: Facts) -> bytes:
-    """Everything, as JSON; an infinite rate is null."""
+    """Return everything as JSON; an infinite rate is null."""
     return msgspec.json.format(msgspec.json.encode({"facts": facts, "result": result})) + b"\n"
 
 
 def to_markdown(result: Result, facts: Facts) -> str:
-    """The report as a person reads it."""
+    """Return the report as Markdown."""
     sections = [_head(result, facts), _changes(result), _splits(result, facts), _tried(result)]
     sections += [_not_tried(result), _curve(result), _operations(facts), _how(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def curve(result: Result) -> list[tuple[Trial, Measurement]]:
-    """All measurements of which no other had more throughput and a lower p99 of E2E."""
+    """Return the measurements on the Pareto frontier of throughput and the p99 of E2E."""
     pairs = [(trial, run) for trial in result.trials for run in trial.runs]
     kept = pareto([run for _, run in pairs], lambda run: run.e2e_ms.get("p99", math.inf))
     return [pairs[i] for i in kept]
 
 
 def headline(result: Result, facts: Facts) -> str:
-    """The result in one sentence."""
+    """Return the result in one sentence."""
     best, start = result.best, result.start
     if best is None:
         return (
-            f"No configuration keeps to {facts.slo} for {facts.attainment:.0%} of the requests at "
-            "any rate; the objective is beyond this machine with this model and load."
+            f"No configuration meets {facts.slo} for {facts.attainment:.0%} of the requests at any "
+            "rate. This machine cannot meet the objective with this model and load."
         )
     if best is start:
         return f"Nothing was better than the start: {describe(best)}."
     text = f"The best: {describe(best)}"
     if start.best is None:
-        return f"{text}; the start kept to the objective at no rate."
+        return f"{text}; the start meets the objective at no rate."
     return f"{text}, {best.goodput / start.goodput:.2f} times the start's {start.goodput:.3g}."
 
 
@@ -83,7 +84,7 @@ def _head(result: Result, facts: Facts) -> str:
     runs = sum(len(trial.runs) for trial in result.trials)
     counts = (
         f"{len(result.trials)} configurations were measured with {runs} loads "
-        f"(`--method {facts.method}`), {len(result.pruned)} were not."
+        f"(`--method {facts.method}`), {len(result.pruned)} were skipped."
     )
     lines = [
         f"# Tuning {facts.model}",
@@ -96,14 +97,14 @@ def _head(result: Result, facts: Facts) -> str:
     ]
     if facts.share is not None:
         lines.append(
-            f"The engine boots with at most {facts.share:.0%} of the memory "
+            f"The engine starts with at most {facts.share:.0%} of the memory "
             "(`gpu-memory-utilization`)."
         )
     return "\n".join(lines)
 
 
 def _changes(result: Result) -> str:
-    """Each field in which the best differs from the start, and what speaks for it."""
+    """List the fields in which the best differs from the start, with the evidence."""
     if result.best is None or result.best is result.start:
         return ""
     rows = [
@@ -116,7 +117,7 @@ def _changes(result: Result) -> str:
 
 
 def _evidence(result: Result, name: str) -> str:
-    """Two measured configurations that differ in this field alone, the memory's share aside."""
+    """Compare two configurations that differ only in this field and in the memory share."""
     assert result.best is not None
     old = result.start.configuration[name]
     new = result.best.configuration[name]
@@ -133,11 +134,11 @@ def _evidence(result: Result, name: str) -> str:
                     f"{before.goodput:.3g} → {after.goodput:.3g} requests/s, "
                     f"{after.goodput / before.goodput - 1.0:+.0%}"
                 )
-    return "not measured apart from the others"
+    return "not measured separately"
 
 
 def _splits(result: Result, facts: Facts) -> str:
-    """Where the time goes, before and after."""
+    """Compare where the time goes, before and after."""
     best = facts.verified or (result.best.best if result.best else None)
     shown = {
         "start": result.start.best or (result.start.runs[-1] if result.start.runs else None),
@@ -178,8 +179,8 @@ def _tried(result: Result) -> str:
         *("TPOT p99 ms", "E2E p99 ms", "loads", "why it ended"),
     ]
     return (
-        "## What was tried\n\nRates are requests a second. The waits are those of the load that "
-        "counts, or of the last one.\n\n" + _table(names, rows)
+        "## What was measured\n\nRates are requests per second. Latencies are those of the load "
+        "that counts, or of the last one.\n\n" + _table(names, rows)
     )
 
 
@@ -199,7 +200,7 @@ def _not_tried(result: Result) -> str:
     ]
     table = _table(["configuration", "predicted", "why"], rows)
     return "\n".join(
-        ["## What was not, and why", "", *lines, "", "The most promising of them:"]
+        ["## What was skipped, and why", "", *lines, "", "The most promising of them:"]
     ) + (f"\n\n{table}")
 
 
@@ -252,14 +253,14 @@ def _how(facts: Facts) -> str:
     if facts.verified is not None:
         run = facts.verified
         again = (
-            f"- Measured once more at the end, the best had {run.goodput:.3g} requests/s within "
+            f"- Measured again at the end, the best had {run.goodput:.3g} requests/s within "
             f"the objective ({run.attainment:.0%} of the requests)"
         )
         if (start := facts.verified_start) is not None:
             again += f", the start {start.goodput:.3g} ({start.attainment:.0%})"
         lines.append(f"{again}.")
     if facts.resumed:
-        lines.append(f"- {facts.resumed} measurements were there from an earlier start.")
+        lines.append(f"- {facts.resumed} measurements are from an earlier start.")
     lines += [f"- {name}: `{file}`" for name, file in facts.files.items()]
     return "\n".join(lines)
 
@@ -272,7 +273,7 @@ def _table(names: list[str], rows: list[list[str]]) -> str:
 
 
 def comments(result: Result, facts: Facts) -> list[str]:
-    """What stands above the flags in the config file."""
+    """Return the comments at the head of the config file."""
     aim = f"{facts.slo} for {facts.attainment:.0%} of the requests"
     return [
         f"Made by `quire tune` for {facts.model}: {aim}.",

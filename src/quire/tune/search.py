@@ -1,8 +1,7 @@
-"""The order in which configurations are measured, and why the others are not.
+"""Choose which configurations to measure, in which order, and which to skip.
 
-Nothing here is random, and nothing is remembered but what was measured: the same measurements lead
-to the same search. So a search that was cut off is resumed by running it again over a study that
-answers at once what it has measured before.
+The search is deterministic, and its only state is its measurements. So running an interrupted
+search again over its study, which returns earlier measurements at once, resumes it.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from quire.tune.space import (
 )
 
 PATIENCE = 3
-"""Configurations in a row that may fail to be better before the limits are taken as found."""
+"""The search of the limits ends after this many configurations in a row that are no better."""
 ROUNDS = 2
-"""The limits and the other fields are searched in turn so many times at most."""
+"""Maximum number of searches of the limits and then of the other fields."""
 LEAP = 1.2
-"""A predicted gain that is taken on trust before the limits are searched."""
+"""A predicted gain above which another field's value is adopted before the limits are searched."""
 ERROR = (0.05, 0.3)
-"""The least and the most that a prediction is distrusted."""
+"""Smallest and largest assumed relative error of a prediction."""
 
 Bench = Callable[[Configuration], AbstractContextManager[Measure]]
 """Starts a server with a configuration; it ends with the block."""
 
 
 class Predictor(Protocol):
-    """Knows before it is measured how good a configuration is, roughly."""
+    """Predicts the best measurement of a configuration."""
 
     def learn(self, configuration: Configuration, measurement: Measurement) -> None:
-        """Be told what was measured."""
+        """Take a measurement into account."""
 
     def predict(self, configuration: Configuration) -> Measurement | None:
-        """The measurement at the best rate; None where no rate keeps to the objective, or the
+        """Return the measurement at the best rate; None if no rate meets the objective, or the
         configuration cannot run."""
 
 
@@ -55,11 +54,11 @@ class Trial(msgspec.Struct):
     """A configuration that was measured.
 
     Attributes:
-        stage: "start", "limits", "grid", or the field that it tries another value of.
+        stage: "start", "limits", "grid", or the field whose value it changes.
         runs: all measurements, in order.
-        best: the one to hold it to; None where it was not better, or kept to no objective.
-        why: what ended the search for its rate.
-        predicted: goodput by the simulator, before the configuration was measured.
+        best: the one that counts; None if it was no better, or no rate met the objective.
+        why: why the search for its rate ended.
+        predicted: goodput predicted before the configuration was measured.
     """
 
     configuration: Configuration
@@ -83,8 +82,8 @@ class Pruned(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """What a search ended with. `best` is None where nothing kept to the objective; no other was
-    better by as much as noise is (`GAIN`)."""
+    """The result of a search. `best` is None if no configuration meets the objective. No other is
+    better by more than noise (`GAIN`)."""
 
     trials: list[Trial]
     pruned: list[Pruned]
@@ -96,14 +95,14 @@ class Result(msgspec.Struct):
 
 
 class Search:
-    """Measures what the predictor thinks best, until nothing better is to be expected.
+    """Measures the most promising configurations until no better one is expected.
 
     Args:
-        start: what everything is compared with; measured first.
-        attainment: share of the requests that has to keep to the objective.
-        max_runs: configurations to measure at most, the start counted.
-        why_not: why a configuration cannot run; None if it can.
-        told: is told of each trial as it ends.
+        start: the baseline; measured first.
+        attainment: share of the requests that must meet the objective.
+        max_runs: maximum number of configurations, including the start.
+        why_not: returns why a configuration cannot run; None if it can.
+        report: called with each trial when it ends.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Search:
         attainment: float,
         max_runs: int,
         why_not: Callable[[Configuration], str | None] = lambda configuration: None,
-        told: Callable[[Trial], None] = lambda trial: None,
+        report: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
         self._space = space
         self._start = start
@@ -125,7 +124,7 @@ class Search:
         self._attainment = attainment
         self._max_runs = max_runs
         self._why_not = why_not
-        self._told = told
+        self._report = report
         self._trials: dict[str, Trial] = {}
         self._pruned: dict[str, Pruned] = {}
         self._best: Trial | None = None
@@ -148,7 +147,7 @@ class Search:
         return Result(trials, pruned, self._best)
 
     def _limits(self) -> None:
-        """All combinations of the limits of a step, the most promising first."""
+        """Measure combinations of the step's limits, the most promising first."""
         roomy = {name: values[-1] for name, values in self._space.items() if name in MEMORY}
         base = self._leap(self._champion() | roomy)
         space = {n: vs if n in LIMITS else [base[n]] for n, vs in self._space.items()}
@@ -162,11 +161,11 @@ class Search:
             failures = 0 if trial is self._best else failures + 1
         for candidate in candidates:
             if not {key(candidate)} & {*self._trials, *self._pruned}:
-                self._prune(candidate, "more promising ones were no better")
+                self._prune(candidate, "more promising configurations were no better")
 
     def _leap(self, base: Configuration) -> Configuration:
-        """The base with those values of other fields of which so much is expected that the limits
-        are better searched with them: a start with one thread, say."""
+        """Return the base with values of other fields whose predicted gain is so large that the
+        limits are better searched with them: for example more threads than one."""
         for name in self._other_fields():
             for value in self._space[name]:
                 candidate = {**base, name: value}
@@ -179,7 +178,7 @@ class Search:
         return [name for name in self._space if name not in (*LIMITS, *MEMORY)]
 
     def _others(self) -> None:
-        """The fields that are not limits, one at a time, each against the best so far."""
+        """Measure the other fields one at a time, each against the best so far."""
         for name in self._other_fields():
             for value in self._space[name]:
                 champion = self._champion()
@@ -190,7 +189,8 @@ class Search:
                     self._measure(candidate, name)
 
     def _most_promising(self, candidates: Iterable[Configuration]) -> Configuration | None:
-        """Of those not measured yet, whichever is predicted best; of equals the most familiar."""
+        """Return the unmeasured candidate with the best prediction; of equal ones, the one with the
+        fewest changes."""
         champion = self._champion()
         left = [c for c in candidates if key(c) not in self._trials and self._is_promising(c)]
 
@@ -201,17 +201,17 @@ class Search:
         return min(left, key=rank, default=None)
 
     def _is_promising(self, candidate: Configuration) -> bool:
-        """Whether a measurement might show it to be the best; if not, it is pruned."""
+        """Return whether a candidate may be the best; if not, prune it."""
         if (why := self._why_not(candidate)) is not None:
             self._prune(candidate, why)
             return False
         found = self._predictor.predict(candidate)
         if found is None:
-            self._prune(candidate, "it is predicted to keep to the objective at no rate")
+            self._prune(candidate, "no rate is predicted to meet the objective")
             return False
         for trial in self._trials.values():
             if self._predictor.predict(trial.configuration) == found:
-                self._prune(candidate, "the simulator sees no difference from one measured")
+                self._prune(candidate, "the simulator predicts the same as for a measured one")
                 return False
         champion = self._predicted(self._champion())
         if champion is not None and found.goodput * (1.0 + self._error()) < champion:
@@ -223,7 +223,7 @@ class Search:
         return True
 
     def _error(self) -> float:
-        """How far predictions were apart, relative to measurements: what they are trusted for."""
+        """Return the relative spread of measurements over predictions."""
         errors = [
             math.log(trial.goodput / trial.predicted)
             for trial in self._trials.values()
@@ -259,7 +259,7 @@ class Search:
             trial.predicted = self._predicted(configuration)
         if trial.best is not None and (best is None or trial.goodput >= GAIN * best.goodput):
             self._best = trial
-        self._told(trial)
+        self._report(trial)
         return trial
 
     def _recorded(self, trial: Trial, measure: Measure) -> Measure:
@@ -280,7 +280,7 @@ class Search:
         return found.goodput if found else None
 
     def _champion(self) -> Configuration:
-        """The best so far, or the start while nothing kept to the objective."""
+        """Return the best configuration so far, or the start if none meets the objective."""
         return self._best.configuration if self._best else self._start
 
     def _is_spent(self) -> bool:
@@ -295,12 +295,13 @@ def grid(
     attainment: float,
     why_not: Callable[[Configuration], str | None] = lambda configuration: None,
     find: Callable[[Measure, float], Found] = classic_rate,
-    told: Callable[[Trial], None] = lambda trial: None,
+    report: Callable[[Trial], None] = lambda trial: None,
 ) -> Result:
-    """Measure the start and then every combination, each at the rate that `find` ends with.
+    """Measure the start, then every combination, each at the rate that `find` returns.
 
     Args:
-        why_not: why a combination cannot run; None if it can.
+        why_not: returns why a combination cannot run; None if it can.
+        report: called with each trial when it ends.
     """
     trials: dict[str, Trial] = {}
     pruned: list[Pruned] = []
@@ -314,30 +315,30 @@ def grid(
         trial = trials[key(configuration)] = Trial(configuration, stage, [], None, "")
         try:
             with bench(configuration) as measure:
-                found = find(_kept(measure, trial.runs), attainment)
+                found = find(_recorded(measure, trial.runs), attainment)
         except QuireError as error:
             found = Found(None, f"it failed: {error}")
         trial.best, trial.why = found.best, found.why
-        told(trial)
+        report(trial)
     return Result(list(trials.values()), pruned, best_of(trials.values()))
 
 
-def _kept(measure: Measure, runs: list[Measurement]) -> Measure:
-    def kept(rate: float) -> Measurement:
+def _recorded(measure: Measure, runs: list[Measurement]) -> Measure:
+    def recorded(rate: float) -> Measurement:
         runs.append(measure(rate))
         return runs[-1]
 
-    return kept
+    return recorded
 
 
 def best_of(trials: Iterable[Trial]) -> Trial | None:
-    """The trial with the highest goodput, the first of equals; None where none has any."""
+    """Return the trial with the highest goodput, the first of equals; None if there is none."""
     good = [trial for trial in trials if trial.best is not None]
     return max(good, key=lambda trial: trial.goodput, default=None)
 
 
 def describe(trial: Trial) -> str:
-    """A trial's outcome in a few words."""
+    """Return a trial's result in a few words."""
     if trial.best is None:
         return trial.why
     rate = "all at once" if math.isinf(trial.best.rate) else f"at {show_value(trial.best.rate)}/s"

@@ -1,4 +1,4 @@
-"""Measurements of real servers on this machine: one a configuration, one load a rate."""
+"""Measure real servers on this machine: one server per configuration, one load per rate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerBench:
     """Starts servers and loads them.
 
     Args:
-        args: the flags of `quire bench serve`, its engine's among them.
+        args: the flags of `quire bench serve`, including the engine's.
         start: the engine that configurations are applied to.
     """
 
@@ -43,10 +43,10 @@ class ServerBench:
 
     @contextmanager
     def __call__(self, configuration: Configuration) -> Iterator[Measure]:
-        """A server with the configuration, which ends with the block.
+        """Start a server with the configuration; it ends with the block.
 
         Raises:
-            QuireError: it does not become ready.
+            QuireError: the server does not become ready.
         """
         args = self._namespace(configuration)
         with running_server(args) as url:
@@ -55,12 +55,12 @@ class ServerBench:
     def profile(
         self, configuration: Configuration, rate: float
     ) -> tuple[Measurement, dict[str, Any] | None]:
-        """One more measurement, and the profile of the operations meanwhile; None where the
-        server has no profiler."""
+        """Return one more measurement, and the op profile meanwhile; None if the server has no
+        profiler."""
         args = self._namespace(configuration)
         profiles: list[dict[str, Any] | None] = []
         with running_server(args) as url:
-            _measure(args, url, rate)  # so that the profile sees nothing for the first time
+            _measure(args, url, rate)  # warm up, so that the profile has no first-time costs
             thread = threading.Thread(target=lambda: profiles.append(_profile_ops(url)))
             thread.start()
             found = _measure(args, url, rate)
@@ -74,7 +74,7 @@ class ServerBench:
 
 
 def workload_at(args: argparse.Namespace, rate: float) -> Workload:
-    """The load at a rate as the simulator takes it; later turns of conversations are left out."""
+    """Return the load at a rate for the simulator, without the later turns of conversations."""
     load = make_load(_at_rate(args, rate), args.model, repetition=0)
     prompts = [_token_ids(request.body) for request in load.requests]
     return Workload(
@@ -88,15 +88,15 @@ def workload_at(args: argparse.Namespace, rate: float) -> Workload:
 
 
 def check_load(args: argparse.Namespace) -> Load:
-    """The load, all at once.
+    """Return the load, all at once.
 
     Raises:
-        ConfigError: its flags are wrong, or it has arrival times of its own.
+        ConfigError: its flags are wrong, or it defines arrival times.
     """
     load = make_load(_at_rate(args, math.inf), args.model, repetition=0)
     if not load.closed_loop:
         raise ConfigError(
-            "The load says itself when requests arrive; tuning is about how fast they may.",
+            "This load defines when requests arrive, but tuning has to choose the rate.",
             fix="Leave out traces and ramps.",
             param="--dataset-name",
         )
@@ -125,7 +125,7 @@ def _measure(args: argparse.Namespace, url: str, rate: float) -> Measurement:
 
 
 def _forget_prompts(url: str) -> None:
-    """Empty the prefix cache: every rate sends the same prompts."""
+    """Empty the prefix cache, because every rate sends the same prompts."""
     request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
     try:
         urllib.request.urlopen(request, timeout=10).close()
@@ -146,7 +146,7 @@ def _profile_ops(url: str) -> dict[str, Any] | None:
 
 
 def _token_ids(body: dict[str, Any]) -> list[int]:
-    """A prompt's tokens, or one a word that begins alike where the texts do."""
+    """Return a prompt's tokens; for a text one hash per word, so that equal prefixes stay equal."""
     prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
     if isinstance(prompt, str):
         return [zlib.crc32(word.encode()) for word in prompt.split()] or [0]

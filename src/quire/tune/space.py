@@ -1,4 +1,4 @@
-"""The configurations to choose from: fields of `EngineArgs`, and the values of each."""
+"""The search space: fields of `EngineArgs`, and the values to try for each."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import field_value
 
 Configuration = dict[str, Any]
-"""Field of `EngineArgs` → value, for all fields of a space."""
+"""Field of `EngineArgs` → value, for each field of a space."""
 Space = dict[str, list[Any]]
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_itl_stretch")
-"""Fields that act on one another, and are searched together."""
+"""Fields that affect each other; they are searched together."""
 GRID: Space = {
     "max_num_seqs": [8, 16, 32, 64, 128, 256],
     "max_num_batched_tokens": [256, 512, 1024, 2048, 4096],
 }
-"""Of `--method grid`, as in vLLM's auto_tune script, and smaller batches for smaller machines."""
+"""Space of `--method grid`: vLLM's auto_tune script, with smaller batches for smaller machines."""
 _LIMITS: Space = {
     "max_num_seqs": [4, 8, 16, 32, 64, 128, 256],
     "max_num_batched_tokens": [None, 256, 512, 1024, 2048, 4096, 8192],
@@ -38,9 +38,9 @@ _OTHERS: Space = {
 _LOSSY: Space = {"quantization": [None, "int8", "int4"], "kv_cache_dtype": ["auto", "int8"]}
 _SIZES = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 MEMORY = ("gpu_memory_utilization", *_SIZES)
-"""Fields that bound the KV cache; the last value of each gives it the most room."""
+"""Fields that limit the KV cache; the last value of each gives the largest one."""
 UNMODELLED = {"block_size"}
-"""Fields whose effect on speed the simulator does not know."""
+"""Fields whose effect on speed the simulator does not model."""
 
 
 def search_space(
@@ -51,14 +51,14 @@ def search_space(
     held: Sequence[str],
     lossy: bool,
 ) -> Space:
-    """The fields of `--method search`, the start's own value first among each one's.
+    """Return the space of `--method search`; each field's first value is the start's.
 
-    The share of the memory is to be added, once it is known.
+    The caller adds the memory share when it is known.
 
     Args:
-        given: fields with the values to try, in place of these or beside them.
-        held: fields to leave as the start has them.
-        lossy: whether to try types that change what the model says.
+        given: values to try per field; they replace or extend the built-in ones.
+        held: fields that keep the start's value.
+        lossy: whether to try dtypes that change the answers.
     """
     threads = {1, max(1, cores // 2), cores} - {cores if start.num_threads is None else None}
     space: Space = {**_LIMITS, "num_threads": sorted(threads), **_OTHERS}
@@ -73,12 +73,12 @@ def search_space(
 
 
 def grid_space(given: Mapping[str, list[Any]]) -> Space:
-    """The fields of `--method grid`."""
+    """Return the space of `--method grid`."""
     return {**GRID, **given}
 
 
 def configurations(space: Space) -> Iterator[Configuration]:
-    """Every combination, those left out in which one field overrules another's value."""
+    """Yield every combination except those in which one field overrules another."""
     for values in itertools.product(*space.values()):
         chosen = dict(zip(space, values, strict=True))
         tokens, stretch = chosen.get("max_num_batched_tokens"), chosen.get("max_itl_stretch")
@@ -87,7 +87,7 @@ def configurations(space: Space) -> Iterator[Configuration]:
 
 
 def start_of(start: EngineArgs, space: Space) -> Configuration:
-    """The start as a point of the space."""
+    """Return the start as a point of the space."""
     return {name: _value(start, name) for name in space}
 
 
@@ -96,23 +96,23 @@ def _value(start: EngineArgs, name: str) -> Any:
 
 
 def apply(start: EngineArgs, configuration: Configuration) -> EngineArgs:
-    """The start with the fields of a configuration."""
+    """Return the start with the fields of a configuration."""
     return replace(start, **configuration)
 
 
 def key(configuration: Configuration) -> str:
-    """A text that names the configuration."""
+    """Return a text that identifies the configuration."""
     return json.dumps(configuration, sort_keys=True)
 
 
 def differences(one: Configuration, other: Configuration) -> dict[str, tuple[Any, Any]]:
-    """Field → its values in both, where they differ."""
+    """Return the fields that differ, with both values."""
     return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
 
 
-def show(configuration: Configuration, beside: Configuration) -> str:
-    """Return the differences from another configuration as flags; "the start" if there are none."""
-    changed = differences(beside, configuration)
+def show(configuration: Configuration, base: Configuration) -> str:
+    """Return the differences from a base as flags; "the start" if there are none."""
+    changed = differences(base, configuration)
     words = [f"{name.replace('_', '-')}={show_value(new)}" for name, (_, new) in changed.items()]
     return " ".join(words) or "the start"
 

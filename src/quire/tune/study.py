@@ -1,7 +1,7 @@
-"""Measurements on disk: an Optuna study. A killed search loses only the run in progress.
+"""Measurements on disk, as an Optuna study. A killed search loses only the load in progress.
 
-Optuna keeps the journal and shows it (`optuna-dashboard`); which configuration is next, `search`
-decides. A measurement is one line of the journal, synced when it is written.
+Optuna stores the journal, and `optuna-dashboard` shows it. `search` decides which configuration is
+next. A measurement is one line of the journal, synced when it is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FREE = {"gpu_memory_utilization"}
 """Fields whose values are found, not chosen from a list."""
 
 
-class _Kept:
+class _Stored:
     """A trial in the journal."""
 
     def __init__(self, trial: optuna.trial.FrozenTrial) -> None:
@@ -49,13 +49,13 @@ class Study:
     """The measurements of one objective on one workload, model and space.
 
     Args:
-        folder: made if it is not there.
-        settings: what the measurements depend on beside the configuration. A folder that was made
-            with others is refused.
+        folder: created if it does not exist.
+        settings: what the measurements depend on, other than the configuration. A folder with other
+            settings is refused.
         space: the fields and all their values.
 
     Raises:
-        ConfigError: Optuna is not installed, the folder cannot be made, is in use, or belongs to
+        ConfigError: Optuna is not installed, or the folder cannot be created, is in use or has
             other settings.
     """
 
@@ -74,8 +74,8 @@ class Study:
         except BlockingIOError:
             self.close()
             raise ConfigError(
-                f"Another `quire tune` is at work in {folder}.",
-                fix="Wait for it, or give another --study.",
+                f"Another `quire tune` is using {folder}.",
+                fix="Wait until it ends, or name another folder with --study.",
                 param="--study",
             ) from None
         except BaseException:
@@ -101,49 +101,49 @@ class Study:
             for name, values in space.items()
         }
         self._check(folder, {**settings, "space": space})
-        self._kept = {
-            trial.user_attrs[_CONFIGURATION]: _Kept(trial)
+        self._stored = {
+            trial.user_attrs[_CONFIGURATION]: _Stored(trial)
             for trial in self._study.get_trials(deepcopy=False)
         }
-        self.resumed = sum(len(kept.runs) for kept in self._kept.values())
-        """Measurements that were there already."""
+        self.resumed = sum(len(stored.runs) for stored in self._stored.values())
+        """Number of earlier measurements."""
 
     def close(self) -> None:
         """Release the folder for others."""
         self._lock.close()
 
     def note(self, name: str) -> Any:
-        """Return a value stored with `keep`; None if there is none."""
+        """Return a value stored with `set_note`; None if there is none."""
         return self._study.user_attrs.get(name)
 
-    def keep(self, name: str, value: Any) -> None:
+    def set_note(self, name: str, value: Any) -> None:
         """Store a JSON value with the measurements."""
         self._study.set_user_attr(name, value)
 
     def bench(self, real: Bench) -> Bench:
-        """Wrap `real`: earlier measurements, failures included, are returned without it."""
+        """Wrap `real`: return earlier measurements and failures without a server."""
 
         @contextmanager
         def remembered(configuration: Configuration) -> Iterator[Measure]:
-            kept = self._open(configuration)
+            stored = self._open(configuration)
             with ExitStack() as stack:
                 server: list[Measure] = []
 
                 def measure(rate: float) -> Measurement:
-                    if rate in kept.runs:
-                        return kept.runs[rate]
-                    if kept.failure is not None:
-                        raise QuireError(kept.failure)
+                    if rate in stored.runs:
+                        return stored.runs[rate]
+                    if stored.failure is not None:
+                        raise QuireError(stored.failure)
                     try:
                         if not server:
                             server.append(stack.enter_context(real(configuration)))
                         found = server[0](rate)
                     except QuireError as error:
-                        kept.failure = str(error)
-                        self._set(kept, _FAILURE, kept.failure)
+                        stored.failure = str(error)
+                        self._set(stored, _FAILURE, stored.failure)
                         raise
-                    self._set(kept, f"{_RUN}{len(kept.runs)}", msgspec.to_builtins(found))
-                    kept.runs[rate] = found
+                    self._set(stored, f"{_RUN}{len(stored.runs)}", msgspec.to_builtins(found))
+                    stored.runs[rate] = found
                     return found
 
                 yield measure
@@ -154,22 +154,22 @@ class Study:
         """Store a trial's result, unless it has one."""
         from optuna.trial import TrialState
 
-        kept = self._open(trial.configuration)
-        if kept.is_finished:
+        stored = self._open(trial.configuration)
+        if stored.is_finished:
             return
         if trial.best is not None:
-            self._study.tell(kept.number, trial.goodput)
+            self._study.tell(stored.number, trial.goodput)
         else:
             state = TrialState.PRUNED if trial.runs else TrialState.FAIL
-            self._study.tell(kept.number, state=state)
-        kept.is_finished = True
+            self._study.tell(stored.number, state=state)
+        stored.is_finished = True
 
-    def _open(self, configuration: Configuration) -> _Kept:
+    def _open(self, configuration: Configuration) -> _Stored:
         """Return the configuration's trial, creating it if needed."""
         import optuna
 
         name = key(configuration)
-        if name not in self._kept:
+        if name not in self._stored:
             self._study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState.RUNNING,
@@ -178,13 +178,13 @@ class Study:
                     user_attrs={_CONFIGURATION: name},
                 )
             )
-            self._kept[name] = _Kept(self._study.get_trials(deepcopy=False)[-1])
-        return self._kept[name]
+            self._stored[name] = _Stored(self._study.get_trials(deepcopy=False)[-1])
+        return self._stored[name]
 
-    def _set(self, kept: _Kept, name: str, value: Any) -> None:
+    def _set(self, stored: _Stored, name: str, value: Any) -> None:
         import optuna
 
-        optuna.trial.Trial(self._study, kept.trial_id).set_user_attr(name, value)
+        optuna.trial.Trial(self._study, stored.trial_id).set_user_attr(name, value)
 
     def _check(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Store the settings of a new study; refuse one with other settings."""
@@ -195,9 +195,9 @@ class Study:
         elif known != plain:
             changed = sorted(n for n in {*known, *plain} if known.get(n) != plain.get(n))
             raise ConfigError(
-                f"The study in {folder} was made with another {', '.join(changed)}: its "
-                "measurements say nothing here.",
-                fix="Give another --study, or delete that folder.",
+                f"The study in {folder} has another {', '.join(changed)}, so its measurements do "
+                "not apply.",
+                fix="Name another folder with --study, or delete this one.",
                 param="--study",
             )
 

@@ -23,9 +23,9 @@ WORDS = ["opt-125m", "--load-format", "dummy", "--num-prompts", "4", "--output-l
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "There is no objective"),
+        ([], "--slo is missing"),
         (["--slo", "ttft=x"], "--slo has"),
-        (["--slo", "ttft=1", "--request-rate", "3"], "is what tuning finds"),
+        (["--slo", "ttft=1", "--request-rate", "3"], "Tuning finds the request rate"),
         (["--slo", "ttft=1", "--base-url", "http://x"], "tuning starts its own"),
         (["--slo", "ttft=1", "--output", "x.ini"], "must end in"),
         (["--slo", "ttft=1", "--hold", "max-num-sqes"], "did you mean max_num_seqs"),
@@ -60,7 +60,7 @@ def test_a_whole_run(
     printed = capsys.readouterr()
     assert f"quire serve --config {output}" in printed.out
     report = (tmp_path / "study" / "report.md").read_text()
-    assert "What was tried" in report
+    assert "What was measured" in report
     data = json.loads((tmp_path / "study" / "report.json").read_text())
     trials = data["result"]["trials"]
     assert len(trials) <= 5
@@ -79,8 +79,8 @@ def test_a_whole_run(
 
     starts = bench.starts
     assert main(words) == 0
-    assert bench.starts <= starts + 1  # the start, measured once more
-    assert "measurements are there" in capsys.readouterr().err
+    assert bench.starts <= starts + 1  # the start, measured again
+    assert "earlier measurements" in capsys.readouterr().err
 
 
 def test_help_names_every_engine_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def found(bench: Modelled | None = None) -> Result:
     return Search(SPACE, START, bench, Oracle(bench), attainment=0.95, max_runs=20).run()
 
 
-def test_everything_is_told() -> None:
+def test_everything_is_reported() -> None:
     result = found()
     text = to_markdown(result, facts())
     assert "times the start's" in text
@@ -49,14 +49,14 @@ def test_everything_is_told() -> None:
     assert "| block-size | 16 | 32 |" in text
     assert "requests/s, +10%" in text
     assert "| linear | 90.0% | 10.0 |" in text
-    assert "boots with at most 86%" in text
-    assert "3 measurements were there" in text
+    assert "starts with at most 86%" in text
+    assert "3 measurements are from an earlier start" in text
     assert "(100% of the requests), the start 2 (100%)." in text
     for trial in result.trials:
         assert trial.why in text
-    for heading in ("What changed", "Where the time goes", "What was tried", "What was not"):
+    for heading in ("What changed", "Where the time goes", "What was measured", "What was skipped"):
         assert f"## {heading}" in text
-    assert "not measured apart" not in text.split("| block-size")[1].split("\n")[0]
+    assert "not measured separately" not in text.split("| block-size")[1].split("\n")[0]
 
 
 def test_json_holds_it_all() -> None:
@@ -66,10 +66,10 @@ def test_json_holds_it_all() -> None:
     assert data["facts"]["slo"] == "ttft=0.5"
 
 
-def test_nothing_keeps_to_the_objective() -> None:
+def test_nothing_meets_the_objective() -> None:
     result = found(Modelled(lambda c: 0.0, lambda c: 9.0))
     assert result.best is None
-    assert "beyond this machine" in headline(result, facts())
+    assert "cannot meet the objective" in headline(result, facts())
     assert "What changed" not in to_markdown(result, facts())
 
 

@@ -41,12 +41,12 @@ def modelled(**wrong: float) -> Modelled:
 
 
 def search(bench: Modelled, oracle: Modelled | None = None, **options: Any) -> Result:
-    told: list[Trial] = []
-    options = {"attainment": 0.95, "max_runs": 100, "told": told.append} | options
+    reported: list[Trial] = []
+    options = {"attainment": 0.95, "max_runs": 100, "report": reported.append} | options
     space = options.pop("space", SPACE)
     start = {name: START[name] for name in space}
     result = Search(space, start, bench, Oracle(oracle or bench), **options).run()
-    assert told == result.trials
+    assert reported == result.trials
     return result
 
 
@@ -125,7 +125,7 @@ def test_a_start_that_fails_is_an_error() -> None:
         search(bench)
 
 
-def test_other_failures_are_told() -> None:
+def test_other_failures_are_reported() -> None:
     bench = modelled()
     bench.broken = lambda c: c["block_size"] == 32
     result = search(bench)
@@ -146,7 +146,9 @@ def test_what_looks_the_same_is_measured_once() -> None:
     flat = Modelled(lambda c: 5.0, lambda c: 10.0)
     result = search(flat)
     assert [t.stage for t in result.trials] == ["start", "block_size", "block_size"]
-    assert {p.why for p in result.pruned} == {"the simulator sees no difference from one measured"}
+    assert {p.why for p in result.pruned} == {
+        "the simulator predicts the same as for a measured one"
+    }
 
 
 def test_grid_measures_everything() -> None:

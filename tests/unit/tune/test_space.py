@@ -91,15 +91,15 @@ def test_wrong_spaces(text: str, message: str) -> None:
 
 @given(st.floats(0, 1.2), st.floats(0.02, 0.9), st.floats(0.02, 1.0))
 def test_the_largest_share(limit: float, low: float, high: float) -> None:
-    """Bisection: whatever boots, nothing smaller that was tried failed, and the next fails."""
+    """Bisection: whatever works, nothing smaller that was tried failed, and the next fails."""
     tried: dict[float, bool] = {}
 
-    def boots(share: float) -> bool:
+    def works(share: float) -> bool:
         assert share not in tried
         tried[share] = share <= limit
         return tried[share]
 
-    found = largest(boots, low, high)
+    found = largest(works, low, high)
     assert len(tried) <= 8
     assert all(low - 1e-9 <= share <= high + 1e-9 for share in tried)
     if found is None:

@@ -43,7 +43,7 @@ def run(folder: Path, bench: Modelled, loads: int | None = None) -> Result:
             Oracle(modelled()),
             attainment=0.95,
             max_runs=30,
-            told=study.finish,
+            report=study.finish,
         ).run()
     finally:
         bench.at = real  # type: ignore[method-assign]
@@ -99,10 +99,10 @@ def test_failures_are_remembered(tmp_path: Path) -> None:
     assert bench.starts == 1
 
 
-def test_notes_are_kept(tmp_path: Path) -> None:
+def test_notes_are_stored(tmp_path: Path) -> None:
     study = Study(tmp_path, SETTINGS, SPACE)
     assert study.note("share") is None
-    study.keep("share", 0.5)
+    study.set_note("share", 0.5)
     study.close()
     study = Study(tmp_path, SETTINGS, SPACE)
     assert study.note("share") == 0.5
@@ -111,9 +111,9 @@ def test_notes_are_kept(tmp_path: Path) -> None:
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     Study(tmp_path, SETTINGS, SPACE).close()
-    with pytest.raises(ConfigError, match="made with another objective"):
+    with pytest.raises(ConfigError, match="has another objective"):
         Study(tmp_path, SETTINGS | {"objective": "ttft=2"}, SPACE)
-    with pytest.raises(ConfigError, match="made with another space"):
+    with pytest.raises(ConfigError, match="has another space"):
         Study(tmp_path, SETTINGS, SPACE | {"block_size": [16]})
 
 

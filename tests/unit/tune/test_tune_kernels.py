@@ -87,7 +87,7 @@ def test_searches_beside_each_other(
     ("flags", "reason"),
     [
         (["--isa", "sse9"], "It can run"),
-        (["--jobs", "4096"], "they would time each other"),
+        (["--jobs", "4096"], "they would slow each other"),
         (["--rows", "0"], "is not positive"),
         (["--op", "sort"], "invalid choice"),
     ],

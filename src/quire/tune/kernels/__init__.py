@@ -1,1 +1,1 @@
-"""`quire tune kernels`: sizes and thresholds of kernels, for this machine and a model's shapes."""
+"""`quire tune kernels`: search kernel sizes and thresholds for this machine and a model."""

@@ -1,4 +1,4 @@
-"""What `quire tune kernels` does: searches, here or in processes of their own, and one file."""
+"""Run the searches of `quire tune kernels`, here or in other processes, and write the file."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from quire.tune.kernels.search import search
 from quire.tune.kernels.subjects import Task, attention, products
 
 _TYPES = {"gemm": "quantization", "attention": "kv_cache_dtype"}
-"""Operation → the flag that changes it, beside `--dtype`."""
+"""Op → the flag that changes it, in addition to `--dtype`."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Searches that one process does one after the other: an operation of a model."""
+    """The searches that one process runs: one op of one model."""
 
     op: str
     model: ModelConfig
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One shape's, or one range of its rows'; `entry` is None where nothing real was gained."""
+    """The result for one shape or row range; `entry` is None without a real gain."""
 
     label: str
     shape: Shape
@@ -60,10 +60,10 @@ class Outcome:
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Search everything that is asked for; the exit status.
+    """Search all requested ops and models; return the exit status.
 
     Raises:
-        ConfigError: flags that this machine, or the engine, cannot heed.
+        ConfigError: this machine or the engine cannot run with these flags.
     """
     isa = args.isa or available_isas()[-1]
     threads = args.num_threads or detect().cores
@@ -78,7 +78,7 @@ def tune(args: argparse.Namespace) -> int:
 
 
 def outcomes_of(job: Job) -> Iterator[Outcome]:
-    """Every subject of a job, one after the other."""
+    """Yield the outcome of each task of a job."""
     for task in _tasks(job):
         found = search(task.subject, job.args.repetitions, job.args.seconds)
         yield Outcome(task.label, task.shape, None if found is None else task.entry(found))
@@ -115,7 +115,7 @@ def _jobs(args: argparse.Namespace, op: str, isa: str, threads: int) -> Iterator
 
 
 def _run_all(jobs: list[Job], count: int, threads: int) -> Iterator[Outcome]:
-    """The jobs' outcomes: in turn in this process, or as they come from `count` others."""
+    """Yield the jobs' outcomes: in order from this process, or as `count` others finish."""
     if count == 1:
         yield from itertools.chain.from_iterable(map(outcomes_of, jobs))
         return
@@ -156,7 +156,7 @@ def _check(args: argparse.Namespace, isa: str, threads: int) -> None:
     if args.jobs > 1 and args.jobs * threads > cores:
         raise ConfigError(
             f"--jobs {args.jobs} of {threads} threads need {args.jobs * threads} cores, and this "
-            f"machine has {cores}: they would time each other.",
+            f"machine has {cores}: they would slow each other.",
             fix=f"Use --jobs {max(1, cores // threads)}, or fewer --num-threads.",
             param="--jobs",
         )
@@ -172,7 +172,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _write(outcomes: list[Outcome], isa: str, threads: int, output: Path | None) -> None:
-    """Put what was found in the place of what was known of these shapes."""
+    """Replace the entries of these shapes in the tuning file."""
     known = load_tuning(isa, threads)
     entries = [outcome.entry for outcome in outcomes if outcome.entry is not None]
     found = known.with_results(

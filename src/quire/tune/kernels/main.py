@@ -1,4 +1,4 @@
-"""The flags of `quire tune kernels`; what they start is imported when it is started."""
+"""The flags of `quire tune kernels`. The search is imported only when it starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[1, 8, 32, 128],
         metavar="N",
-        help="ends of the ranges of rows that products are tuned for, each on its own: 1 8 32 are "
-        "1, 2 to 8, and 9 to 32 (default: 1 8 32 128)",
+        help="ends of the row ranges that are tuned separately: 1 8 32 means 1, 2 to 8, and 9 to "
+        "32 (default: 1 8 32 128)",
     )
     add(
         "--context",
@@ -35,35 +35,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[1024],
         metavar="N",
-        help="tokens of a sequence, where attention decodes (default: 1024)",
+        help="tokens of context for attention (default: 1024)",
     )
     choices.add_flags(
         parser.add_argument_group("types"),
         dtype=["bfloat16"], quantization=["none"], kv_cache_dtype=["auto"],
     )  # fmt: skip
     add("--isa", metavar="NAME", help="instruction set (default: the most capable)")
-    add("--num-threads", type=_count, metavar="N", help="(default: one a core)")
+    add("--num-threads", type=_count, metavar="N", help="(default: one per core)")
     add(
         "--jobs",
         type=_count,
         default=1,
         metavar="N",
-        help="searches at once, each on cores of its own; let them not share a socket, whose "
-        "memory they would take from each other " + _DEFAULT,
+        help="parallel searches, each on its own cores; run one per socket, because searches on "
+        "one socket share its memory bandwidth " + _DEFAULT,
     )
-    add("--repetitions", type=_count, default=5, metavar="N", help="rounds " + _DEFAULT)
-    add("--seconds", type=float, default=0.02, metavar="S", help="of a call in a round " + _DEFAULT)
+    add("--repetitions", type=_count, default=5, metavar="N", help="rounds to time " + _DEFAULT)
+    add(
+        "--seconds",
+        type=float,
+        default=0.02,
+        metavar="S",
+        help="time per call and round " + _DEFAULT,
+    )
     add("--seed", type=int, default=0, metavar="N", help=_DEFAULT)
     add(
         "--output",
         type=Path,
         metavar="DIR",
-        help="where the machine's file goes (default: the cache, where engines look for it)",
+        help="folder for the tuning file (default: the cache, from which engines load it)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, print each shape's gain, write the machine's file."""
+    """Search, print each shape's gain, and write the tuning file."""
     from quire.tune.kernels.command import tune
 
     return tune(args)

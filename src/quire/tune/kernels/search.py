@@ -1,9 +1,9 @@
-"""Values that make calls faster than the kernel's own do, by more than the noise.
+"""Search values that are faster than the kernel's own by more than noise.
 
-One field after the other: candidates are timed in turns, round by round, so that what slows the
-machine slows all of them. Two rounds leave the best two; more rounds decide whether one of these is
-taken, against what was best before. At the end the whole is timed anew against the kernel's own
-values: a gain that was luck is not there again.
+Fields are searched one after the other. Candidates run in turns, so that other load slows all of
+them. Two rounds select two candidates. More rounds decide whether one of them replaces the best so
+far. At the end the result is timed again against the kernel's own values, because a lucky gain does
+not repeat.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from quire.bench.kernels.timing import Clock
 from quire.bench.report import percentile
 
 LEAST_GAIN = 0.02
-"""Less is not worth a line in a file."""
+"""A smaller gain is not written."""
 _SCREENING = 2
 _FINALISTS = 2
 
 Values = Mapping[str, int]
-"""Field → value; what is not named is the kernel's own."""
+"""Field → value; other fields have the kernel's own value."""
 Times = list[list[float]]
-"""Seconds, by call and round."""
+"""Seconds by call and round."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tuned together.
+    """Calls that are tuned together.
 
     Attributes:
-        calls: on rotating arguments; all count alike, and none may become slower.
-        fields: field → the values to try.
-        apply: sets values for the calls that follow.
+        calls: calls with rotating arguments, of equal weight; none may become slower.
+        fields: field → values to try.
+        apply: sets values for the following calls.
     """
 
     calls: Sequence[Call]
@@ -45,12 +45,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Gain:
-    """Of some values over others, from rounds in which both were timed.
+    """The gain of some values over others, from rounds that timed both.
 
     Attributes:
-        value: 0.1 is 10 % faster, by the geometric mean of the calls' medians.
-        spread: the middle half of the rounds' gains.
-        worst: the call that gains least, its own spread in its favour.
+        value: geometric mean of the calls' medians; 0.1 is 10 % faster.
+        spread: interquartile range of the rounds' gains.
+        worst: the smallest gain of a call, plus that call's spread.
     """
 
     value: float
@@ -69,7 +69,7 @@ class Found:
 
 
 def compare(base: Times, times: Times) -> Gain:
-    """How much faster `times` are than `base`."""
+    """Return how much faster `times` are than `base`."""
     calls = [[b / t for b, t in zip(*pair, strict=True)] for pair in zip(base, times, strict=True)]
     rounds = [_mean(ratios) for ratios in zip(*calls, strict=True)]
     return Gain(
@@ -83,7 +83,7 @@ class Race:
     """Times a subject's calls under several settings, in turns.
 
     Args:
-        seconds: of one call in one round; one call at least.
+        seconds: time per call and round; each call runs at least once.
     """
 
     def __init__(self, subject: Subject, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Race:
         self._clocks = [Clock(call, seconds) for call in subject.calls]
 
     def run(self, settings: Sequence[Values], rounds: int) -> list[Times]:
-        """The times of each setting; every other round goes through them backwards."""
+        """Return the times of each setting; every other round runs in reverse order."""
         found: list[Times] = [[[] for _ in self._clocks] for _ in settings]
         for number in range(rounds):
             order = range(len(settings))
@@ -105,7 +105,7 @@ class Race:
 
 
 def search(subject: Subject, rounds: int, seconds: float) -> Found | None:
-    """The best values, and what they gain over the kernel's own; None where none really do."""
+    """Return the best values and their gain over the kernel's own; None without a real gain."""
     race = Race(subject, seconds)
     best: dict[str, int] = {}
     for field, values in subject.fields.items():

@@ -1,7 +1,6 @@
 """The products and the attention of a model, as subjects of a search.
 
-Their cases are those of `quire bench kernels`, with arguments that no cache can hold. Before each
-measurement a candidate's values are set.
+The cases are those of `quire bench kernels`. Their arguments are too large for any cache.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _THREAD_TASKS = (2, 4, 16, 32)
 
 @dataclass(frozen=True)
 class Task:
-    """A subject, what it is about, and what to write into the file of what was found.
+    """A subject, its name, and its entry in the tuning file.
 
     Attributes:
-        label: for people.
-        entry: what was found, as the file has it.
+        label: shown to the user.
+        entry: makes the file's entry from the result.
     """
 
     label: str
@@ -55,12 +54,12 @@ class Task:
 
 
 def ranges(last_rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges of rows that end there: 1, 8 and 32 give 1 to 1, 2 to 8, 9 to 32."""
+    """Return the row ranges with these ends: 1, 8 and 32 give 1 to 1, 2 to 8, 9 to 32."""
     return [(before + 1, last) for before, last in pairwise([0, *sorted(set(last_rows))])]
 
 
 def products(setting: Setting) -> Iterator[Task]:
-    """Every linear layer, for every range of rows; `setting.rows` are the ranges' ends.
+    """Yield each linear layer with each row range; `setting.rows` are the ranges' ends.
 
     A range is tuned at its first and its last number of rows together.
     """
@@ -88,7 +87,7 @@ def products(setting: Setting) -> Iterator[Task]:
 
 
 def attention(setting: Setting, threads: int) -> Iterator[Task]:
-    """Attention of the model's heads, decoding and prefilling together."""
+    """Yield attention with the model's heads, decode and prefill together."""
     kernels, pool = NativeKernels(setting.variant.isa), Pool(threads)
     chosen = AttentionTuning()
 
@@ -149,7 +148,7 @@ def _product(
 
 
 def _fields(kind: str, rows: tuple[int, int], *, tiles: bool) -> dict[str, Sequence[int]]:
-    """What such a product heeds."""
+    """Return the fields that such a product reads, with values to try."""
     fields: dict[str, Sequence[int]] = {
         "group_bytes": _GROUPS,
         "thread_tasks": _THREAD_TASKS,
