@@ -1,7 +1,7 @@
-"""`quire bench ablate`: each optimisation off and on, in one run; what does it gain here?
+"""`quire bench ablate`: measure the gain of each optimisation, off and on in one run.
 
-The two engines of an optimisation are in memory together and take turns, so that what else the
-machine does meets both alike. All measures are times: less is better.
+Both engines of an optimisation are in memory and take turns, so that other load affects both alike.
+All measures are times: less is better.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from quire.bench.workload import token_prompts
 
 KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
 WHOLE_PROMPTS = 2**13
-"""A step's token budget that holds all prompts of the default lengths, and sizes buffers."""
+"""A token budget that holds all prompts of the default lengths in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An optimisation: fields of `EngineArgs` without it and with it.
+    """An optimisation: fields of `EngineArgs` without and with it.
 
     Attributes:
-        published: what others report of theirs, which is not the same machine or model.
+        published: the gain that another engine reports, on another machine and model.
     """
 
     off: Mapping[str, Any]
@@ -59,7 +59,7 @@ SWITCHES = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each of `--switch`."""
+    """Return one row per `--switch`."""
     with progress(total=len(args.switch) * args.repetitions, unit="round") as bar:
         return [_ablate(args, name, SWITCHES[name], bar.update) for name in args.switch]
 
@@ -86,7 +86,7 @@ def _ablate(args: argparse.Namespace, name: str, switch: Switch, done: Callable[
 
 
 def _tpot_ms(engine: BenchEngine, args: argparse.Namespace, seed: list[int]) -> float:
-    """Milliseconds a token of a stream while all streams decode together."""
+    """Return milliseconds per token of a stream while all streams decode."""
     prompts = token_prompts(args.num_streams, args.input_len, engine.vocab_size, seed)
     metrics = engine.generate(prompts, args.output_len)
     begin = max(m.first_token_time for m in metrics)
@@ -95,8 +95,8 @@ def _tpot_ms(engine: BenchEngine, args: argparse.Namespace, seed: list[int]) -> 
 
 
 def _shared_prefix_ttft_ms(engine: BenchEngine, args: argparse.Namespace, seed: list[int]) -> float:
-    """Milliseconds to the first token of prompts that share `--prefix-len` tokens with one that
-    has been answered."""
+    """Return milliseconds to the first token of prompts that share `--prefix-len` tokens with an
+    earlier prompt."""
     [prefix] = token_prompts(1, args.prefix_len, engine.vocab_size, [*seed, 0])
     tails = token_prompts(8, args.input_len, engine.vocab_size, [*seed, 1])
     engine.generate([prefix], 1)
@@ -105,8 +105,8 @@ def _shared_prefix_ttft_ms(engine: BenchEngine, args: argparse.Namespace, seed: 
 
 
 def _longest_gap_ms(engine: BenchEngine, args: argparse.Namespace, seed: list[int]) -> float:
-    """Milliseconds that decoding streams wait for a token, at most, while prompts of
-    `--prefix-len` tokens are computed beside them."""
+    """Return the longest wait of decoding streams for a token, in milliseconds, while prompts of
+    `--prefix-len` tokens are computed."""
     streams = token_prompts(args.num_streams, 1, engine.vocab_size, [*seed, 0])
     prompts = token_prompts(4, args.prefix_len, engine.vocab_size, [*seed, 1])
     times = [time.perf_counter()]

@@ -1,4 +1,4 @@
-"""Adapters of random numbers, to measure what one costs."""
+"""Random LoRA adapters, to measure the cost of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = ("lora_rank", "lora_ttft_ratio", "lora_tpot_ratio")
 
 
 def enable(args: argparse.Namespace) -> None:
-    """Have the engine serve adapters of `--lora-rank`."""
+    """Make the engine serve adapters of `--lora-rank`."""
     if args.lora_rank:
         args.enable_lora = True
         args.max_lora_rank = max(args.max_lora_rank, args.lora_rank)
@@ -31,7 +31,7 @@ def enable(args: argparse.Namespace) -> None:
 
 @contextmanager
 def random_adapter(model: ModelConfig, rank: int) -> Iterator[LoRARequest | None]:
-    """An adapter of every layer, in a folder of its own; None where `rank` is 0."""
+    """Yield an adapter of every layer, in a temporary folder; None if `rank` is 0."""
     if not rank:
         yield None
         return
@@ -41,7 +41,7 @@ def random_adapter(model: ModelConfig, rank: int) -> Iterator[LoRARequest | None
 
 
 def ratios(base: Row, adapted: Row) -> Row:
-    """What a batch took with the adapter, over what it took without."""
+    """Return the times of a batch with the adapter, divided by those without."""
     return {
         "lora_ttft_ratio": adapted["ttft_s"] / base["ttft_s"],
         "lora_tpot_ratio": adapted["tpot_ms"] / base["tpot_ms"],

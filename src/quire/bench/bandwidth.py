@@ -1,15 +1,13 @@
-"""How fast this machine's memory can be read: the floor under every decode step.
+"""Measure the read bandwidth of this machine's memory, which bounds every decode step.
 
-Run as `python -m quire.bench.bandwidth --threads N`, it prints GB/s; a process of its own keeps
-the buffer out of the engine's peak memory.
+`python -m quire.bench.bandwidth --threads N` prints GB/s. It is a separate process so that its
+buffer does not count in the engine's peak memory.
 
-Each thread ORs together its slice of one buffer of int64, larger than any cache. It is a read-only
-pass with next to no arithmetic, NumPy releases the interpreter's lock for it, and the number of
-threads is exactly the number asked for. Of the reductions tried (NumPy and torch: sum, max,
-dot, matrix-vector product, over float32 and integers), it was the fastest with exact threads;
-`torch.sum` over float32 reaches only half of what the memory gives. The buffer lies in huge pages
-where the system has them, as packed weights do: in pages of 4 KiB a Zen 4 read a third less, and
-the kernels would have passed below the floor.
+Each thread ORs its slice of one int64 buffer that is larger than any cache. This only reads, needs
+almost no arithmetic, releases Python's lock, and uses exactly the requested threads. It was the
+fastest of the reductions tried (sum, max, dot and matrix-vector product in NumPy and torch). The
+buffer is in huge pages, like packed weights. In pages of 4 KiB a Zen 4 read a third less, and the
+kernels would have been faster than this "limit".
 """
 
 from __future__ import annotations
@@ -34,19 +32,19 @@ class Reader:
     def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
         import numpy as np
 
-        # Private: the system gives huge pages to shared memory only where it is told to.
+        # Private, because shared memory gets no huge pages by default.
         memory = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
+            with contextlib.suppress(OSError):  # a kernel without huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         buffer = np.frombuffer(memory, dtype=np.int64)
-        buffer.fill(1)  # so that every page exists
+        buffer.fill(1)  # allocates every page
         self._nbytes = buffer.nbytes
         self._slices = np.array_split(buffer, threads)
         self._reduce = np.bitwise_or.reduce
 
     def read(self) -> float:
-        """One pass, in GB/s (10⁹ bytes a second)."""
+        """Read once; return GB/s (10⁹ bytes per second)."""
         workers = [threading.Thread(target=self._reduce, args=(part,)) for part in self._slices]
         start = time.perf_counter()
         for worker in workers:
@@ -57,16 +55,16 @@ class Reader:
 
 
 def read_bandwidth(threads: int, buffer_bytes: int = BUFFER_BYTES, passes: int = PASSES) -> float:
-    """Best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes a second).
+    """Return the best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes per second).
 
-    The best, not the mean: it stands for a limit, and interference can only lower it.
+    The result is a limit, and other load can only lower a read. So the best counts, not the mean.
     """
     reader = Reader(threads, buffer_bytes)
     return max(reader.read() for _ in range(passes))
 
 
 def measure(threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
-    """`read_bandwidth` in a fresh process; GB/s."""
+    """Return `read_bandwidth` of a fresh process, in GB/s."""
     command = [sys.executable, "-m", "quire.bench.bandwidth"]
     command += ["--threads", str(threads), "--buffer-bytes", str(buffer_bytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

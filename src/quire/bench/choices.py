@@ -1,4 +1,4 @@
-"""The types that an engine can be run with, asked of the engine itself."""
+"""The dtypes and quantizations that the engine accepts, as flags of benchmarks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ DEFAULTS = CHOICES | {
     "quantization": ["none", *QUANTIZATIONS],
     "kv_cache_dtype": ["auto", "fp8", "fp8_e5m2", "int8"],
 }
-"""What is measured unless something is chosen: no name twice, and none that takes as long again to
-tell little more."""
+"""Values that are measured by default, without synonyms and near-duplicates."""
 
 
 def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
-    """`--dtype`, `--quantization` and `--kv-cache-dtype`, each with as many values as wanted."""
+    """Add `--dtype`, `--quantization` and `--kv-cache-dtype`, each with any number of values."""
     for name, values in CHOICES.items():
         default = defaults.get(name, DEFAULTS[name])
         group.add_argument(
@@ -47,17 +46,17 @@ def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
 def combinations(
     base: Mapping[str, Any], fields: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[EngineArgs, ModelConfig]]:
-    """Every combination of the values of `fields` that the engine takes, beside `base`.
+    """Yield every combination of the values of `fields` that the engine accepts.
 
     Args:
         base: other fields of `EngineArgs`.
-        fields: some names in `CHOICES` → values.
+        fields: names in `CHOICES` → values.
 
     Yields:
-        the arguments, and the configuration of the model they lead to.
+        the arguments and the resulting model configuration.
 
     Raises:
-        ConfigError: why the first was refused, where no combination works.
+        ConfigError: no combination works; the reason of the first one.
     """
     refused: ConfigError | None = None
     found = False

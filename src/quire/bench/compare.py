@@ -1,8 +1,8 @@
-"""`quire bench compare`: Quire and other engines on the same work, in turns; who is faster?
+"""`quire bench compare`: Quire and other engines on the same work, in turns.
 
-Every engine is a process in an environment of its own (`peers`). All are in memory together, and a
-repetition gives each of them the same prompts, one after another, in reversed order every other
-time; a ratio is taken within a repetition, so that what slows the machine for a while slows both.
+Each engine is a process in its own environment (`peers`). All are in memory. A repetition gives
+each of them the same prompts; the order alternates. Ratios are taken within a repetition, so that
+other load affects both sides.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ OURS = "quire"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A peer that Quire can drive: its module, what drives it, and how to install it.
+    """A peer that Quire can drive.
 
-    One `on_request` takes part only where it is named, being for few models.
+    Attributes:
+        driver: its module in `bench/peers`.
+        install: the command that installs it.
+        on_request: it takes part only if --peer names it, because it runs few models.
     """
 
     module: str
@@ -57,11 +60,11 @@ PEERS = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each engine and task.
+    """Return one row per engine and task.
 
     Raises:
-        ConfigError: no peer is installed, or a flag does not fit.
-        QuireError: Quire itself failed, or every peer did.
+        ConfigError: no peer is installed, or a flag is wrong.
+        QuireError: Quire or every peer failed.
     """
     pythons = interpreters(args.peer, args.peers_only)
     options = _options(args)
@@ -70,8 +73,8 @@ def run(args: argparse.Namespace) -> list[Row]:
     ]
     if "startup" in tasks and not Path(options.model).exists():
         raise ConfigError(
-            f"A start is measured with weights on disk, and {options.model} has none.",
-            fix="Give a folder or a .gguf file as --model (benchmarks/make_checkpoint.py makes "
+            f"The task startup needs weights on disk, and {options.model} has none.",
+            fix="Name a folder or a .gguf file with --model (benchmarks/make_checkpoint.py makes "
             "one), or leave startup out of --tasks.",
             param="--tasks",
         )
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             for engine in engines:
                 engine.stop()
     if len(samples) < 2:
-        raise QuireError("No peer was left to compare with.")
+        raise QuireError("Every peer failed.")
     facts: Row = {"model": portable_name(options.model), "dtype": options.dtype}
     facts |= {"quantization": options.quantization, "num_threads": options.num_threads}
     facts |= {name: getattr(args, name) for name in ("input_len", "output_len", "num_prompts")}
@@ -97,12 +100,12 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, str]:
-    """Peer → the Python that has it: `--peer NAME=PYTHON`, and those installed beside Quire.
+    """Return peer → Python interpreter: those of `--peer`, and those in Quire's environment.
 
-    The others are named on standard error, with how to install them.
+    Standard error names the others, and how to install them.
 
     Raises:
-        ConfigError: a name is unknown, a file is not there, or no peer is found.
+        ConfigError: a name is unknown, a file is missing, or no peer is found.
     """
     found = given_peers(given)
     for name, package in PEERS.items():
@@ -112,41 +115,42 @@ def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, st
             found[name] = sys.executable
         else:
             print(
-                f"{name} is not installed, and left out. In an environment of its own: "
-                f"{package.install}; then --peer {name}=PYTHON.",
+                f"{name} is not installed and is left out. To include it, run in another "
+                f"environment: {package.install}; then use --peer {name}=PYTHON.",
                 file=sys.stderr,
             )
     if not found:
-        raise ConfigError("There is no peer to compare with.", fix="See above, or --help.")
+        raise ConfigError("No peer is installed.", fix="Install one as described above.")
     return found
 
 
 def given_peers(given: Sequence[str]) -> dict[str, str]:
-    """Peer → the Python that `--peer NAME=PYTHON` names for it.
+    """Return peer → interpreter from `--peer NAME=PYTHON`.
 
     Raises:
-        ConfigError: a name is unknown, or a file is not there.
+        ConfigError: a name is unknown, or a file is missing.
     """
     found: dict[str, str] = {}
     for text in given:
         name, _, python = text.partition("=")
         if name not in PEERS or not Path(python).is_file():
             raise ConfigError(
-                f"--peer {text}: write NAME=PYTHON, NAME one of {', '.join(PEERS)}, and PYTHON the "
-                "interpreter of the environment that has it.",
+                f"--peer {text}: write NAME=PYTHON. NAME is one of {', '.join(PEERS)}, and PYTHON "
+                "the interpreter of its environment.",
                 param="--peer",
             )
-        found[name] = os.path.abspath(python)  # not resolved: a link is what makes an environment
+        found[name] = os.path.abspath(python)  # links unresolved: they identify an environment
     return found
 
 
 def measure(
     engines: Sequence[Engine], options: Options, tasks: Sequence[str], args: argparse.Namespace
 ) -> dict[str, dict[str, list[float]]]:
-    """Engine → task → a number each repetition. An engine that fails is named and left out.
+    """Return engine → task → one number per repetition. An engine that fails is reported and left
+    out.
 
     Raises:
-        QuireError: where Quire fails.
+        QuireError: Quire fails.
     """
     field = _Field(engines)
     starts = args.repetitions if "startup" in tasks else 1
@@ -180,14 +184,14 @@ def measure(
 
 
 class _Field:
-    """The engines that are still running, and what they were measured at."""
+    """The engines that still run, and their measurements."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = list(engines)
         self.samples: dict[str, dict[str, list[float]]] = {e.name: {} for e in engines}
 
     def turn(self, index: int) -> list[Engine]:
-        """Everyone, in reversed order every other time."""
+        """Return all engines; the order alternates."""
         return self._engines[:: -1 if index % 2 else 1]
 
     def add(self, engine: Engine, numbers: Mapping[str, float]) -> None:
@@ -196,13 +200,13 @@ class _Field:
 
     @contextmanager
     def guard(self, engine: Engine) -> Iterator[None]:
-        """Leave the engine out of everything if it fails; Quire's failure is the benchmark's."""
+        """Remove the engine if it fails; if it is Quire, the benchmark fails."""
         try:
             yield
         except EngineFailedError as error:
             if engine.name == OURS:
                 raise QuireError(f"Quire failed: {error}") from None
-            print(f"{engine.name} failed, and is left out: {error}", file=sys.stderr)
+            print(f"{engine.name} failed and is left out: {error}", file=sys.stderr)
             engine.stop()
             self._engines.remove(engine)
             del self.samples[engine.name]
@@ -211,12 +215,12 @@ class _Field:
 def ratio(
     metric: str, samples: Mapping[str, Mapping[str, Sequence[float]]], task: str, name: str
 ) -> Row:
-    """One engine's median and spread, and how many times faster Quire is.
+    """Return one engine's median and spread, and how many times faster Quire is.
 
     Returns:
-        `metric`, its `median`, `lowest` and `highest`, `spread` (highest less lowest, over the
-        median); and of the ratios, one a repetition, above 1 where Quire is faster, the median
-        `quire_is` and the bounds `quire_is_low` and `quire_is_high`, None for Quire itself.
+        `metric`, its `median`, `lowest`, `highest` and `spread` (range over median). `quire_is` is
+        the median of the repetitions' ratios, above 1 if Quire is faster, with `quire_is_low` and
+        `quire_is_high`; all three are None for Quire itself.
     """
     values, ours = samples[name][task], samples[OURS][task]
     better: Callable[[float, float], float] = (
@@ -238,7 +242,7 @@ def ratio(
 
 
 def print_result(rows: list[Row], out: TextIO) -> None:
-    """A table for each task."""
+    """Print one table per task."""
     for task in dict.fromkeys(row["task"] for row in rows):
         print_grid(f"bench compare: {task}", [row for row in rows if row["task"] == task], out)
 
@@ -258,7 +262,7 @@ def _options(args: argparse.Namespace) -> Options:
     model = given.model if preset else os.path.abspath(given.model)
     if not preset and not Path(model).exists():
         raise ConfigError(
-            f"{given.model} is neither a preset nor a folder or file; all engines must find it.",
+            f"{given.model} is neither a preset nor a folder nor a file.",
             param="--model",
         )
     return Options(

@@ -1,4 +1,4 @@
-"""Engines in processes of their own that take turns; whose turn it is not is stopped."""
+"""Engines in separate processes that take turns; the others are stopped (SIGSTOP) meanwhile."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ METRICS = {
     "batch": "output_tok_s",
     "startup": "start_to_first_token_s",
 }
-"""Task → what is measured: rates are better high, seconds better low."""
+"""Task → metric. Higher rates are better, and lower seconds."""
 LONGEST_TURN = 900.0
-"""Seconds after which an engine that has not answered is killed."""
+"""Seconds after which an engine that does not answer is killed."""
 
 
 class Engine:
-    """One engine's process, started anew as often as wanted."""
+    """The process of one engine; `start` may be called again."""
 
     def __init__(self, name: str, python: str, driver: str, home: Path) -> None:
         self.name = name
@@ -45,10 +45,10 @@ class Engine:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, options: Options) -> float:
-        """Seconds from starting the process to its first token.
+        """Start the process; return the seconds to its first token.
 
         Raises:
-            EngineFailedError: with the last lines it printed.
+            EngineFailedError: with the last lines that it printed.
         """
         self.stop()
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - until stop()
@@ -60,18 +60,18 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            start_new_session=True,  # its own children stop and end with it
+            start_new_session=True,  # so that signals reach its children too
         )
         ready = self._read()
         self.version = ready["engine"]
         return float(ready["first_token"] - begin - ready["prepared"])
 
     def ask(self, work: Work) -> dict[str, Any]:
-        """What the driver answers: `elapsed`, and the moments of each of the `requests`."""
+        """Return the driver's answer: `elapsed`, and the times of each of the `requests`."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        with suppress(BrokenPipeError):  # reading says why
+        with suppress(BrokenPipeError):  # `_read` reports why
             self._process.stdin.write(json.dumps(asdict(work)) + "\n")
             self._process.stdin.flush()
         return self._read()
@@ -95,7 +95,7 @@ class Engine:
         assert self._process is not None
         assert self._process.stdout is not None
         assert self._log is not None
-        # One that hangs would hold up all others for ever.
+        # An engine that hangs must not block the others for ever.
         limit = threading.Timer(LONGEST_TURN, self._signal, (signal.SIGKILL,))
         limit.start()
         try:
@@ -104,7 +104,7 @@ class Engine:
             limit.cancel()
         if line:
             answer: dict[str, Any] = json.loads(line)
-            self._signal(signal.SIGSTOP)  # threads that spin for work would cost the others theirs
+            self._signal(signal.SIGSTOP)  # its spinning threads would slow the other engines
             return answer
         self._process.wait()
         self._log.seek(0)
@@ -120,7 +120,7 @@ class EngineFailedError(QuireError):
 
 @contextmanager
 def driver_home() -> Iterator[Path]:
-    """A folder for `Engine`s: Quire's sources, and nothing of its environment."""
+    """Yield a folder for `Engine`s with Quire's sources, but nothing of its environment."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "quire").symlink_to(Path(quire.__file__).parent)
@@ -128,10 +128,10 @@ def driver_home() -> Iterator[Path]:
 
 
 def numbers(kind: str, work: Work, answer: Mapping[str, Any]) -> dict[str, float]:
-    """Task → its metric, of one turn: `batch`, or `prefill` and `decode` where `kind` is "latency".
+    """Return task → metric of one turn: `batch`, or `prefill` and `decode` for kind "latency".
 
     Args:
-        answer: what `Engine.ask` returned.
+        answer: the result of `Engine.ask`.
     """
     if kind == "batch":
         return {"batch": work.count * work.output_len / answer["elapsed"]}

@@ -1,9 +1,9 @@
-"""What the requests of `quire bench serve` say: the data sets of `--dataset-name`.
+"""The data sets of `quire bench serve` (`--dataset-name`).
 
-Every data set is a function of the flags and of a seed, and gives the same for the same. Prompts
-are token ids or texts; where texts have a length, it is words for `random`, `prefix_repetition` and
-`multi-turn` (common words, about a token each) and a quarter of the characters elsewhere. What a
-server counted is in the row, as `prompt_tokens`.
+A data set is a function of the flags and a seed. Prompts are token ids or texts. The length of a
+text is its number of words for `random`, `prefix_repetition` and `multi-turn` (common words, each
+about one token), and a quarter of its characters elsewhere. The row has the server's own count as
+`prompt_tokens`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _NAMES = (
     *("Goran", "Hana", "Imani", "Jonas", "Keiko", "Lucia"),
 )
 CHARACTERS = 4
-"""Of a token of English, about."""
-
+"""Approximate characters per token of English."""
 
 Prompt = list[int] | str
 """Token ids, or a text."""
@@ -42,10 +41,10 @@ class Ask:
     """One request, or one conversation.
 
     Attributes:
-        output_len: most tokens of an answer.
-        arrival: seconds after the start, where the data set says it.
-        follow_ups: what is said after each answer.
-        repeats: its prompt begins as another's did that was asked before.
+        output_len: maximum tokens of an answer.
+        arrival: seconds after the start, if the data set defines it.
+        follow_ups: the user's later turns, one after each answer.
+        repeats: its prompt shares a prefix with an earlier one.
     """
 
     prompt: Prompt
@@ -60,11 +59,11 @@ class Dataset:
     """A data set and its flags.
 
     Attributes:
-        make: parsed flags and seed → what to ask.
-        defaults: name of a flag that means something here → its default; None where the data say.
-        needs: flags that must be given.
+        make: parsed flags and seed → requests.
+        defaults: flags of this data set → their defaults; None if the data decide.
+        needs: required flags.
         text: prompts are texts, never token ids.
-        fixed: prompts are the same in every repetition, so that a server may still know them.
+        fixed: prompts are the same in every repetition, so a server may have them cached.
     """
 
     make: Callable[[argparse.Namespace, list[int]], list[Ask]]
@@ -78,14 +77,14 @@ FLAGS = (
     *("num_prompts", "input_len", "output_len", "range_ratio", "num_prefixes", "prefix_len"),
     *("num_turns", "dataset_path", "prompts"),
 )
-"""Flags that mean something to some data sets only; unset they are None."""
+"""Flags of some data sets only; None if unset."""
 
 
 def complete(args: argparse.Namespace) -> argparse.Namespace:
-    """`args` with the data set's defaults for what was not given.
+    """Return `args` with the data set's defaults for unset flags.
 
     Raises:
-        ConfigError: a flag says nothing to this data set, or must be given.
+        ConfigError: a flag has no effect on this data set, or is required.
     """
     name: str = args.dataset_name
     dataset = DATASETS[name]
@@ -98,12 +97,12 @@ def complete(args: argparse.Namespace) -> argparse.Namespace:
         if flag == "prompts" and given == "tokens" and texts:
             what = f"--dataset-name {name}" if dataset.text else "--endpoint chat"
             raise ConfigError(
-                f"--prompts tokens does not go with {what}, which takes texts.", param="--prompts"
+                f"--prompts tokens does not work with {what}, which needs texts.", param="--prompts"
             )
         if given is not None and flag not in values:
             raise ConfigError(
-                f"{spelled} says nothing to --dataset-name {name}.",
-                fix=f"It heeds {_spell(values)}.",
+                f"{spelled} has no effect with --dataset-name {name}.",
+                fix=f"Leave it out. This data set has {_spell(values)}.",
                 param=spelled,
             )
         if given is None and flag in dataset.needs:
@@ -129,7 +128,7 @@ def _random(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _prefix_repetition(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """Each prefix as often as the others, in random order."""
+    """Return requests with all prefixes equally often, in random order."""
     prefixes = _fillers(args, args.num_prefixes, args.prefix_len, [*seed, 3])
     picks = np.random.default_rng([*seed, 4]).permutation(args.num_prompts) % args.num_prefixes
     seen: set[int] = set()
@@ -142,7 +141,7 @@ def _prefix_repetition(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _multi_turn(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """`num_prompts` requests in conversations of `num_turns`; the last one may be shorter."""
+    """Return `num_prompts` requests in conversations of `num_turns`; the last may be shorter."""
     asks = _random(args, seed)
     return [
         replace(
@@ -153,14 +152,14 @@ def _multi_turn(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _sonnet(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """Lines of verse to choose from: the same ones first, then others for each prompt."""
+    """Return prompts with lines of verse: a shared beginning, then different lines."""
     lines = (_TEXTS / "verse.txt").read_text(encoding="utf-8").splitlines()
     head = "Choose the lines below that go well together, and write a poem with them.\n"
     room = args.prefix_len * CHARACTERS - len(head)
     if args.prefix_len > args.input_len or room < 0:
         raise ConfigError(
-            f"--prefix-len {args.prefix_len} does not lie between {-(-len(head) // CHARACTERS)}, "
-            f"the question's, and --input-len {args.input_len}.",
+            f"--prefix-len {args.prefix_len} is not between {-(-len(head) // CHARACTERS)} (the "
+            f"question) and --input-len {args.input_len}.",
             param="--prefix-len",
         )
     rng = np.random.default_rng(seed)
@@ -183,7 +182,7 @@ def _sonnet(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _gsm8k(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """Word problems of a few sentences, with new names and numbers each time."""
+    """Return word problems of a few sentences with random names and numbers."""
     problems = (_TEXTS / "word_problems.txt").read_text(encoding="utf-8").splitlines()
     rng = np.random.default_rng(seed)
     asks = []
@@ -197,7 +196,7 @@ def _gsm8k(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _sharegpt(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """The first question of each conversation; answers as long as theirs were, or as asked."""
+    """Return the first question of each conversation, with its answer's length as output length."""
     try:
         found = json.loads(_read(args.dataset_path))
     except json.JSONDecodeError as error:
@@ -209,7 +208,7 @@ def _sharegpt(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _exchange(entry: Any) -> tuple[str, str] | None:
-    """A person's question and the model's answer, at the beginning of a conversation."""
+    """Return the first question and answer of a conversation; None if it has another shape."""
     turns = entry.get("conversations") if isinstance(entry, dict) else None
     match turns:
         case [
@@ -222,7 +221,7 @@ def _exchange(entry: Any) -> tuple[str, str] | None:
 
 
 def _custom(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """A JSON object with `prompt`, and perhaps `output_tokens`, on each line."""
+    """Return requests from lines of JSON with `prompt` and optionally `output_tokens`."""
     return _sample(args, list(_custom_lines(args.dataset_path, default=64)), seed)
 
 
@@ -235,16 +234,16 @@ def _custom_lines(path: Path, default: int) -> Iterator[Ask]:
                 case {"prompt": str(prompt), **rest} if prompt:
                     output = rest.get("output_tokens", default)
                 case _:
-                    raise ValueError("it is no object with a text `prompt`")
+                    raise ValueError("it is not an object with a text `prompt`")
             if not isinstance(output, int) or output < 1:
-                raise ValueError("output_tokens is not at least 1")
+                raise ValueError("output_tokens is not an integer of at least 1")
         except ValueError as error:
             raise ConfigError(f"Line {number} of {path} is wrong: {error}.") from None
         yield Ask(prompt, output)
 
 
 def _trace(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
-    """A trace's first `num_prompts` requests, or all, at its moments."""
+    """Return the first `num_prompts` requests of a trace, or all, with its arrival times."""
     lines = read_lines(args.dataset_path)[: args.num_prompts or None]
     own = _fillers(args, len(lines), max(line.length for line in lines), seed)
     seen: set[int | str] = set()
@@ -255,7 +254,8 @@ def _trace(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
         if line.prompt_token_ids is not None:
             if args.prompts == "text":
                 raise ConfigError(
-                    f"The trace {args.dataset_path} has prompt_token_ids, and texts are wanted.",
+                    f"The trace {args.dataset_path} has prompt_token_ids, but the flags ask for "
+                    "texts.",
                     fix="Leave out --prompts text and --endpoint chat.",
                 )
             prompt = line.prompt_token_ids
@@ -272,14 +272,14 @@ def _trace(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
 
 
 def _fillers(args: argparse.Namespace, count: int, length: int, seed: list[int]) -> list[Prompt]:
-    """`count` random prompts of `length` token ids, or words."""
+    """Return `count` random prompts of `length` token ids or words."""
     if args.prompts == "text":
         return [*text_prompts(count, length, seed)]
     return [*token_prompts(count, length, args.vocab_size, seed)]
 
 
 def _cut(prompt: Prompt, length: int) -> Prompt:
-    """The first `length` token ids, or words."""
+    """Return the first `length` token ids or words."""
     if isinstance(prompt, str):
         return " ".join(prompt.split(" ")[:length])
     return prompt[:length]
@@ -293,15 +293,15 @@ def _join(head: Prompt, tail: Prompt) -> Prompt:
 
 
 def _sample(args: argparse.Namespace, asks: list[Ask], seed: list[int]) -> list[Ask]:
-    """`num_prompts` of a file's, in random order; all once before any comes again."""
+    """Return `num_prompts` requests of a file in random order; each once before any repeats."""
     if not asks:
         raise ConfigError(f"{args.dataset_path} has no prompts.", param="--dataset-path")
     if args.output_len is not None:
         asks = [replace(ask, output_len=args.output_len) for ask in asks]
     if len(asks) < args.num_prompts and seed[-1] == 0:
         print(
-            f"{args.dataset_path.name} has {len(asks)} prompts: some of {args.num_prompts} come "
-            "again, and may be found cached.",
+            f"{args.dataset_path.name} has only {len(asks)} prompts: some of {args.num_prompts} "
+            "repeat and may be cached.",
             file=sys.stderr,
         )
     return [
@@ -311,7 +311,7 @@ def _sample(args: argparse.Namespace, asks: list[Ask], seed: list[int]) -> list[
 
 
 def _picks(among: int, count: int, seed: list[int]) -> list[int]:
-    """`count` numbers below `among`: permutations of all of them, one after another."""
+    """Return `count` numbers below `among`: consecutive permutations of all of them."""
     rng = np.random.default_rng(seed)
     rounds = [rng.permutation(among) for _ in range(math.ceil(count / among))]
     picked: list[int] = np.concatenate(rounds)[:count].tolist()

@@ -1,4 +1,4 @@
-"""Power and energy of a measurement, where this machine's devices tell them."""
+"""Power and energy of a measurement, if this machine's devices report them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from quire.profile.devices import devices
 
 
 class EnergyMeter:
-    """Counts the energy of what is done inside `with`, which may be entered again and again.
+    """Adds up the energy of its `with` blocks.
 
-    It is that of whole devices: whatever else they do counts, too. A wait between two readings of
-    a CPU's counter must be shorter than the counter's wrap, some twenty minutes.
+    It counts whole devices, including other programs on them. A block must be shorter than the
+    wrap of a CPU's counter, about twenty minutes.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class EnergyMeter:
                 self._joules[i] = sofar + after - before
 
     def row(self, output_tokens: int) -> Row:
-        """`{"energy": {…}}`: watts, and joules a generated token, of the devices that told them.
+        """Return `{"energy": {…}}`: watts and joules per output token of the readable devices.
 
-        Both are None where none did; stderr says why.
+        Both are None if no device is readable; stderr says why.
         """
-        told = [joules for joules in self._joules if joules is not None]
+        known = [joules for joules in self._joules if joules is not None]
         names = [
             device.read().name
             for device, joules in zip(self._devices, self._joules, strict=True)
             if joules is not None
         ]
-        if not told or not self._seconds or not output_tokens:
+        if not known or not self._seconds or not output_tokens:
             for device in self._devices:
                 if device.no_power is not None:
                     print(f"Power is unavailable: {device.no_power}.", file=sys.stderr)
             return {"energy": {"power_w": None, "j_per_output_token": None}}
-        total = sum(told)
+        total = sum(known)
         return {
             "energy": {
                 "power_w": total / self._seconds,
@@ -82,7 +82,7 @@ class EnergyMeter:
 
 
 def is_here(url: str) -> bool:
-    """Whether a server at `url` runs on this machine, whose energy it takes."""
+    """Return whether a server at `url` runs on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

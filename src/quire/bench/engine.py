@@ -1,4 +1,4 @@
-"""The offline engine as the benchmarks see it: what it is, and one call that generates."""
+"""An offline engine for benchmarks: its facts, and one call that generates."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TYPES = ("dtype", "quantization", "kv_cache_dtype", "isa")
 
 @dataclass(frozen=True, slots=True)
 class BenchEngine:
-    """An `LLM` and the facts about it that benchmarks report.
+    """An `LLM`, and the facts that benchmarks report about it.
 
     Attributes:
-        types: dtype, quantization, kv_cache_dtype and isa, as every row names them.
-        weight_bytes: of all weights in memory.
-        kv_bytes_per_token: bytes of keys and values that one token adds to the cache.
+        types: dtype, quantization, kv_cache_dtype and isa, with the names that rows use.
+        weight_bytes: bytes of all weights in memory.
+        kv_bytes_per_token: bytes that one token adds to the KV cache.
     """
 
     llm: LLM
@@ -40,7 +40,7 @@ class BenchEngine:
     num_threads: int
 
     def reading(self) -> Reading:
-        """The engine's counters as of its newest step."""
+        """Return the engine's counters after its latest step."""
         return read_stats(self.llm.stats)
 
     @property
@@ -50,10 +50,10 @@ class BenchEngine:
     def generate(
         self, prompts: list[list[int]], output_len: int, lora_request: LoRARequest | None = None
     ) -> list[RequestMetrics]:
-        """Exactly `output_len` greedy tokens for each prompt, whatever the model would stop at.
+        """Generate exactly `output_len` greedy tokens per prompt, ignoring stop tokens.
 
         Raises:
-            QuireError: where a request ended otherwise.
+            QuireError: a request gave fewer tokens.
         """
         params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
@@ -62,7 +62,7 @@ class BenchEngine:
             completion = output.outputs[0]
             if len(completion.token_ids) != output_len:
                 raise QuireError(
-                    f"A request gave {len(completion.token_ids)} of {output_len} tokens: it ended "
+                    f"A request gave {len(completion.token_ids)} of {output_len} tokens. It ended "
                     f"with {completion.finish_reason!r} ({completion.stop_reason!r}).",
                     fix="Check that --input-len and --output-len fit into --max-model-len.",
                 )
@@ -71,7 +71,7 @@ class BenchEngine:
 
 @contextmanager
 def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
-    """Start the engine that the flags describe; shut it down at the end."""
+    """Start the engine that the flags describe, and shut it down at the end."""
     from quire.frontend.llm import LLM
 
     llm = LLM(**asdict(engine_args_from(args)))

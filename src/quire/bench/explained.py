@@ -1,4 +1,4 @@
-"""Evidence for `quire explain` from an offline run: a load, watched from its first step on."""
+"""Collect evidence for `quire explain` from an offline run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from quire.explain.probe import Probe
 from quire.system.hardware import detect
 
 PROFILED_STEPS = 100_000
-"""More than a run has: all its steps' operations are timed."""
+"""More steps than a run has, so that all of them are profiled."""
 INFERRED_SECONDS = 8.0
-"""About how long a load takes that is made like a server's."""
+"""Approximate duration of a load that imitates a server's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A load to explain, or to prove a change with.
+    """A load for explaining an engine, or for proving a change.
 
     Attributes:
-        concurrency: requests at once over HTTP; offline all are given at once.
-        input_len, output_len: tokens of a request; the former with its shared prefix.
-        prefix_len: tokens with which all prompts begin.
-        text: prompts are words, to be tokenized, and not token ids.
+        input_len: tokens of a prompt, with the shared prefix.
+        output_len: tokens of an answer.
+        prefix_len: tokens that all prompts share.
+        concurrency: requests in flight over HTTP; offline all arrive at once.
+        text: prompts are texts, not token ids.
     """
 
     num_prompts: int = 8
@@ -42,23 +43,23 @@ class Demand:
     text: bool = False
 
     def prompts(self, vocab_size: int, seed: list[int]) -> list[list[int]]:
-        """Token ids; another seed shares the prefix, and nothing else."""
+        """Return token ids; prompts of different seeds share only the prefix."""
         own = token_prompts(self.num_prompts, self.input_len - self.prefix_len, vocab_size, seed)
         shared = np.random.default_rng([0, vocab_size]).integers(0, vocab_size, self.prefix_len)
         return [[*shared.tolist(), *prompt] for prompt in own]
 
     def texts(self, seed: list[int]) -> list[str]:
-        """The same as words, about one a token."""
+        """Return the same as texts, with about one word per token."""
         own = text_prompts(self.num_prompts, self.input_len - self.prefix_len, seed)
         [shared] = text_prompts(1, self.prefix_len, [0])
         return [f"{shared} {prompt}".strip() for prompt in own]
 
 
 def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
-    """Run a load on an offline engine, and keep what it did."""
+    """Run a load on an offline engine, and return the evidence."""
     llm = engine.llm
     profiling = False
-    with suppress(InvalidRequestError):  # someone else profiles
+    with suppress(InvalidRequestError):  # a profile is already running
         llm.call("start_op_profile", PROFILED_STEPS)
         profiling = True
     ops: OpProfile | None = None
@@ -85,13 +86,13 @@ def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
 
 
 def demand_of(window: Window, max_model_len: int) -> Demand:
-    """A load like the one that a server had: as many requests at once, and as long."""
+    """Return a load like the server's: the same concurrency and lengths."""
     requests = max(1, window.requests)
     concurrency = max(1, round(window.running + window.waiting))
     prompt = max(1, round(window.prompt_tokens / requests))
     if window.finished:
         output = round(window.generation_tokens / window.finished)
-    else:  # all of them run longer than the window
+    else:  # every request runs longer than the window
         output = round(window.generation_tokens / concurrency)
     output = max(2, min(output, max_model_len // 2))
     prompt = min(prompt, max_model_len - output)

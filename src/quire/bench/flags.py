@@ -1,4 +1,4 @@
-"""The flags of each benchmark but `serve`, which has `serve_flags`."""
+"""The flags of all benchmarks except `serve` (see `serve_flags`)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def latency(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=0,
         metavar="N",
-        help="after each batch, the same with an adapter of this rank on every layer; the row "
-        "tells what it costs (default: none)",
+        help="run each batch again with an adapter of this rank on every layer, and report the "
+        "cost (default: none)",
     )
 
 
@@ -49,7 +49,7 @@ def start_timeout(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="how long the server started here may take to be ready " + DEFAULT,
+        help="time limit for the started server to become ready " + DEFAULT,
     )
 
 
@@ -61,10 +61,10 @@ def overhead(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[1, 8, 32, 128],
         metavar="N",
-        help="at once; one measurement each (default: 1 8 32 128)",
+        help="numbers of concurrent streams; one measurement each (default: 1 8 32 128)",
     )
     add("--input-len", type=count, default=16, metavar="N", help="prompt tokens " + DEFAULT)
-    add("--output-len", type=count, default=128, metavar="N", help="of a stream " + DEFAULT)
+    add("--output-len", type=count, default=128, metavar="N", help="tokens per stream " + DEFAULT)
     start_timeout(group)
 
 
@@ -75,15 +75,21 @@ def interference(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=8,
         metavar="N",
-        help="requests that decode all the while " + DEFAULT,
+        help="requests that decode during the whole round " + DEFAULT,
     )
-    add("--input-len", type=count, default=128, metavar="N", help="a stream's prompt " + DEFAULT)
+    add(
+        "--input-len",
+        type=count,
+        default=128,
+        metavar="N",
+        help="prompt tokens per stream " + DEFAULT,
+    )
     add(
         "--idle-tokens",
         type=count,
         default=64,
         metavar="N",
-        help="tokens of each stream before the first arrival and after the last, as the measure "
+        help="tokens per stream before the first arrival and after the last, as the baseline "
         + DEFAULT,
     )
     add(
@@ -91,16 +97,22 @@ def interference(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=2,
         metavar="N",
-        help="prompts that arrive, each when the one before has its token " + DEFAULT,
+        help="prompts that arrive, each after the first token of the one before " + DEFAULT,
     )
-    add("--arrival-len", type=count, default=4096, metavar="N", help="their tokens " + DEFAULT)
+    add(
+        "--arrival-len",
+        type=count,
+        default=4096,
+        metavar="N",
+        help="tokens of an arriving prompt " + DEFAULT,
+    )
     add(
         "--budgets",
         nargs="+",
         type=_budget,
         metavar="N",
-        help="values of --max-num-batched-tokens to compare, a row each; `auto` is the engine's "
-        "choice (default: what --max-num-batched-tokens says)",
+        help="values of --max-num-batched-tokens to compare, one row each; `auto` is the engine's "
+        "choice (default: the value of --max-num-batched-tokens)",
     )
 
 
@@ -110,16 +122,16 @@ def kernels(group: argparse._ArgumentGroup) -> None:
         "--model",
         nargs="+",
         default=["qwen3-0.6b"],
-        help="presets or models whose shapes to take (default: qwen3-0.6b)",
+        help="presets or models whose shapes to use (default: qwen3-0.6b)",
     )
-    add("--op", nargs="+", choices=KERNEL_FAMILIES, help="families of operations (default: all)")
+    add("--op", nargs="+", choices=KERNEL_FAMILIES, help="families of ops (default: all)")
     add(
         "--rows",
         type=count,
         nargs="+",
         default=[1, 4, 16, 64, 512],
         metavar="N",
-        help="tokens of a step; sequences, where attention decodes (default: 1 4 16 64 512)",
+        help="tokens per step; for decode attention, sequences (default: 1 4 16 64 512)",
     )
     add(
         "--context",
@@ -127,26 +139,26 @@ def kernels(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[256, 2048],
         metavar="N",
-        help="tokens of a sequence, where attention decodes (default: 256 2048)",
+        help="tokens of context for decode attention (default: 256 2048)",
     )
     add("--isa", nargs="+", metavar="NAME", help="instruction sets (default: the most capable)")
     choices.add_flags(group, dtype=["bfloat16"])
-    add("--num-threads", type=count, metavar="N", help="(default: one a core)")
-    add("--block-size", type=count, default=16, metavar="N", help="of the KV cache " + DEFAULT)
+    add("--num-threads", type=count, metavar="N", help="(default: one per core)")
+    add("--block-size", type=count, default=16, metavar="N", help="tokens per KV block " + DEFAULT)
     add(
         "--max-num-seqs",
         type=count,
         default=64,
         metavar="N",
-        help="most rows of logits, and most decoding sequences, to measure " + DEFAULT,
+        help="maximum rows of logits and decoding sequences " + DEFAULT,
     )
-    add("--torch", action="store_true", help="also time torch's own operations (needs torch)")
+    add("--torch", action="store_true", help="also time torch's own ops (needs torch)")
     add(
         "--seconds",
         type=float,
         default=0.03,
         metavar="S",
-        help="of a repetition; one call at least " + DEFAULT,
+        help="time per repetition; at least one call runs " + DEFAULT,
     )
     add("--seed", type=int, default=0, metavar="N", help=DEFAULT)
 
@@ -155,13 +167,13 @@ def ablate(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--switch", nargs="+", choices=ABLATIONS, default=ABLATIONS, help="(default: all)")
     _lengths(group)
-    add("--num-streams", type=count, default=8, metavar="N", help="that decode at once " + DEFAULT)
+    add("--num-streams", type=count, default=8, metavar="N", help="decoding streams " + DEFAULT)
     add(
         "--prefix-len",
         type=count,
         default=1024,
         metavar="N",
-        help="tokens of a shared prefix, and of a long prompt " + DEFAULT,
+        help="tokens of a shared prefix and of a long prompt " + DEFAULT,
     )
 
 
@@ -172,20 +184,25 @@ def compare(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME=PYTHON",
-        help=f"the interpreter of an environment that has {', '.join(PEER_NAMES)}; may be "
-        "repeated (those installed beside Quire are found)",
+        help=f"a peer ({', '.join(PEER_NAMES)}) and the Python interpreter of its environment; may "
+        "be repeated. Peers in Quire's own environment are found automatically",
     )
-    add("--peers-only", action="store_true", help="compare with no others than those of --peer")
+    add("--peers-only", action="store_true", help="compare only with the peers of --peer")
     add("--tasks", nargs="+", choices=TASKS, help="(default: all; startup with weights on disk)")
     _lengths(group)
-    add("--num-prompts", type=count, default=16, metavar="N", help="of batch, at once " + DEFAULT)
+    add(
+        "--num-prompts",
+        type=count,
+        default=16,
+        metavar="N",
+        help="concurrent prompts of the task batch " + DEFAULT,
+    )
     add(
         "--files",
         type=Path,
         default=Path(tempfile.gettempdir()) / "quire-peers",
         metavar="DIR",
-        help="where a preset's weights as GGUF are kept, for peers that read nothing else "
-        + DEFAULT,
+        help="folder for a preset's weights as GGUF, for peers that read only GGUF " + DEFAULT,
     )
 
 
@@ -200,14 +217,15 @@ def quality(group: argparse._ArgumentGroup) -> None:
     add(
         "--original",
         metavar="MODEL",
-        help="what all others are held to, such as what they were quantized from (default: of each "
-        "model its first combination)",
+        help="reference for all other models, such as the one they were quantized from (default: "
+        "the first combination of each model)",
     )
     add(
         "--text",
         type=Path,
         metavar="FILE",
-        help="to predict, blank lines between documents (default: stories that come with Quire)",
+        help="text to predict, with lines of --- between documents (default: stories that come "
+        "with Quire)",
     )
     choices.add_flags(group)
     add("--num-threads", type=count, metavar="N", help="(default: the engine's choice)")

@@ -1,4 +1,4 @@
-"""The memory floor of a decode step: the bytes it must read, over the bandwidth there is."""
+"""The memory floor of a decode step: bytes that it must read, divided by the bandwidth."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class StepBytes:
     kv: float
 
     def floor_fraction(self, decode_tok_s: float, batch_size: int, bandwidth_gb_s: float) -> float:
-        """Share of the memory floor reached: 1.0 reads at the measured bandwidth.
+        """Return the share of the memory floor that was reached; 1.0 is the measured bandwidth.
 
-        `decode_tok_s` is the aggregate over the batch, so that `decode_tok_s / batch_size` is
-        steps a second; times the bytes of a step, over the bandwidth in 10⁹ bytes a second. A model
-        that fits into the CPU's caches can pass 1.
+        A model that fits into the CPU's caches can exceed 1.
+
+        Args:
+            decode_tok_s: tokens per second of the whole batch.
+            bandwidth_gb_s: 10⁹ bytes per second.
         """
         return decode_tok_s / batch_size * (self.weights + self.kv) / (bandwidth_gb_s * 1e9)
 
@@ -35,17 +37,17 @@ def step_bytes(
     input_len: int,
     output_len: int,
 ) -> StepBytes:
-    """Count what decode steps 1 to `output_len` − 1 read, averaged over them.
+    """Return the bytes that a decode step reads, averaged over steps 1 to `output_len` − 1.
 
-    Weights: all of `weight_bytes` but the tables of which a step reads only its own rows: learned
-    positions, and the token embedding where it does not double as the output projection.
+    Weights: all except tables of which a step reads only its own rows (learned positions, and token
+    embeddings that are not also the output projection).
 
-    KV: batch × average context × bytes a token. Step s attends to `input_len` + s tokens, or, on a
-    layer with a sliding window, to at most that window.
+    KV: batch × average context × bytes per token. Step s attends to `input_len` + s tokens, or in a
+    layer with a sliding window to at most that window.
 
     Args:
-        dtype: of weights and activations; the tables' element type.
-        weight_bytes: of all weights as held in memory.
+        dtype: dtype of weights and activations, and of the tables.
+        weight_bytes: bytes of all weights in memory.
     """
     looked_up = looked_up_bytes(model, dtype)
     contexts = range(input_len + 1, input_len + output_len)

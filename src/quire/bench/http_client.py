@@ -1,8 +1,7 @@
 """A small HTTP/1.1 client: keep-alive, chunked bodies, server-sent events.
 
-A load generator shares its cores with the server that it measures. So nothing is done with what
-comes but to note when; it is read once the measurement is over. h11 (which uvicorn brings) parses
-the protocol.
+A load generator shares its cores with the server that it measures. So it only stores responses with
+their arrival times, and parses them after the measurement, with h11.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from quire.core.errors import ConfigError, QuireError
 _LAST_CHUNK = b"0\r\n\r\n"
 
 Pieces = list[tuple[float, bytes]]
-"""What came from the socket in one go, and when, on the monotonic clock."""
+"""Reads from the socket: time of the monotonic clock, and bytes."""
 
 
 class HTTPStatusError(QuireError):
@@ -164,7 +163,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.pieces.append((time.monotonic(), data))
-        # A short piece may be the rest of an end that was cut in two.
+        # A short piece may be the second part of a split end.
         if len(data) < len(self._until) or data.endswith(self._until):
             self._wake()
 
@@ -181,11 +180,11 @@ class _Connection(asyncio.Protocol):
 
 
 def content(pieces: Pieces) -> Iterator[tuple[float, bytes]]:
-    """The body of a whole response, each part with the moment it came.
+    """Yield the parts of a response's body with their arrival times.
 
     Raises:
-        HTTPStatusError: unless the status is 200.
-        ConnectionLostError: the response broke off, or is not HTTP.
+        HTTPStatusError: the status is not 200.
+        ConnectionLostError: the response is incomplete or not HTTP.
     """
     status, error = 0, bytearray()
     for moment, event in _parsed(pieces, ended=True):
@@ -201,7 +200,8 @@ def content(pieces: Pieces) -> Iterator[tuple[float, bytes]]:
 
 
 def events(pieces: Pieces) -> Iterator[tuple[float, str]]:
-    """The data of each server-sent event, with the moment it was complete. Raises as `content`."""
+    """Yield the data of each server-sent event with the time when it was complete. Raises like
+    `content`."""
     parser = EventParser()
     for moment, data in content(pieces):
         for event in parser.push(data):
@@ -209,7 +209,7 @@ def events(pieces: Pieces) -> Iterator[tuple[float, str]]:
 
 
 def _parsed(pieces: Pieces, *, ended: bool) -> Iterator[tuple[float, Any]]:
-    """h11's events up to the response's end; `ended`: the connection was closed thereafter."""
+    """Yield h11's events up to the response's end; `ended`: the connection was closed after it."""
     state = h11.Connection(h11.CLIENT)
     state.send(h11.Request(method="GET", target="/", headers=[("Host", "")]))
     state.send(h11.EndOfMessage())
@@ -224,17 +224,17 @@ def _parsed(pieces: Pieces, *, ended: bool) -> Iterator[tuple[float, Any]]:
                 if isinstance(event, h11.EndOfMessage):
                     return
     except h11.RemoteProtocolError as error:
-        raise ConnectionLostError(f"The response broke off, or is not HTTP: {error}.") from error
+        raise ConnectionLostError(f"The response is incomplete or not HTTP: {error}.") from error
 
 
 def _is_chunked(pieces: Pieces) -> bool:
-    """Whether the head has come and says that chunks follow."""
+    """Return whether the head is complete and announces chunks."""
     head, end, _ = b"".join(data for _, data in pieces[:8]).partition(b"\r\n\r\n")
     return bool(end) and b"\r\ntransfer-encoding: chunked" in head.lower()
 
 
 def _is_complete(pieces: Pieces) -> bool:
-    """Whether the response has ended, by its own account.
+    """Return whether the response is complete.
 
     Raises:
         ConnectionLostError: it is not HTTP.
@@ -245,7 +245,7 @@ def _is_complete(pieces: Pieces) -> bool:
 
 
 def _has_last_chunk(response: bytes) -> bool:
-    """Whether a chunked response has its last chunk: a walk from chunk to chunk."""
+    """Return whether a chunked response has its last chunk."""
     position = response.index(b"\r\n\r\n") + 4
     while (end := response.find(b"\r\n", position)) >= 0:
         try:
@@ -259,10 +259,10 @@ def _has_last_chunk(response: bytes) -> bool:
 
 
 class EventParser:
-    """Bytes of a `text/event-stream` in, the data of each complete event out.
+    """Parses a `text/event-stream` whose pieces may end anywhere.
 
-    The WHATWG's format: lines end in LF, CR or CRLF, an empty line ends an event, several `data:`
-    lines are joined with LF, comments and other fields are dropped. Pieces may end anywhere.
+    Lines end in LF, CR or CRLF. An empty line ends an event. Several `data:` lines are joined with
+    LF. Comments and other fields are dropped.
     """
 
     def __init__(self) -> None:
@@ -271,9 +271,9 @@ class EventParser:
         self._data: list[str] = []
 
     def push(self, part: bytes) -> list[str]:
-        """The data of the events that `part` completes."""
+        """Return the data of the events that `part` completes."""
         self._rest += self._decode(part)
-        # A CR at the end may be the first half of a CRLF: it waits for the next piece.
+        # A CR at the end may be the first half of a CRLF, so it waits for the next piece.
         held = "\r" if self._rest.endswith("\r") else ""
         text = self._rest.removesuffix("\r") if held else self._rest
         *lines, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -1,7 +1,6 @@
-"""`quire bench interference`: streams decode; what do long prompts that arrive do to their pace?
+"""`quire bench interference`: how much arriving long prompts slow decoding streams.
 
-The trade between the two is the step's token budget: a row for the engine's own choice, and one for
-each fixed size to compare it with.
+The token budget of a step sets the trade-off. Compare the engine's choice with fixed budgets.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ POLL_SECONDS = 0.005
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each of `--budgets`, each with an engine of its own."""
+    """Return one row per `--budgets` value, each from a new engine."""
     given = engine_args_from(args)
     rows = []
     for budget in args.budgets or [given.max_num_batched_tokens or AUTO]:
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 async def _row(args: argparse.Namespace, engine_args: EngineArgs) -> Row:
-    """One engine: a warm-up, then `--repetitions` rounds of streams and arrivals."""
+    """Return the row of one engine: a warm-up, then `--repetitions` rounds."""
     engine = await AsyncLLM.start(engine_args)
     try:
         await one_round(engine, args, repetition=-1)
@@ -68,13 +67,12 @@ async def _row(args: argparse.Namespace, engine_args: EngineArgs) -> Row:
 
 
 async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int) -> Row:
-    """Let the streams decode by themselves, send one long prompt after another, and let them decode
-    by themselves again: their contexts have grown meanwhile, which alone makes a step longer.
+    """Let the streams decode alone, send one long prompt after another, and let them decode alone
+    again. The second part is needed because growing contexts also make steps longer.
 
     Returns:
-        Gaps between the tokens of all streams, idle (before and after) and while prompts were
-        computed; the median time to an arrival's first token; and prompt tokens a second until
-        then.
+        gaps between tokens, idle (before and after) and while prompts were computed; the median
+        time to an arrival's first token; prompt tokens per second until then.
     """
     vocab, seed = engine.model_config.vocab_size, [args.seed, repetition + 1]
     prompts = token_prompts(args.num_streams, args.input_len, vocab, [*seed, 0])
@@ -83,19 +81,19 @@ async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int)
     try:
         await streams.reach(2)
         idle = time.monotonic()
-        await streams.go_on(args.idle_tokens)
+        await streams.advance(args.idle_tokens)
         loaded = time.monotonic()
         waits = [await first_token_seconds(engine, prompt) for prompt in arrivals]
         end = time.monotonic()
-        await streams.go_on(args.idle_tokens)
+        await streams.advance(args.idle_tokens)
         idle_again = time.monotonic()
     finally:
         await streams.stop()
     alone = streams.gaps(idle, loaded) + streams.gaps(end, idle_again)
-    beside = streams.gaps(loaded, end, overlapping=True)
+    slowed = streams.gaps(loaded, end, overlapping=True)
     cells = {
         f"{name}_p{p}_ms": percentile(gaps, p / 100) * 1e3
-        for name, gaps in (("idle", alone), ("itl", beside))
+        for name, gaps in (("idle", alone), ("itl", slowed))
         for p in (50, 99)
     }
     return {
@@ -108,7 +106,7 @@ async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int)
 
 
 class Streams:
-    """Requests that go on until they are stopped, and the moments at which they were told more."""
+    """Requests that run until they are stopped, and the times of their outputs."""
 
     def __init__(self, engine: AsyncLLM, prompts: list[list[int]]) -> None:
         self._engine = engine
@@ -119,11 +117,11 @@ class Streams:
         ]
 
     async def reach(self, count: int) -> None:
-        """Wait until every stream was told so often."""
+        """Wait until every stream has this many outputs."""
         await self._wait([count] * len(self._times))
 
-    async def go_on(self, count: int) -> None:
-        """Wait until every stream was told so often again."""
+    async def advance(self, count: int) -> None:
+        """Wait until every stream has this many more outputs."""
         await self._wait([len(times) + count for times in self._times])
 
     async def _wait(self, counts: list[int]) -> None:
@@ -134,13 +132,13 @@ class Streams:
             await asyncio.sleep(POLL_SECONDS)
 
     def gaps(self, begin: float, end: float, *, overlapping: bool = False) -> list[float]:
-        """Seconds between one output of a stream and its next, within the interval.
+        """Return the seconds between consecutive outputs of a stream within the interval.
 
         Args:
-            overlapping: those that the interval only meets, too.
+            overlapping: include gaps that are only partly inside.
 
         Raises:
-            QuireError: where there are none, so that nothing could be said.
+            QuireError: there are none.
         """
         pairs = [pair for times in self._times for pair in pairwise(times)]
         if overlapping:
@@ -149,7 +147,7 @@ class Streams:
             gaps = [after - before for before, after in pairs if begin <= before and after <= end]
         if not gaps:
             raise QuireError(
-                "No stream got two tokens within an interval that was to be measured.",
+                "No stream got two tokens within a measured interval.",
                 fix="Raise --idle-tokens.",
             )
         return gaps
@@ -162,9 +160,9 @@ class Streams:
     async def _read(self, prompt: list[int], times: list[float]) -> None:
         room = self._engine.max_model_len - len(prompt)
         async with aclosing(_generate(self._engine, prompt, room)) as outputs:
-            # Each brings a token, or several where this process lags behind.
+            # Each output has one token, or several if this process is late.
             async for _ in outputs:
-                times.append(time.monotonic())  # noqa: PERF401 - others read them meanwhile
+                times.append(time.monotonic())  # noqa: PERF401 - read concurrently
         raise QuireError(
             "A stream ended before the benchmark did.",
             fix="Raise --max-model-len, or lower --idle-tokens or --num-arrivals.",
@@ -172,7 +170,7 @@ class Streams:
 
 
 async def first_token_seconds(engine: AsyncLLM, prompt: list[int]) -> float:
-    """Time from sending a request for one token to having it."""
+    """Return the time from sending a request for one token to its arrival."""
     begin = time.monotonic()
     async for _ in _generate(engine, prompt, 1):
         pass

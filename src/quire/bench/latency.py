@@ -1,4 +1,4 @@
-"""`quire bench latency`: one batch; how fast is each part, and how far from the floor?"""
+"""`quire bench latency`: prefill and decode of one batch, and the share of the memory floor."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ KEYS = (
 
 
 def run(args: argparse.Namespace) -> Row:
-    """One warm-up, then `--repetitions` batches, each of new random prompts.
+    """Run a warm-up, then `--repetitions` batches of new random prompts.
 
-    The bandwidth is measured after each batch, while the engine is idle, with as many threads
-    as the engine has, so that what slows the machine slows both. With `--lora-rank` each batch is
-    followed by the same one with an adapter.
+    The bandwidth is measured after each batch, while the engine is idle, with the engine's number
+    of threads. So other load affects both. With `--lora-rank` each batch runs again with an
+    adapter.
     """
     _check_batch(args)
     adapters.enable(args)
@@ -101,15 +101,14 @@ def one_batch(
 
 
 def timings(metrics: Sequence[RequestMetrics], input_len: int, output_len: int) -> Row:
-    """Times and rates of one batch whose requests each produced `output_len` tokens.
+    """Return times and rates of a batch in which each request gave `output_len` tokens.
 
-    * `ttft_s`: median over the requests of arrival to first token.
-    * `prefill_tok_s`: all prompt tokens, over the time from the first arrival until every request
-      has its first token.
-    * `tpot_ms`: mean over the requests of the time between a request's tokens, its first excepted.
-    * `decode_tok_s`: the sum of the requests' own rates. Where the prompts fit into one step, all
-      first tokens come together and this is tokens over time exactly; where they do not, the steps
-      that a request shares with others' prompts count against it, so that it is never too high.
+    * `ttft_s`: median time from arrival to first token.
+    * `prefill_tok_s`: all prompt tokens, divided by the time from the first arrival until every
+      request has its first token.
+    * `tpot_ms`: mean time between a request's tokens.
+    * `decode_tok_s`: the sum of the requests' rates. It is exact if the prompts fit into one step.
+      Otherwise steps with others' prompts count too, so it is never too high.
     """
     gaps = [(m.last_token_time - m.first_token_time) / (output_len - 1) for m in metrics]
     start = min(m.arrival_time for m in metrics)
@@ -123,7 +122,7 @@ def timings(metrics: Sequence[RequestMetrics], input_len: int, output_len: int) 
 
 
 def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: float) -> Row:
-    """Measure the bandwidth and set the decode rate against it (see `floor`)."""
+    """Measure the bandwidth; return it and the share of the memory floor (see `floor`)."""
     bytes_read = step_bytes(
         engine.model,
         dtype=engine.types["dtype"],
@@ -141,21 +140,21 @@ def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: f
 def _check_batch(args: argparse.Namespace) -> None:
     if args.output_len < 2:
         raise ConfigError(
-            f"--output-len is {args.output_len}; decoding needs at least 2 tokens to be timed.",
+            f"--output-len is {args.output_len}; timing a decode needs at least 2 tokens.",
             param="--output-len",
         )
     step_tokens = args.max_num_batched_tokens or STEP_TOKENS
     if args.batch_size * args.input_len > step_tokens:
         print(
-            f"The batch's prompts, {args.batch_size} x {args.input_len} tokens, take more than one "
-            f"step of {step_tokens}: decode_tok_s counts some prefill against "
-            "itself. Raise --max-num-batched-tokens to keep the two apart.",
+            f"The prompts, {args.batch_size} x {args.input_len} tokens, do not fit into one step "
+            f"of {step_tokens}, so decode_tok_s includes some prefill. Raise "
+            "--max-num-batched-tokens to separate them.",
             file=sys.stderr,
         )
     if args.batch_size > args.max_num_seqs:
         raise ConfigError(
-            f"--batch-size is {args.batch_size}, but a step holds {args.max_num_seqs} sequences, "
-            "so that it would not be one batch.",
+            f"--batch-size is {args.batch_size}, but a step holds only {args.max_num_seqs} "
+            "sequences.",
             fix=f"Set --max-num-seqs {args.batch_size} or more.",
             param="--batch-size",
         )

@@ -1,4 +1,4 @@
-"""The requests of one repetition of `quire bench serve`: what, when, and over how many clients."""
+"""The requests of one repetition of `quire bench serve`: bodies, arrival times, clients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ COMPLETIONS_PATH = "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, and what the same client says after its answer.
+    """One request, and the client's later turns.
 
     Attributes:
-        arrival: seconds after the beginning at which it is due.
-        follow_ups: further turns of a conversation.
-        repeats: its prompt begins as another's did that came before.
+        arrival: seconds after the start at which it is due.
+        follow_ups: later turns of the conversation.
+        repeats: its prompt shares a prefix with an earlier one.
     """
 
     body: dict[str, Any]
@@ -33,26 +33,29 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One repetition's requests and how they are sent."""
+    """One repetition's requests and how they are sent.
+
+    Attributes:
+        closed_loop: requests have no arrival times; each is sent when a client is free.
+        fixed: every repetition sends the same prompts.
+    """
 
     path: str
     requests: list[Request]
     num_clients: int
     closed_loop: bool
-    """Requests have no arrival time of their own: each is sent when a client is free."""
     fixed: bool = False
-    """The next repetition sends the same prompts."""
 
     def __len__(self) -> int:
-        """Requests, each turn of a conversation counted."""
+        """Return the number of requests, with each turn of a conversation."""
         return sum(1 + len(request.follow_ups) for request in self.requests)
 
 
 def make_load(args: argparse.Namespace, model: str, repetition: int) -> Load:
-    """The requests of one repetition (−1 is the warm-up); the same for the same `--seed`.
+    """Return the requests of one repetition (−1 is the warm-up), determined by `--seed`.
 
     Raises:
-        ConfigError: a flag does not go with the data set, or its file is wrong.
+        ConfigError: a flag does not fit the data set, or its file is wrong.
     """
     args = complete(args)
     seed = [args.seed, repetition + 1]
@@ -82,10 +85,10 @@ def make_load(args: argparse.Namespace, model: str, repetition: int) -> Load:
 
 
 def next_body(body: dict[str, Any], answer: str, follow_up: str) -> dict[str, Any]:
-    """A conversation's next request: all that was said, the answer, and the next turn."""
+    """Return a conversation's next request: the previous one, its answer and the next turn."""
     if "messages" in body:
-        said = [{"role": "assistant", "content": answer}, {"role": "user", "content": follow_up}]
-        return {**body, "messages": [*body["messages"], *said]}
+        new = [{"role": "assistant", "content": answer}, {"role": "user", "content": follow_up}]
+        return {**body, "messages": [*body["messages"], *new]}
     return {**body, "prompt": f"{body['prompt']}{answer}\n{follow_up}"}
 
 
@@ -102,18 +105,18 @@ def _arrivals(
         return arrival_times(len(asks), args.request_rate, args.burstiness, seed, ramp)
     if math.isfinite(args.request_rate) or ramp is not None:
         raise ConfigError(
-            "A trace brings its own moments of arrival.",
-            fix="Leave out --request-rate, --request-rates and the flags of a ramp.",
+            "A trace defines its own arrival times.",
+            fix="Leave out --request-rate, --request-rates and the --ramp-up flags.",
             param="--request-rate",
         )
     return given
 
 
 def _ramp(args: argparse.Namespace) -> Ramp | None:
-    """The ramp that the flags describe.
+    """Return the ramp that the flags describe.
 
     Raises:
-        ConfigError: they are not complete, or there is a rate beside them.
+        ConfigError: a flag is missing, or there is also a rate.
     """
     values = (args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps)
     if values == (None, None, None):

@@ -1,4 +1,4 @@
-"""What a number was measured on, and the memory it took. No paths, no host names."""
+"""Machine, version and command of a measurement, without paths and host names; peak memory."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ISA_FLAGS = (
     "i8mm",
     "bf16",
 )
-"""CPU features that decide which kernels can run, under Linux's names; x86, then Arm."""
+"""CPU features that decide which kernels can run, with Linux's names."""
 
 
 def describe_machine() -> dict[str, Any]:
-    """CPU model, cores and bytes of memory this process may use, ISA features, versions."""
+    """Return CPU model, usable cores and memory, ISA features and versions."""
     cpu = _cpuinfo()
     found = hardware.detect()
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
@@ -52,10 +52,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit Quire's sources stand at, `-dirty` if changed; None outside a checkout."""
+    """Return the commit of Quire's sources, with `-dirty` if changed; None outside a checkout."""
     root = Path(quire.__file__).resolve().parents[2]
     if not (root / ".git").exists():
-        return None  # installed; a repository further up would be someone else's
+        return None  # installed: a repository further up is not Quire's
     try:
         done = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"],
@@ -70,10 +70,10 @@ def git_commit() -> str | None:
 
 
 def circumstances(bench: str, program: str = "quire") -> dict[str, Any]:
-    """What a row of results carries beside its figures: where, when and how they were measured.
+    """Return where, when and how a row was measured.
 
     Args:
-        program: what was started with this process's arguments, as anyone could type it.
+        program: the command that was started with this process's arguments.
     """
     return {
         "bench": bench,
@@ -85,12 +85,12 @@ def circumstances(bench: str, program: str = "quire") -> dict[str, Any]:
 
 
 def portable_command(argv: Sequence[str], program: str = "quire") -> str:
-    """The command line as anyone could type it, absolute paths cut to their names."""
+    """Return the command line, with absolute paths shortened to their names."""
     return f"{program} {shlex.join(map(_portable_word, argv))}".strip()
 
 
 def _portable_word(word: str) -> str:
-    """`word`, its path cut: all of it, or what follows `=` in `--flag=PATH` and `NAME=PATH`."""
+    """Return `word` with a shortened path, also after `=` in `--flag=PATH` and `NAME=PATH`."""
     if Path(word).is_absolute():
         return portable_name(word)
     name, equals, value = word.partition("=")
@@ -98,15 +98,14 @@ def _portable_word(word: str) -> str:
 
 
 def portable_name(word: str) -> str:
-    """`word`, or its last component where it is an absolute path."""
+    """Return `word`, or the last component of an absolute path."""
     return Path(word).name if Path(word).is_absolute() else word
 
 
 def peak_rss_bytes() -> int:
-    """Peak resident bytes of this process plus those of its living descendants.
+    """Return the sum of the peak resident bytes (`VmHWM`) of this process and its descendants.
 
-    Each process's own high-water mark (`VmHWM`); pages that processes share count in each. Without
-    `/proc` it is this process's `ru_maxrss` alone.
+    Shared pages count in each process. Without `/proc` it is this process's `ru_maxrss`.
     """
     if not Path("/proc/self/status").exists():
         import resource
@@ -129,7 +128,7 @@ def peak_rss_bytes() -> int:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first processor's lines of `/proc/cpuinfo`; empty where there is none."""
+    """Return the first processor's fields of `/proc/cpuinfo`; empty without that file."""
     try:
         first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:
@@ -139,7 +138,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _version(package: str) -> str | None:
-    """The installed version, without importing the package."""
+    """Return the installed version without importing the package."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`quire bench`: what can be measured, and what all benchmarks do with the result."""
+"""`quire bench`: the benchmarks, and printing and storing their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BENCHMARKS = Registry(
         "compare": "quire.bench.compare:run",
     },
 )
-"""Each takes the parsed flags and gives a row, or a list of rows."""
+"""Each takes the parsed flags and returns a row or a list of rows."""
 _PRINTERS = Registry(
     "table",
     {
@@ -38,7 +38,7 @@ _PRINTERS = Registry(
         "compare": "quire.bench.compare:print_result",
     },
 )
-"""Of results that are not shown as all others: what `run` gave, and where to print."""
+"""Printers of results that need their own layout: they take the result and a stream."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         results = bench.add_argument_group("results")
         if name == "serve":
             serve_flags.add_results(results)
-        if name != "quality":  # it counts no time
+        if name != "quality":  # it measures no time
             repetitions = 9 if name == "kernels" else 3
             results.add_argument(
                 "--repetitions",
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="write the rows there; append to a .jsonl file",
         )
-        drawn = _SERVE_PICTURES if name == "serve" else "each number, a bar per row"
+        drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
         results.add_argument(
             "--plot-dir",
             "--plot_dir",
@@ -73,17 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help=f"draw PNGs there: {drawn}; needs matplotlib",
         )
-        results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
+        results.add_argument("--note", metavar="TEXT", help="text to store in the row")
         if name not in _MANY_ENGINES:
             add_config_flag(bench)
             add_engine_flags(bench, defaults=_DEFAULTS.get(name))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmark, print its table, write its rows; 1 if requests failed, else 0.
+    """Run the benchmark, print its table, write its rows; return 1 if requests failed, else 0.
 
     Raises:
-        QuireError: where the benchmark could not be run.
+        QuireError: the benchmark could not run.
     """
     from quire.bench.machine import circumstances
     from quire.bench.report import print_grid, print_table, write_json
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         print_table(f"bench {args.bench}", rows[0], sys.stdout)
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
-    if args.plot_dir is not None and args.bench != "serve":  # which has drawn its requests
+    if args.plot_dir is not None and args.bench != "serve":  # serve draws its own
         from quire.bench import overview
 
         overview.draw(args.plot_dir, args.bench, rows)
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def cleaning_up_when_terminated() -> Iterator[None]:
-    """Let SIGTERM end the benchmark by an exception, so that no server or peer outlives it."""
+    """Turn SIGTERM into an exception, so that no server or peer outlives the benchmark."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -133,30 +133,30 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
         "one batch offline: prefill, decode, and the share of the memory floor",
         flags.latency,
     ),
-    "throughput": ("many prompts offline: tokens and requests a second", flags.throughput),
+    "throughput": ("many prompts offline: tokens and requests per second", flags.throughput),
     "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add),
     "interference": (
-        "streams that decode while long prompts arrive: who waits",
+        "the wait of decoding streams while long prompts arrive",
         flags.interference,
     ),
-    "startup": ("a fresh process to its first token, phase by phase", flags.startup),
+    "startup": ("from process start to first token, phase by phase", flags.startup),
     "kernels": (
-        "single operations at the shapes of real models, against their limits",
+        "single ops at the shapes of real models, against the machine's limits",
         flags.kernels,
     ),
-    "overhead": ("the time that is not the model's, over HTTP and offline", flags.overhead),
-    "ablate": ("every optimisation off and on, and what it gains", flags.ablate),
+    "overhead": ("the time outside the model, over HTTP and offline", flags.overhead),
+    "ablate": ("the gain of each optimisation, off and on in turns", flags.ablate),
     "compare": ("Quire and other engines on the same work, in turns", flags.compare),
-    "quality": ("perplexity and drift of every combination of types", flags.quality),
+    "quality": ("perplexity and drift of dtypes and quantizations", flags.quality),
 }
 _SERVE_PICTURES = (
-    "a histogram of ITL and a timeline of the requests; of several rates throughput and latency"
+    "a histogram of ITL and a timeline of the requests; for several rates, throughput and latency"
 )
 _DEFAULTS = {
     "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
     "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
     "compare": {"model": "opt-125m", "dtype": "bfloat16"},
 }
-"""Of the engine's flags, where a benchmark asks for something else."""
+"""Defaults of engine flags that differ in a benchmark."""
 _MANY_ENGINES = {"kernels", "quality"}
-"""Have flags of their own in place of the engine's."""
+"""Benchmarks with their own flags instead of the engine's."""

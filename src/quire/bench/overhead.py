@@ -1,8 +1,7 @@
-"""`quire bench overhead`: what share of the time is not the model's, over HTTP and offline?
+"""`quire bench overhead`: the share of the time outside the model, over HTTP and offline.
 
-Both engines are in memory all the time and take turns, so that what else the machine does meets
-both alike. The time that counts is the steady decoding of all streams: from the moment when each
-has begun until the first is about to end.
+Both engines are in memory and take turns, so that other load affects both alike. The measured time
+is steady decoding: from when every stream has begun until the first is about to end.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from quire.resolve.flags import engine_args_from
 
 POLL_SECONDS = 0.01
 FIRST_TOKENS = 2
-"""Of every stream, before the time counts."""
+"""The measurement begins when every stream has this many tokens."""
 LAST_SHARE = 0.9
-"""Of its tokens, at which the first stream stops it."""
+"""It ends when the first stream has this share of its tokens."""
 
 
 def run(args: argparse.Namespace) -> Row:
-    """Each number of streams, `--repetitions` times, offline and over HTTP in turns."""
+    """Measure each number of streams `--repetitions` times, offline and over HTTP in turns."""
     args = _sized(args)
     counts: list[int] = args.streams
     samples: dict[int, list[Row]] = {count: [] for count in counts}
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> Row:
 
 
 def _offline(engine: BenchEngine, args: argparse.Namespace, count: int, seed: list[int]) -> Row:
-    """The split while `count` prompts decode together in this process."""
+    """Return the split while `count` prompts decode together in this process."""
     prompts = token_prompts(count, args.input_len, engine.vocab_size, [*seed, 0])
     stats = engine.llm.stats
     readings: list[Reading] = []
@@ -82,7 +81,7 @@ def _offline(engine: BenchEngine, args: argparse.Namespace, count: int, seed: li
 async def _over_http(
     base_url: str, vocab_size: int, args: argparse.Namespace, count: int, seed: list[int]
 ) -> Row:
-    """The split while `count` clients stream from the server."""
+    """Return the split while `count` clients stream from the server."""
     prompts = token_prompts(count, args.input_len, vocab_size, [*seed, 1])
     body = {"max_tokens": args.output_len, "temperature": 0.0}
     body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
@@ -105,12 +104,12 @@ async def _over_http(
     for outcome in outcomes:
         outcome.read()
         if outcome.error is not None or outcome.output_tokens != args.output_len:
-            raise QuireError(f"A stream did not end as it should: {outcome.error or outcome}")
+            raise QuireError(f"A stream did not end normally: {outcome.error or outcome}")
     return between(first, last).row()
 
 
 async def _until(reached: Callable[[], bool], streams: Sequence[asyncio.Task[None]]) -> None:
-    """Wait, unless a stream ends before."""
+    """Wait until `reached` is true or a stream ends."""
     while not reached() and not any(stream.done() for stream in streams):  # noqa: ASYNC110
         await asyncio.sleep(POLL_SECONDS)
 
@@ -122,7 +121,7 @@ async def _read(control: HTTPClient) -> Reading:
 
 
 def _sized(args: argparse.Namespace) -> argparse.Namespace:
-    """`args` for engines that hold all streams at once, and no more memory than these need."""
+    """Return `args` for engines that hold all streams at once in as little memory as possible."""
     most = max(args.streams)
     if args.output_len < 2 * FIRST_TOKENS / (1 - LAST_SHARE):
         raise _too_short(args)
@@ -137,14 +136,14 @@ def _sized(args: argparse.Namespace) -> argparse.Namespace:
 
 def _too_short(args: argparse.Namespace) -> ConfigError:
     return ConfigError(
-        f"--output-len is {args.output_len}, too short for a time in which all streams decode.",
+        f"--output-len is {args.output_len}, too short for all streams to decode together.",
         fix="Set it to 64 or more.",
         param="--output-len",
     )
 
 
 def _median(samples: Sequence[Mapping[str, Any]]) -> Row:
-    """The samples' medians, mappings entered."""
+    """Return the samples' medians, also inside mappings."""
     row: Row = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
@@ -153,7 +152,7 @@ def _median(samples: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def grid(row: Row) -> list[Row]:
-    """The row as a table: a line for each number of streams, over HTTP and offline."""
+    """Return one row per number of streams, over HTTP and offline."""
     lines: list[Row] = []
     for name, found in row.items():
         if name.startswith("streams_"):

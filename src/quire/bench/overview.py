@@ -1,4 +1,4 @@
-"""A picture of any benchmark's rows: a panel per number, a bar per row."""
+"""Draw any benchmark's rows: one panel per number, one bar per row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ROWS = 60
 
 
 def draw(folder: Path, bench: str, rows: Sequence[Row]) -> Path:
-    """Write `BENCH.png`, with the median of each number and the span of its repetitions.
+    """Write `BENCH.png` with the median and range of each number.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -25,7 +25,7 @@ def draw(folder: Path, bench: str, rows: Sequence[Row]) -> Path:
 
 
 def overview(bench: str, rows: Sequence[Row]) -> Any:
-    """The figure of at most `MOST_ROWS` rows and `MOST_PANELS` numbers."""
+    """Return a figure of at most `MOST_ROWS` rows and `MOST_PANELS` numbers."""
     shown = rows[:MOST_ROWS]
     numbers = _numbers(shown)[:MOST_PANELS]
     columns = min(3, max(1, len(numbers)))
@@ -35,7 +35,7 @@ def overview(bench: str, rows: Sequence[Row]) -> Any:
     labels = [_label(row, shown) for row in shown]
     for axes, name in zip(panels, numbers, strict=False):
         _bars(axes, name, shown, labels)
-    for axes in panels[len(numbers) :]:  # what is left of the grid
+    for axes in panels[len(numbers) :]:
         axes.set_visible(False)
     return figure
 
@@ -56,7 +56,7 @@ def _bars(axes: Any, name: str, rows: Sequence[Row], labels: Sequence[str]) -> N
 
 
 def _numbers(rows: Sequence[Row]) -> list[str]:
-    """What was measured: the numbers that have a least and a most, or else the fractions."""
+    """Return the names of measured numbers: those with a range, or else all floats."""
     found: dict[str, None] = {}
     for row in rows:
         spans = flatten(row.get("min", {}))
@@ -67,7 +67,7 @@ def _numbers(rows: Sequence[Row]) -> list[str]:
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:
-    """The settings in which this row differs from others."""
+    """Return the settings in which this row differs from others."""
     spans = row.get("min", {})
     settings = [n for n in columns_of(row) if n not in spans and not isinstance(row[n], float)]
     different = (n for n in settings if any(other.get(n) != row[n] for other in rows))

@@ -1,4 +1,4 @@
-"""Pictures of what `quire bench serve` measured."""
+"""Plots of `quire bench serve`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from quire.core.extras import require
 WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
 BINS = 80
 SHORTEST = 0.05
-"""Milliseconds; chunks that come in one piece count as so far apart."""
+"""Smallest gap in milliseconds; chunks that arrive together have this one."""
 MOST_LANES = 400
-"""Of a timeline: more could not be told apart."""
+"""Maximum lanes of a timeline; more would not be distinguishable."""
 
 
 def check(folder: Path) -> None:
-    """Refuse before anything is measured what could not be drawn after.
+    """Check before the measurement that plots can be written.
 
     Raises:
-        ConfigError: matplotlib is not installed, or the folder cannot be made.
+        ConfigError: matplotlib is not installed, or the folder cannot be created.
     """
     require("matplotlib", "--plot-dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"The folder {folder} cannot be made: {error.strerror}.", param="--plot-dir"
+            f"The folder {folder} cannot be created: {error.strerror}.", param="--plot-dir"
         ) from None
 
 
 def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> list[Path]:
-    """Write the PNGs of each rate's row and requests; their paths.
+    """Write the PNGs of each rate; return their paths.
 
-    `itl.png` and `timeline.png`, with the rate in their names where there are several, and then
+    `itl.png` and `timeline.png`; for several rates with the rate in their names, and also
     `throughput_latency.png`.
 
     Raises:
@@ -58,7 +58,7 @@ def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> lis
 
 
 def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
-    """How long clients waited between chunks, counted, with the percentiles marked."""
+    """Return a histogram of the gaps between chunks, with marked percentiles."""
     figure = new_figure(8, 4.5, title)
     axes = figure.subplots()
     found = [gap * 1e3 for outcome in outcomes for gap in gaps(outcome)]
@@ -82,7 +82,7 @@ def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
 
 
 def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
-    """A lane for each request, in the order in which their clocks started."""
+    """Return a timeline with one lane per request, ordered by start."""
     lanes = sorted(outcomes, key=lambda o: o.start)
     shown = f"{title}, the first {MOST_LANES} requests" if len(lanes) > MOST_LANES else title
     lanes = lanes[:MOST_LANES]
@@ -111,7 +111,7 @@ def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
 
 
 def throughput_latency(rows: Sequence[Row]) -> Any:
-    """What a rate costs: throughput against TTFT and time per token, a point for each rate."""
+    """Return throughput against TTFT and time per token, one point per rate."""
     figure = new_figure(10, 4.5, _title(rows[0], rate=False))
     rows = sorted(rows, key=lambda row: row["output_tok_s"])
     rates = [row["output_tok_s"] for row in rows]
@@ -127,7 +127,7 @@ def throughput_latency(rows: Sequence[Row]) -> Any:
         for row in rows:
             at = (row["output_tok_s"], row[metric][quantiles[-1]])
             axes.annotate(str(row["request_rate"]), at, (4, 4), textcoords="offset points")
-        axes.set_xlabel("output tokens a second; at each point requests a second")
+        axes.set_xlabel("output tokens/s; at each point requests/s")
         axes.margins(x=0.1)
         axes.set_ylabel(f"{name}, ms")
         axes.set_ylim(bottom=0)
@@ -139,12 +139,12 @@ def throughput_latency(rows: Sequence[Row]) -> Any:
 def _title(row: Row, *, rate: bool = True) -> str:
     words = [str(row["model"]), str(row["dataset_name"]), f"{row['num_prompts']} requests"]
     if rate:
-        words.append(f"{row['request_rate']} a second, {row['num_clients']} clients")
+        words.append(f"{row['request_rate']} per second, {row['num_clients']} clients")
     return ", ".join(words)
 
 
 def new_figure(width: float, height: float, title: str) -> Any:
-    """An empty figure of so many inches."""
+    """Return an empty figure; sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

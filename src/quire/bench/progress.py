@@ -1,4 +1,4 @@
-"""A progress bar on stderr, where that is a terminal."""
+"""A progress bar on stderr, if that is a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quire explain --prove`: the engine as it is and the changed one, in turns, on the same load."""
+"""`quire explain --prove`: the present and the changed engine in turns on the same load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quire.system import env
 START_TIMEOUT = 600.0
 
 Round = Callable[[int], float]
-"""One repetition of the load (−1 is the warm-up); output tokens a second."""
+"""Runs one repetition of the load (−1 is the warm-up); returns output tokens per second."""
 
 
 def prove(
@@ -32,12 +32,13 @@ def prove(
     repetitions: int,
     served: bool,
 ) -> list[Proof]:
-    """Measure what each change gains, by itself; changes that no engine flag makes are left out.
+    """Measure the gain of each change alone. Changes without an engine flag are skipped.
+
+    Both engines of a pair stay in memory, so that other load affects both alike.
 
     Args:
-        args: the engine as it is.
-        served: over HTTP, by a server each; else offline. Both engines of a pair are there all
-            the while, so that what else the machine does meets both alike.
+        args: the present engine.
+        served: measure over HTTP, with one server per engine; else offline.
     """
     side = served_side if served else offline_side
     wanted = [change for change in changes if change.fields]
@@ -58,7 +59,7 @@ def prove(
 
 
 def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
-    """Both, the other one first every other time."""
+    """Return both results; the order alternates."""
     if repetition % 2:
         second = after(repetition)
         return before(repetition), second
@@ -66,7 +67,7 @@ def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
 
 
 def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:
-    """What pairs of before and after show: medians, of the gains too."""
+    """Return the medians of before, after and gain."""
     gains = [b / a - 1.0 if a > 0.0 else 0.0 for a, b in pairs]
     return Proof(
         flag=change.flag,
@@ -82,7 +83,7 @@ def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:
 
 @contextmanager
 def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
-    """An `LLM` that generates for all prompts at once."""
+    """Yield rounds of an `LLM` that gets all prompts at once."""
     with open_engine(argparse.Namespace(**asdict(args))) as engine:
 
         def one_round(repetition: int) -> float:
@@ -96,7 +97,7 @@ def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
 
 @contextmanager
 def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
-    """A server of its own, and clients that each send a request when they have their answer."""
+    """Yield rounds of a server with closed-loop clients."""
     from quire.bench.http_client import HTTPClient
     from quire.bench.load import COMPLETIONS_PATH, Load, Request
     from quire.bench.sender import send
@@ -123,7 +124,7 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
 
 
 def request_bodies(args: EngineArgs, demand: Demand, seed: list[int]) -> list[dict[str, Any]]:
-    """The requests of one repetition, for `POST /v1/completions`."""
+    """Return the bodies of one repetition for `POST /v1/completions`."""
     prompts = demand.texts(seed) if demand.text else demand.prompts(_SAFE_VOCABULARY, seed)
     common = {
         "model": args.model,
@@ -137,4 +138,4 @@ def request_bodies(args: EngineArgs, demand: Demand, seed: list[int]) -> list[di
 
 
 _SAFE_VOCABULARY = 256
-"""Every vocabulary has so many tokens."""
+"""Every vocabulary has at least this many tokens."""

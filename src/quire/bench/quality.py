@@ -1,4 +1,4 @@
-"""`quire bench quality`: what each combination of types costs a model in the words it predicts."""
+"""`quire bench quality`: perplexity and divergence of each dtype and quantization."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
     from quire.frontend.llm import LLM
 
 STORIES = Path(__file__).with_name("stories.txt")
-"""Written by the grammar behind the embedded model's training text, of plots, heroes and things
-that the training held out."""
+"""Stories by the generator of the embedded model's training text, held out from training."""
 SEPARATOR = "\n---\n"
 WINDOW = 512
-"""Tokens of a document that are predicted together."""
+"""Tokens per prediction window of a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model thought at each position of a text.
+    """A model's prediction at each position of a text.
 
     Attributes:
-        losses: float64 [positions], -log p of the token that stands there.
-        likeliest: a mapping a position, of the likeliest tokens to their log-probabilities.
+        losses: float64 [positions], -log p of the text's token.
+        likeliest: per position, the likeliest tokens with their log-probabilities.
     """
 
     losses: NDArray[np.float64]
@@ -51,25 +50,24 @@ class Prediction:
         return math.exp(float(self.losses.mean()))
 
     def divergence_from(self, original: Prediction) -> float:
-        """Mean KL(original || this) in nats.
+        """Return the mean KL(original || this) in nats.
 
-        The tokens that only one of the two lists, and those that neither does, count as one: a
-        lower bound, by the data processing inequality, and a tight one where the lists hold nearly
-        all of the probability.
+        All tokens outside the common part of both lists count as one. By the data processing
+        inequality this is a lower bound. It is tight if the lists hold nearly all probability.
         """
         pairs = zip(original.likeliest, self.likeliest, strict=True)
         return sum(_divergence(p, q) for p, q in pairs) / len(self.likeliest)
 
     def agreement_with(self, original: Prediction) -> float:
-        """Share of the positions at which both find the same token likeliest."""
+        """Return the share of positions where both have the same likeliest token."""
         pairs = zip(original.likeliest, self.likeliest, strict=True)
         same = sum(max(p, key=p.__getitem__) == max(q, key=q.__getitem__) for p, q in pairs)
         return same / len(self.likeliest)
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a combination; the first one of each model is the original that its others are held
-    to, or `--original` is everybody's."""
+    """Return one row per combination, compared with `--original`, or with the first combination of
+    its model."""
     documents = read_documents(args.text or STORIES)
     fields = {name: getattr(args, name) for name in choices.CHOICES}
     groups = [
@@ -91,7 +89,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 def compared(
     jobs: Sequence[EngineArgs], documents: Sequence[str], advance: Callable[[], object]
 ) -> list[Row]:
-    """A row an engine, each held to the first; `advance` is called after each."""
+    """Return one row per engine, compared with the first; call `advance` after each."""
     rows: list[Row] = []
     original: Prediction | None = None
     for args in jobs:
@@ -114,7 +112,7 @@ def compared(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Warnings only: dozens of engines would each explain their choices."""
+    """Log only warnings, because dozens of engines would each explain their choices."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
@@ -124,10 +122,10 @@ def quiet() -> Iterator[None]:
 
 
 def read_documents(path: Path) -> list[str]:
-    """The documents of a text file, which lines of `---` separate.
+    """Return the documents of a text file, separated by lines of `---`.
 
     Raises:
-        ConfigError: the file cannot be read as UTF-8, or holds nothing.
+        ConfigError: the file cannot be read as UTF-8, or is empty.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -135,12 +133,12 @@ def read_documents(path: Path) -> list[str]:
         raise ConfigError(f"--text {path} cannot be read: {error}.", param="--text") from error
     documents = [part.strip() for part in text.split(SEPARATOR) if part.strip()]
     if not documents:
-        raise ConfigError(f"--text {path} holds no text.", param="--text")
+        raise ConfigError(f"--text {path} is empty.", param="--text")
     return documents
 
 
 def predict(args: EngineArgs, documents: Sequence[str]) -> tuple[Prediction, Row]:
-    """What an engine started with `args` thinks of `documents`, and facts about it."""
+    """Return an engine's prediction of `documents`, and facts about the engine."""
     from quire.frontend.llm import LLM
 
     with LLM(**asdict(args)) as llm:
@@ -155,7 +153,7 @@ def predict(args: EngineArgs, documents: Sequence[str]) -> tuple[Prediction, Row
 
 
 def windows(llm: LLM, document: str) -> list[list[int]]:
-    """The document's tokens, cut where they pass `WINDOW` or what the model can take."""
+    """Return the document's tokens in windows of at most `WINDOW` and the model's length."""
     length = min(WINDOW, llm.resolved.config.scheduler.max_model_len - 1)
     ids = llm.get_tokenizer().encode(document)
     pieces = [ids[start : start + length] for start in range(0, len(ids), length)]
@@ -163,10 +161,7 @@ def windows(llm: LLM, document: str) -> list[list[int]]:
 
 
 def prompt_predictions(llm: LLM, prompts: Sequence[list[int]]) -> Prediction:
-    """Through the engine as a request would go: paged, batched, on the engine's kernels.
-
-    Prompts share no cached prefix, for each must compute the logits of all its positions.
-    """
+    """Predict prompts as ordinary requests: paged, batched, on the engine's kernels."""
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=MAX_LOGPROBS)
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
     losses: list[float] = []
@@ -182,10 +177,10 @@ def prompt_predictions(llm: LLM, prompts: Sequence[list[int]]) -> Prediction:
 
 
 def _divergence(p: dict[int, float], q: dict[int, float]) -> float:
-    """KL(p || q) over the tokens that both list, and all others as one."""
+    """Return KL(p || q) over the tokens that both list, with all others as one."""
     both = p.keys() & q.keys()
     rest_p = max(0.0, 1.0 - sum(math.exp(p[t]) for t in both))
     rest_q = max(0.0, 1.0 - sum(math.exp(q[t]) for t in both))
     listed = sum(math.exp(p[t]) * (p[t] - q[t]) for t in both)
-    floor = 1e-12  # float32 logits leave that much of a distribution unsaid
+    floor = 1e-12  # below the resolution of float32 logits
     return listed + (rest_p * math.log(rest_p / max(rest_q, floor)) if rest_p > floor else 0.0)

@@ -1,4 +1,4 @@
-"""Rows of results: repetitions summed up, shown as a table, written as JSON."""
+"""Rows of results: summarize repetitions, print tables, write JSON."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PERCENT = {"gain", "share", "spread", "drift", "top1_agreement", "non_model_sha
 
 
 def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:
-    """One row: `settings` and the samples' medians in the order of `keys`, then min and max.
+    """Return one row: settings and medians in the order of `keys`, then min and max.
 
     Args:
         keys: the row's field names; each is in `settings` or in every sample.
-        samples: one a repetition; numbers, or mappings of names to numbers.
+        samples: one per repetition: numbers, or mappings of names to numbers.
 
     Returns:
-        `{**fields, "repetitions": n, "min": {...}, "max": {...}}`. The median of an even number of
-        integers is the upper of the two in the middle, so that integers stay integers.
+        `{**fields, "repetitions": n, "min": {...}, "max": {...}}`. The median of integers is one of
+        them: of an even number, the upper one in the middle.
     """
     median, low, high = (_fold(samples, f) for f in (_median, min, max))
     return {
@@ -40,7 +40,7 @@ def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row
 
 
 def write_json(path: Path, result: Row | Sequence[Row]) -> None:
-    """Write a row, or a list of rows, to `path`; append a line a row where it ends in `.jsonl`."""
+    """Write a row or a list of rows to `path`; append one line per row if it ends in `.jsonl`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".jsonl":
         rows = [result] if isinstance(result, dict) else result
@@ -53,7 +53,7 @@ def write_json(path: Path, result: Row | Sequence[Row]) -> None:
 
 
 def print_table(title: str, row: Row, out: TextIO) -> None:
-    """The row as a table: settings with one value, measurements with median, min and max."""
+    """Print the row: settings with one value, measurements with median, min and max."""
     medians = flatten({key: row[key] for key in columns_of(row)})
     low, high = flatten(row["min"]), flatten(row["max"])
     cells = [("", "median", "min", "max")]
@@ -70,10 +70,9 @@ def print_table(title: str, row: Row, out: TextIO) -> None:
 
 
 def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
-    """Many rows, a line each; what is the same in all of them stands once, above.
+    """Print rows, one line each, below the values that all of them share.
 
-    A number is shown to four significant digits, a share in percent, and a field that says True by
-    its name alone.
+    Numbers have four significant digits, shares are in percent, and a true field is its name.
     """
     names = [n for n in columns_of(rows[0]) if not isinstance(rows[0][n], dict)]
     same = [n for n in names if len(rows) > 1 and all(row[n] == rows[0][n] for row in rows)]
@@ -95,7 +94,7 @@ def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of `values` lie, interpolated; 0.0 if empty."""
+    """Return the quantile `share` (0 to 1) of `values`, interpolated; 0.0 if empty."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -111,7 +110,7 @@ def _median(values: Sequence[Any]) -> Any:
 
 
 def _fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> Row:
-    """`function` over the samples' values of each name, mappings entered."""
+    """Apply `function` to the samples' values of each name, also inside mappings."""
     folded: Row = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
@@ -121,7 +120,7 @@ def _fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> R
 
 
 def columns_of(row: Row) -> list[str]:
-    """Return the names of what was set and measured, without the circumstances."""
+    """Return the names of settings and measurements, without the circumstances."""
     return [name for name in row if name not in _CIRCUMSTANCES]
 
 

@@ -1,4 +1,4 @@
-"""Sending a load from many clients, and what became of each request."""
+"""Send a load from many clients, and record each request's outcome."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from quire.core.errors import QuireError
 
 @dataclass(slots=True)
 class Outcome:
-    """One request. Times in seconds on the monotonic clock; chunks are those that carry text.
+    """One request. Times are seconds of the monotonic clock; chunks are those with text.
 
     Attributes:
-        start: when its clock started: when it was due, or sent.
+        start: when it was due; in a closed loop, when it was sent.
         sent: when it was sent.
-        repeats: its prompt begins as that of a request before it.
+        repeats: its prompt shares a prefix with an earlier one.
+        pieces: the raw response, until `read` has parsed it.
     """
 
     start: float
@@ -36,16 +37,15 @@ class Outcome:
     repeats: bool = False
     text: str = field(default="", repr=False)
     pieces: Pieces | None = field(default=None, repr=False)
-    """The response as it came, until `read` has told what is in it."""
 
     @property
     def ttft(self) -> float | None:
-        """Seconds to the first chunk; None where none came."""
+        """Return the seconds to the first chunk; None without chunks."""
         return self.chunk_times[0] - self.start if self.chunk_times else None
 
     @property
     def tpot(self) -> float | None:
-        """Mean seconds a token after the first; None of a single one."""
+        """Return the mean seconds per token after the first; None for a single token."""
         if self.output_tokens < 2 or not self.chunk_times:
             return None
         return (self.chunk_times[-1] - self.chunk_times[0]) / (self.output_tokens - 1)
@@ -55,7 +55,7 @@ class Outcome:
         return self.end - self.start
 
     def read(self) -> None:
-        """Fill in what the response says; whatever is wrong with it goes to `error`."""
+        """Parse the response into the fields; `error` gets any fault in it."""
         pieces, self.pieces = self.pieces, None
         if self.error is None and pieces is not None:
             try:
@@ -81,7 +81,7 @@ class Outcome:
         if not finished:
             raise ConnectionLostError("The stream ended without [DONE].")
         if usage is None:
-            raise QuireError("The server sent no usage, so that its tokens cannot be counted.")
+            raise QuireError("The server sent no usage, so its tokens cannot be counted.")
         self.text = "".join(texts)
         self.output_tokens = int(usage["completion_tokens"])
         self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
@@ -90,11 +90,11 @@ class Outcome:
 
 
 async def send(load: Load, client: Callable[[], HTTPClient]) -> tuple[list[Outcome], float]:
-    """Send the load from `num_clients` connections; outcomes as they began, and the seconds taken.
+    """Send the load over `num_clients` connections; return the outcomes and the elapsed seconds.
 
-    A request's clock starts at its arrival time even while every client is busy, so that
-    a slow server cannot hide its queue (coordinated omission); with an infinite rate, and in a
-    conversation after its first turn, when it is sent.
+    A request's clock starts at its arrival time even if every client is busy. Otherwise a slow
+    server could hide its queue (coordinated omission). With an infinite rate, and in later turns of
+    a conversation, it starts when the request is sent.
     """
     outcomes: list[Outcome] = []
     pending = iter(load.requests)
@@ -111,7 +111,7 @@ async def send(load: Load, client: Callable[[], HTTPClient]) -> tuple[list[Outco
                 outcomes.append(outcome)
                 await stream_one(connection, load.path, request.body, outcome)
                 bar.update()
-                await _go_on(connection, load.path, request, outcome, outcomes, bar.update)
+                await _follow_up(connection, load.path, request, outcome, outcomes, bar.update)
             await connection.close()
 
         async with asyncio.TaskGroup() as group:
@@ -123,7 +123,7 @@ async def send(load: Load, client: Callable[[], HTTPClient]) -> tuple[list[Outco
     return outcomes, elapsed
 
 
-async def _go_on(
+async def _follow_up(
     connection: HTTPClient,
     path: str,
     request: Request,
@@ -131,7 +131,7 @@ async def _go_on(
     outcomes: list[Outcome],
     done: Callable[[], Any],
 ) -> None:
-    """The further turns of a conversation, each with the answers before it; none after an error."""
+    """Send the later turns of a conversation, each with the earlier answers, until an error."""
     body = request.body
     for follow_up in request.follow_ups:
         outcome.read()
@@ -147,7 +147,7 @@ async def _go_on(
 async def stream_one(
     connection: HTTPClient, path: str, body: dict[str, Any], outcome: Outcome
 ) -> None:
-    """One streamed request; whatever goes wrong is kept in `outcome.error`, not raised."""
+    """Send one streamed request; a fault is stored in `outcome.error`, not raised."""
     outcome.sent = time.monotonic()
     try:
         outcome.pieces = await connection.exchange("POST", path, body)
@@ -157,5 +157,5 @@ async def stream_one(
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """The text of a completion chunk, or of a chat chunk's delta."""
+    """Return the text of a completion chunk, or of a chat chunk's delta."""
     return str(choice.get("text") or choice.get("delta", {}).get("content") or "")

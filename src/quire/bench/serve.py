@@ -1,4 +1,4 @@
-"""`quire bench serve`: many clients stream from an OpenAI-compatible server; who waits how long?"""
+"""`quire bench serve`: latency and throughput of an OpenAI-compatible server with many clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one rate gave: the row, and the last repetition's requests."""
+    """The row of one rate, and the requests of its last repetition."""
 
     row: Row
     outcomes: list[Outcome]
@@ -43,14 +43,14 @@ def run(args: argparse.Namespace) -> Row | list[Row]:
     """Measure the server at `--base-url`, or one started here and stopped at the end.
 
     Returns:
-        a row; with `--request-rates` one for each.
+        a row; with `--request-rates` one row per rate.
     """
     if args.base_url:
         _check_flags(args)
         return _every_rate(args, args.base_url)
     from quire.bench.server_process import running_server
 
-    make_load(args, args.model, repetition=-1)  # a flag or a file that is wrong fails at once
+    make_load(args, args.model, repetition=-1)  # a wrong flag or file fails before the start
     with running_server(args) as base_url:
         return _every_rate(args, base_url)
 
@@ -79,15 +79,15 @@ def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
 
 
 def measure(args: argparse.Namespace, base_url: str) -> Row:
-    """The row of the server at `base_url` under the load that the flags describe."""
+    """Return the row of the server at `base_url` under the load that the flags describe."""
     return observe(args, base_url).row
 
 
 def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurement:
-    """Warm the server up with one request, then send every repetition's load.
+    """Warm the server up with one request, then send each repetition's load.
 
     Args:
-        first: number of the first repetition; its prompts are those of no other number.
+        first: number of the first repetition; prompts differ by number.
     """
     args, slo = complete(args), _slo(args)
     base_url = base_url.rstrip("/").removesuffix("/v1")
@@ -141,10 +141,8 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
 
 
 def print_result(result: Row | list[Row], out: TextIO) -> None:
-    """The waits as a table of percentiles, and everything else with its spread.
-
-    Of several rates, a line each.
-    """
+    """Print latencies as a table of percentiles, and everything else with its range. For several
+    rates, print one line each."""
     if isinstance(result, list):
         print_grid("bench serve", [_line(row) for row in result], out)
         return
@@ -156,7 +154,7 @@ def print_result(result: Row | list[Row], out: TextIO) -> None:
 
 
 def _line(row: Row) -> Row:
-    """The row of one rate in brief."""
+    """Return the row of one rate in brief."""
     line: Row = {"request_rate": str(row["request_rate"])}
     line |= {name: row[name] for name in ("requests_s", "output_tok_s")}
     for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
@@ -176,21 +174,21 @@ def _slo(args: argparse.Namespace) -> Slo | None:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that only a server started here could heed."""
+    """Refuse flags that only affect a server started here."""
     given = replace(engine_args_from(args), model=EngineArgs().model, seed=EngineArgs().seed)
     if flags := engine_flags_from(given):
         raise ConfigError(
             f"{', '.join(flags)} cannot change the server at {args.base_url}.",
-            fix="Give it to that server, or leave out --base-url to start one here.",
+            fix="Start that server with them, or leave out --base-url to start one here.",
             param=flags[0].partition("=")[0],
         )
 
 
 async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: str) -> str:
-    """The model's name at the server; where `--model` is left alone, the only one served.
+    """Return the model's name at the server: `--model`, or the only one served if it is unset.
 
     Raises:
-        QuireError: nothing answers there, or nothing that lists its models.
+        QuireError: the server does not answer, or lists no models.
     """
     try:
         listed = await connection.json("GET", "/v1/models")
@@ -200,7 +198,7 @@ async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: s
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = "does not answer" if isinstance(error, OSError) else "lists no models"
         raise QuireError(
-            f"{url} {what}: {error}.", fix="Check --base-url, and that the server runs."
+            f"{url} {what}: {error}.", fix="Check --base-url and whether the server runs."
         ) from None
     finally:
         await connection.close()
@@ -217,7 +215,7 @@ async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: s
 
 
 async def _reading(connection: HTTPClient) -> Reading | None:
-    """The server's counters, where it is Quire's."""
+    """Return the server's counters; None if it is not Quire."""
     try:
         return read_metrics(await connection.text("GET", "/metrics"))
     except (HTTPStatusError, ValueError):
@@ -227,14 +225,14 @@ async def _reading(connection: HTTPClient) -> Reading | None:
 
 
 async def _forget_prompts(connection: HTTPClient, repetition: int) -> None:
-    """Empty the server's prefix cache, so that no repetition finds the one before."""
+    """Empty the server's prefix cache, so that repetitions share nothing."""
     try:
         await connection.text("POST", "/reset_prefix_cache")
     except HTTPStatusError:
         if repetition == 1:
             print(
-                "The server does not let go of cached prompts (POST /reset_prefix_cache): "
-                "repetitions after the first may find theirs.",
+                "The server cannot clear its prefix cache (POST /reset_prefix_cache), so later "
+                "repetitions may find cached prompts.",
                 file=sys.stderr,
             )
     finally:
@@ -242,7 +240,7 @@ async def _forget_prompts(connection: HTTPClient, repetition: int) -> None:
 
 
 async def _warm_up(connection: HTTPClient, load: Load) -> None:
-    """One request outside the measurement; its failure ends the benchmark with its reason."""
+    """Send one request outside the measurement; raise its error if it fails."""
     outcome = Outcome(time.monotonic())
     await stream_one(connection, load.path, load.requests[0].body, outcome)
     await connection.close()

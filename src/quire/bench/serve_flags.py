@@ -1,4 +1,4 @@
-"""The flags of `quire bench serve`: vLLM's names or as aliases."""
+"""The flags of `quire bench serve`, with vLLM's names as aliases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METRIC_NAMES = {name: name for name in METRICS} | VLLM_NAMES
 
 
 def add(group: argparse._ArgumentGroup) -> None:
-    """The server, what it is asked, and when."""
+    """Add the flags of the server, the requests and their arrival."""
     add = group.add_argument
     add(
         "--base-url",
@@ -29,7 +29,7 @@ def add(group: argparse._ArgumentGroup) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="ask for all of --output-len; a server that refuses the field needs --no-ignore-eos",
+        help="generate all of --output-len; some servers need --no-ignore-eos",
     )
     start_timeout(group)
 
@@ -41,39 +41,39 @@ def _add_dataset(group: argparse._ArgumentGroup) -> None:
         type=_dataset,
         default="random",
         metavar="NAME",
-        help=f"what is asked: {', '.join(DATASETS)}. prefix_repetition (or prefix-shared): prompts "
-        "begin with one of --num-prefixes; multi-turn: conversations in which real answers are "
-        "fed back; sonnet: verse with a shared beginning; gsm8k: word problems (both written for "
-        "Quire, in the likeness of those data sets); sharegpt, custom, trace: a file " + DEFAULT,
+        help=f"the prompts: {', '.join(DATASETS)}. prefix_repetition (or prefix-shared): prompts "
+        "with one of --num-prefixes; multi-turn: conversations with the model's own answers; "
+        "sonnet: verse with a shared prefix; gsm8k: word problems (both written for Quire, similar "
+        "to those data sets); sharegpt, custom, trace: a file " + DEFAULT,
     )
     add(
         "--dataset-path",
         type=Path,
         metavar="FILE",
-        help="sharegpt: JSON of conversations; custom: a line of JSON each, prompt and perhaps "
-        "output_tokens; trace: a line of JSON each, or .csv, as `quire simulate --trace` reads it",
+        help="sharegpt: JSON of conversations; custom: one JSON object per line, with prompt and "
+        "optionally output_tokens; trace: JSON lines or .csv, as in `quire simulate --trace`",
     )
     _number(
         group,
         "--num-prompts",
-        "requests, each turn of a conversation counted (default: 32; all of a trace)",
+        "requests, including each turn of a conversation (default: 32; all of a trace)",
     )
     _number(
         *(
             group,
             "--input-len",
-            "tokens of a prompt, without a shared prefix; of a turn; of sonnet ",
+            "tokens of a prompt or turn, without a shared prefix; for sonnet, ",
         ),
-        *("in all (default: 128; sonnet 550)",),
+        *("with it (default: 128; sonnet 550)",),
         aliases=("--random-input-len", "--sonnet-input-len", "--prefix-repetition-suffix-len"),
     )
     _number(
         *(
             group,
             "--output-len",
-            "tokens of an answer (default: 64; sonnet 150, gsm8k 128; those of ",
+            "tokens of an answer (default: 64; sonnet 150, gsm8k 128; files their ",
         ),
-        *("the file)",),
+        *("own)",),
         aliases=(
             *("--random-output-len", "--sonnet-output-len", "--prefix-repetition-output-len"),
             *("--sharegpt-output-len", "--custom-output-len"),
@@ -83,29 +83,29 @@ def _add_dataset(group: argparse._ArgumentGroup) -> None:
         "--range-ratio",
         type=float,
         metavar="X",
-        help="lengths lie between 1 - X and 1 + X of these (default: 0)",
+        help="vary lengths by a factor between 1 - X and 1 + X (default: 0)",
     )
     _alias(group, "range_ratio", "--random-range-ratio", type=float)
     _number(
-        *(group, "--num-prefixes", "of prefix_repetition (default: 4)"),
+        *(group, "--num-prefixes", "prefixes of prefix_repetition (default: 4)"),
         aliases=("--prefix-repetition-num-prefixes",),
     )
     _number(
         *(group, "--prefix-len", "tokens of each prefix (default: 512; sonnet 200)"),
         aliases=("--prefix-repetition-prefix-len", "--sonnet-prefix-len"),
     )
-    _number(group, "--num-turns", "of a conversation of multi-turn (default: 4)")
+    _number(group, "--num-turns", "turns of a multi-turn conversation (default: 4)")
     add(
         "--prompts",
         choices=["tokens", "text"],
-        help="of random numbers: token ids or common words (default: tokens; chat takes words)",
+        help="random token ids or common words (default: tokens; for chat, text)",
     )
     add(
         "--vocab-size",
         type=count,
         default=256,
         metavar="N",
-        help="random token ids are below this; every vocabulary has the default " + DEFAULT,
+        help="upper limit of random token ids; every vocabulary has the default " + DEFAULT,
     )
 
 
@@ -116,7 +116,7 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=8,
         metavar="N",
-        help="connections, and so requests at once " + DEFAULT,
+        help="connections, which limit requests in flight " + DEFAULT,
     )
     _alias(group, "num_clients", "--max-concurrency", type=count)
     add(
@@ -124,14 +124,14 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=float("inf"),
         metavar="R",
-        help="requests a second; inf sends each as soon as a client is free " + DEFAULT,
+        help="requests per second; inf sends each as soon as a client is free " + DEFAULT,
     )
     add(
         "--request-rates",
         type=float,
         nargs="+",
         metavar="R",
-        help="several, one after another: a row each, and the curve of --plot-dir",
+        help="several rates, one row each; --plot-dir draws the curve",
     )
     add(
         "--burstiness",
@@ -144,20 +144,20 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     add(
         "--ramp-up-strategy",
         choices=["linear", "exponential"],
-        help="let the rate grow from the first request to the last, by equal steps or factors",
+        help="change the rate from the first request to the last, in equal steps or factors",
     )
-    add("--ramp-up-start-rps", type=float, metavar="R", help="requests a second at the beginning")
-    add("--ramp-up-end-rps", type=float, metavar="R", help="and at the end")
+    add("--ramp-up-start-rps", type=float, metavar="R", help="requests per second at the start")
+    add("--ramp-up-end-rps", type=float, metavar="R", help="requests per second at the end")
 
 
 def add_results(group: argparse._ArgumentGroup) -> None:
-    """What to say about it."""
+    """Add the flags that select what is reported."""
     add = group.add_argument
     add(
         "--slo",
         metavar="BOUNDS",
-        help="such as ttft=0.5,tpot=50ms (also itl, of which a request's p99 counts, and e2e): "
-        "adds goodput, the requests a second that kept to all, and their share",
+        help="latency limits such as ttft=0.5,tpot=50ms (also e2e, and itl for a request's p99); "
+        "report goodput, the requests per second that meet all of them, and their share",
     )
     add(
         "--goodput",
@@ -184,14 +184,14 @@ def add_results(group: argparse._ArgumentGroup) -> None:
 def _number(
     group: argparse._ArgumentGroup, flag: str, *text: str, aliases: tuple[str, ...] = ()
 ) -> None:
-    """A count without a default of its own; data sets have theirs."""
+    """Add a count whose default depends on the data set."""
     group.add_argument(flag, type=count, metavar="N", help="".join(text))
     if aliases:
         _alias(group, flag.removeprefix("--").replace("-", "_"), *aliases, type=count)
 
 
 def _alias(group: argparse._ArgumentGroup, dest: str, *names: str, **options: Any) -> None:
-    """Other spellings of a flag, which help does not show."""
+    """Add other spellings of a flag, hidden in the help."""
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     group.add_argument(*names, dest=dest, **hidden, **options)
 

@@ -1,4 +1,4 @@
-"""A `quire serve` of one's own: started on a free port, stopped at the end."""
+"""Start `quire serve` on a free port, and stop it at the end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PARENT_POLL_SECONDS = 1.0
 
 @contextmanager
 def running_server(args: argparse.Namespace) -> Iterator[str]:
-    """The base URL of a server with the engine flags in `args`, ready for requests.
+    """Yield the base URL of a ready server with the engine flags in `args`.
 
     Raises:
-        QuireError: where it ends before it is ready, or takes longer than `args.start_timeout`
-            seconds; with the last lines of its log.
+        QuireError: it ends before it is ready, or takes longer than `args.start_timeout` seconds;
+            with the last lines of its log.
     """
     port = free_port()
     flags = ["--host", "127.0.0.1", "--port", str(port)]
@@ -57,8 +57,7 @@ def running_server(args: argparse.Namespace) -> Iterator[str]:
 
 
 def end_with(parent: int) -> None:
-    """Ask this process to end soon after its parent has: also one that was killed leaves no server
-    behind, which would slow whatever is measured next."""
+    """End this process soon after its parent: a killed benchmark must not leave a server behind."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -69,14 +68,14 @@ def end_with(parent: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    """Return a TCP port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def is_ready(base_url: str) -> bool:
-    """Whether `/ready` answers 200."""
+    """Return whether `/ready` answers 200."""
     try:
         with urllib.request.urlopen(f"{base_url}/ready", timeout=5) as response:
             return bool(response.status == 200)
@@ -85,7 +84,7 @@ def is_ready(base_url: str) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, then make it."""
+    """Interrupt the process; kill it if it does not end in time."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:

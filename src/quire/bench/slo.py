@@ -1,4 +1,4 @@
-"""What a request may wait for, and how many got what they were promised (goodput)."""
+"""Service level objectives: latency limits of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from quire.core.errors import ConfigError
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
-"""What a request's times are called."""
+"""Names of a request's latencies."""
 PERCENTILES = (50.0, 90.0, 99.0)
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 VLLM_NAMES = {"e2el": "e2e"}
@@ -18,7 +18,7 @@ VLLM_NAMES = {"e2el": "e2e"}
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A service level objective: the most seconds of each kind; None bounds nothing.
+    """Maximum seconds of each latency; None is no limit.
 
     Attributes:
         ttft: from arrival to the first token.
@@ -77,21 +77,19 @@ class Slo:
         itl: float | None = None,
         e2e: float | None = None,
     ) -> bool:
-        """Whether a request kept to every bound, its times in seconds.
-
-        None is a time that the request does not have, such as the TPOT of a single token.
-        """
+        """Return whether a request met every limit. Times are in seconds; None is a time that the
+        request does not have, such as the TPOT of a single token."""
         pairs = ((ttft, self.ttft), (tpot, self.tpot), (itl, self.itl), (e2e, self.e2e))
         return all(time is None or bound is None or time <= bound + 1e-9 for time, bound in pairs)
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Return the text that `parse` reads."""
         bounds = ((name, getattr(self, name)) for name in METRICS)
         return ",".join(f"{name}={value:g}" for name, value in bounds if value is not None)
 
 
 def _seconds(text: str, units: dict[str, float]) -> float | None:
-    """The time that `text` spells; None where it is no positive, finite one."""
+    """Return the time in seconds; None if it is not positive and finite."""
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:e-?\d+)?|\.\d+)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         return None

@@ -1,4 +1,4 @@
-"""Where the time of a measurement went: the engine's own counters, read before and after."""
+"""Where the time of a measurement went, from the engine's counters before and after."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An engine's counters as of its newest step.
+    """An engine's counters after its latest step.
 
     Attributes:
-        moment: when that step ended, in seconds on the machine's monotonic clock.
-        seconds: by the names of `metrics.times.PARTS`, since the engine started.
-        output_tokens: since then.
-        lags: samples of the event loop's lag, by the most seconds they took; cumulative.
+        moment: end of that step, in seconds of the monotonic clock.
+        seconds: seconds since the engine's start by names of `metrics.times.PARTS`.
+        output_tokens: tokens since the engine's start.
+        lags: upper bound in seconds → samples of the event loop's lag, cumulative.
     """
 
     moment: float
@@ -36,11 +36,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What lies between two readings.
+    """The difference of two readings.
 
     Attributes:
-        shares: of the time between them, by the names of `metrics.times.PARTS`. The core's add up
-            to 1; the front end's run beside them; `queue` is the mean number of requests waiting.
+        shares: shares of the time between them by names of `metrics.times.PARTS`. The core's add up
+            to 1; the front end runs in parallel; `queue` is the mean number of waiting requests.
     """
 
     shares: dict[str, float]
@@ -48,7 +48,7 @@ class Split:
 
     @property
     def non_model_share(self) -> float:
-        """The part of the time in which the core computed no model."""
+        """Return the share of the time in which the core did not compute the model."""
         return 1.0 - self.shares["model"]
 
     def row(self) -> Row:
@@ -60,20 +60,20 @@ class Split:
 
 
 def between(first: Reading, last: Reading) -> Split:
-    """The split of the time from `first` to `last`.
+    """Return the split of the time from `first` to `last`.
 
     Raises:
         QuireError: no step ended between them.
     """
     wall = last.moment - first.moment
     if wall <= 0.0:
-        raise QuireError("No step ended while the time was to be split.")
+        raise QuireError("No step ended during the measurement.")
     shares = {name: (last.seconds[name] - spent) / wall for name, spent in first.seconds.items()}
     return Split(shares, (last.output_tokens - first.output_tokens) / wall)
 
 
 def lag_ms(first: Reading, last: Reading) -> Row:
-    """The 99th percentile of the event loop's lag, as a bound; empty where none was sampled."""
+    """Return an upper bound of the event loop's p99 lag; empty without samples."""
     counts = {bound: last.lags[bound] - count for bound, count in first.lags.items()}
     total = counts.get(math.inf, 0.0)
     if not total:
@@ -84,12 +84,12 @@ def lag_ms(first: Reading, last: Reading) -> Row:
 
 
 def read_stats(stats: EngineStats) -> Reading:
-    """An offline engine's."""
+    """Return the reading of an offline engine."""
     return Reading(stats.last_step, stats.seconds(), stats.generation_tokens)
 
 
 def read_metrics(text: str) -> Reading | None:
-    """A server's, from what `/metrics` answers; None where the server is not Quire's."""
+    """Return the reading of a server from its `/metrics`; None if the server is not Quire."""
     moment, tokens = 0.0, 0.0
     seconds: dict[str, float] = {}
     lags: dict[float, float] = {}

@@ -1,4 +1,4 @@
-"""`quire bench startup`: from starting a process to its first token, and where the time goes."""
+"""`quire bench startup`: time from process start to first token, by phase."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = ("start_to_first_token_s", "phases")
 
 
 def run(args: argparse.Namespace) -> Row:
-    """A fresh process each repetition; one more before them warms the file cache."""
+    """Start one process per repetition, after one that warms the file cache."""
     payload = json.dumps(asdict(engine_args_from(args)) | {"input_len": args.input_len})
     samples = []
     with progress(total=args.repetitions + 1, unit="start") as bar:
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> Row:
 
 
 def start_child(payload: str, **changes: str) -> tuple[float, dict[str, Any]]:
-    """Start `quire.bench.startup_child`; the moment of its start, and what it reports.
+    """Start `quire.bench.startup_child`; return its start time and its report.
 
     Args:
-        changes: of its environment.
+        changes: environment variables to change.
     """
     command = [sys.executable, "-m", "quire.bench.startup_child", payload]
     start = time.monotonic()
@@ -52,16 +52,16 @@ def start_child(payload: str, **changes: str) -> tuple[float, dict[str, Any]]:
 
 
 def sample(start: float, report: dict[str, Any]) -> Row:
-    """The whole and its phases, which follow one another and add up to it.
+    """Return the total and its phases, which follow each other and add up to it.
 
-    `python`: until the first line of Python; `import_quire`: until the engine's front end is
-    imported; then the engine's own phases; `other`: the rest of its start; `first_token`: from the
-    engine being ready to its first token, a prompt of `input_len` tokens.
+    Phases: `python` until the first line of Python runs; `import_quire` until the front end is
+    imported; the engine's own phases; `other`, the rest of the start; `first_token` from ready to
+    the first token after a prompt of `input_len` tokens.
 
     Args:
-        start: when the process was started, in seconds on the monotonic clock.
-        report: the child's moments `begun`, `imported`, `ready`, `first_token` on the same clock,
-            and `phases`, the engine's own.
+        start: process start, in seconds of the monotonic clock.
+        report: the child's times `begun`, `imported`, `ready` and `first_token` on the same clock,
+            and the engine's `phases`.
     """
     engine: dict[str, float] = report["phases"]
     phases = {

@@ -1,10 +1,10 @@
-"""The process that `bench.startup` starts: load the model, make one token, report the moments."""
+"""The process that `bench.startup` starts: load the model, generate a token, report the times."""
 
 from __future__ import annotations
 
 import time
 
-BEGUN = time.monotonic()  # before any other import, since imports are part of what is measured
+BEGUN = time.monotonic()  # before other imports, because they count
 
 import json  # noqa: E402
 import sys  # noqa: E402

@@ -1,4 +1,4 @@
-"""`quire bench throughput`: many prompts at once, offline; how much comes out a second?"""
+"""`quire bench throughput`: many prompts at once, offline; tokens and requests per second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = (
 
 
 def run(args: argparse.Namespace) -> Row:
-    """One short warm-up, then `--repetitions` rounds, each of new random prompts."""
+    """Run a short warm-up, then `--repetitions` rounds, each with new random prompts."""
     with open_engine(args) as engine:
         warm_up = token_prompts(1, args.input_len, engine.vocab_size, [args.seed, 0])
         engine.generate(warm_up, output_len=min(8, args.output_len))
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Row:
 
 
 def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:
-    """All prompts in one `LLM.generate`, by the wall clock."""
+    """Time one `LLM.generate` of all prompts."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.num_prompts, args.input_len, engine.vocab_size, seed)
     before, start = engine.reading(), time.perf_counter()
@@ -55,7 +55,7 @@ def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) ->
 
 
 def rates(elapsed: float, num_prompts: int, input_len: int, output_len: int) -> Row:
-    """Output tokens, all tokens (prompts counted in) and requests a second."""
+    """Return output tokens, all tokens (with prompts) and requests per second."""
     return {
         "elapsed_s": elapsed,
         "output_tok_s": num_prompts * output_len / elapsed,

@@ -1,4 +1,4 @@
-"""Whether something grows: means and slopes with the interval that holds them."""
+"""Means and slopes with confidence intervals, to tell growth from noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and the interval that holds it with `CONFIDENCE`."""
+    """A value and its confidence interval (`CONFIDENCE`)."""
 
     value: float
     low: float
@@ -21,25 +21,25 @@ class Estimate:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """The mean of four values or more, each drawn by itself.
+    """Return the mean of at least four independent values.
 
     Raises:
         ValueError: fewer than four values.
     """
     if len(values) < 4:
-        raise ValueError(f"{len(values)} values do not say how far their mean may be off.")
+        raise ValueError(f"A mean with an interval needs four values, not {len(values)}.")
     return _around(fmean(values), stdev(values) / len(values) ** 0.5, len(values) - 1)
 
 
 def slope(x: Sequence[float], y: Sequence[float], blocks: int) -> Estimate:
-    """How much y gains for one of x, by least squares through the means of equal parts of x.
+    """Return the slope of y over x, by least squares through the means of equal parts of x.
 
-    Neighbours of a series resemble each other; as if each said something new, the interval would
-    be far too narrow. Parts longer than that memory do say something new.
+    Neighbouring values of a series are correlated. Treating them as independent would make the
+    interval far too narrow. Means of parts longer than the correlation are independent.
 
     Args:
         x: ascending.
-        blocks: how many parts, five or more.
+        blocks: number of parts, at least five.
 
     Raises:
         ValueError: fewer than five of the parts hold a value.
@@ -63,7 +63,7 @@ def _around(value: float, error: float, freedom: int) -> Estimate:
 
 
 def _student(freedom: int) -> float:
-    """Student's t that holds `CONFIDENCE` on both sides; within 3 % from three degrees on."""
+    """Return the two-sided quantile of Student's t; within 3 % from three degrees of freedom on."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     terms: tuple[float, ...] = (
         z,

@@ -1,4 +1,4 @@
-"""What the requests of a load waited for: percentiles, rates, and how many got what they should."""
+"""Latency percentiles, rates and goodput of a load."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def sample(
     metrics: Sequence[str] = METRICS,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> Row:
-    """One repetition's numbers, over the requests that succeeded.
+    """Return the numbers of one repetition, over the requests that succeeded.
 
     Args:
         elapsed: seconds that the repetition took.
-        slo: adds `goodput`, requests a second that met it, and `slo_attainment`, their share of
+        slo: adds `goodput`, requests per second that met it, and `slo_attainment`, their share of
             all requests.
-        metrics: of `METRICS`; a field each, such as `ttft_ms`, of mean and percentiles in
-            milliseconds. Loads of which some prompts begin as an earlier one's have TTFT for
-            the others (`ttft_first_ms`) and for these (`ttft_later_ms`), too.
+        metrics: names from `METRICS`. Each gives a field such as `ttft_ms` with mean and
+            percentiles in milliseconds. If some prompts repeat an earlier prefix, `ttft_first_ms`
+            covers the other prompts and `ttft_later_ms` these.
 
     Raises:
-        QuireError: where none succeeded, with the first one's reason.
+        QuireError: no request succeeded; with the first reason.
     """
     good = [o for o in outcomes if o.error is None]
     if not good:
-        reason = outcomes[0].error if outcomes else "there were none"
+        reason = outcomes[0].error if outcomes else "the load is empty"
         raise QuireError(f"All {len(outcomes)} requests failed: {reason}")
     times = {
         "ttft": [o.ttft for o in good if o.ttft is not None],
@@ -66,20 +66,20 @@ def sample(
 
 
 def gaps(outcome: Outcome) -> list[float]:
-    """Seconds between a request's chunks."""
+    """Return the seconds between a request's chunks."""
     return [b - a for a, b in pairwise(outcome.chunk_times)]
 
 
 def meets(outcome: Outcome, slo: Slo) -> bool:
-    """Whether a request that succeeded kept to the objective."""
+    """Return whether a successful request met the objective."""
     between = gaps(outcome)
     itl = percentile(between, 0.99) if between else None
     return slo.met(ttft=outcome.ttft, tpot=outcome.tpot, itl=itl, e2e=outcome.e2e)
 
 
 def most_at_once(outcomes: Sequence[Outcome]) -> int:
-    """The most requests that were with the server at one moment."""
-    # Of one that ends when another begins, the end comes first.
+    """Return the largest number of requests that were in flight at the same time."""
+    # If one ends when another begins, the end sorts first.
     edges = sorted([(o.sent, 1) for o in outcomes] + [(o.end, -1) for o in outcomes])
     most = now = 0
     for _, step in edges:
@@ -89,6 +89,6 @@ def most_at_once(outcomes: Sequence[Outcome]) -> int:
 
 
 def spread(seconds: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
-    """Mean and percentiles in milliseconds; zeros where there is nothing."""
+    """Return mean and percentiles in milliseconds; zeros without values."""
     found = {f"p{p:g}": percentile(seconds, p / 100) * 1e3 for p in percentiles}
     return {"mean": statistics.fmean(seconds) * 1e3 if seconds else 0.0, **found}

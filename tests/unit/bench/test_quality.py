@@ -66,7 +66,7 @@ def test_documents(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_documents(file)
     file.write_text("\n---\n")
-    with pytest.raises(ConfigError, match="no text"):
+    with pytest.raises(ConfigError, match="is empty"):
         read_documents(file)
     assert len(read_documents(quality.STORIES)) == 16
 

@@ -267,8 +267,8 @@ def test_prompts_of_a_file_are_forgotten_between_repetitions(
         row = measure(flags(*argv, "--repetitions", "2"), server.url)
     assert server.resets == 0
     told = capsys.readouterr().err
-    assert "does not let go of cached prompts" in told
-    assert "p.jsonl has 1 prompts: some of 2 come again" in told
+    assert "cannot clear its prefix cache" in told
+    assert "p.jsonl has only 1 prompts: some of 2 repeat" in told
     assert row["num_prompts"] == 2
     assert row["output_tokens"] == 2
     with serving() as server:

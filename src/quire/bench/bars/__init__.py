@@ -1,1 +1,1 @@
-"""A table of bars: what each asks for, what was seen, and where the time goes of those missed."""
+"""A table of performance targets ("bars"), their measurements, and where missed ones lose time."""

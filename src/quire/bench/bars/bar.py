@@ -1,4 +1,4 @@
-"""What a bar asks for, and whether what was seen meets it."""
+"""A bar: its subject, its bound, and whether a measurement meets it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Setup:
     dtype: str = "bfloat16"
 
     def fields(self) -> dict[str, Any]:
-        """Those of `EngineArgs`."""
+        """Return fields of `EngineArgs`."""
         kv_cache_dtype = self.kv_cache_dtype or "auto"
         return {
             "model": self.model,
@@ -45,11 +45,11 @@ class Load:
 
     @property
     def max_len(self) -> int:
-        """Tokens of a sequence."""
+        """Return the tokens of a sequence."""
         return self.input_len + self.output_len
 
     def num_blocks(self, block_size: int = 16) -> int:
-        """Of a KV cache that holds it, and little more."""
+        """Return the blocks of a KV cache that just holds the load."""
         return self.count * (-(-self.max_len // block_size) + 1) + 1
 
 
@@ -63,12 +63,12 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """How many times as fast as the best of some peers on the same work (`bench compare`).
+    """Speed relative to the best of some peers on the same work (`bench compare`).
 
     Attributes:
-        task: "prefill" and "decode" are one stream's rates, "batch" is all output over the time.
-        peers: names in `compare.PEERS`, each with what it runs.
-        as_time: the ratio of times, less being better, and not of rates.
+        task: "prefill" and "decode" are rates of one stream, "batch" is all output over the time.
+        peers: names in `compare.PEERS`, each with its setup.
+        as_time: ratio of times (less is better) instead of rates.
     """
 
     setup: Setup
@@ -80,11 +80,11 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from starting a process to its first token, weights on disk (`bench startup`).
+    """Seconds from process start to first token, with weights on disk (`bench startup`).
 
     Attributes:
-        model: a preset, of which a checkpoint is made.
-        cold: with no packed weights kept from another start.
+        model: a preset; a checkpoint is made of it.
+        cold: without cached packed weights.
     """
 
     model: str
@@ -93,7 +93,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most bytes in memory beside weights and KV cache (`bench latency`)."""
+    """Peak bytes in memory above weights and KV cache (`bench latency`)."""
 
     setup: Setup
     load: Load
@@ -108,10 +108,10 @@ class Bar:
     """A line of the table.
 
     Attributes:
-        name: what `--rows` calls it.
-        what: for people.
-        bound: that the median must reach, or with `at_most` must not pass; None where the line
-            only tells.
+        name: its name in `--rows`.
+        what: its description.
+        bound: the lower limit of the median, or with `at_most` the upper one; None if the line is
+            for information only.
     """
 
     name: str
@@ -122,14 +122,14 @@ class Bar:
     at_most: bool = False
 
     def met(self, value: float) -> bool | None:
-        """Whether a median meets it; None where there is no bound."""
+        """Return whether a median meets the bound; None without a bound."""
         if self.bound is None:
             return None
         return value <= self.bound if self.at_most else value >= self.bound
 
     @property
     def many_tokens(self) -> bool:
-        """A step computes many tokens, so that arithmetic may be its limit, and not memory."""
+        """Return whether a step computes many tokens, so that arithmetic may limit it."""
         match self.subject:
             case Against(task=task):
                 return task != "decode"
@@ -141,10 +141,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a bar's subject was measured at: the median, the lowest and the highest repetition.
+    """A measurement: median, lowest and highest repetition.
 
     Attributes:
-        facts: beside them, for the row.
+        facts: further fields of the row.
     """
 
     value: float
@@ -155,12 +155,12 @@ class Seen:
 
     @classmethod
     def of(cls, values: Sequence[float], facts: Row) -> Self:
-        """Of one number a repetition."""
+        """Return the measurement of one number per repetition."""
         return cls(statistics.median(values), min(values), max(values), len(values), facts)
 
 
 def row_of(bar: Bar, seen: Seen, isa: str) -> Row:
-    """A line of JSON, but for its circumstances and `where` the time goes (see `where`).
+    """Return a row without its circumstances and without `where` the time goes.
 
     Args:
         isa: instruction set of the native kernels.

@@ -1,4 +1,4 @@
-"""Measure bars one after another; what was measured stays, whatever happens to the others."""
+"""Measure bars one after another. A failure does not lose the others' results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from quire.system import env
 
 AMX = "amx"
 NO_AMX = (
-    "The bars are set for two AMX cores, and this machine has no AMX: what arithmetic limits is "
-    "judged against another machine. `of limit` is the share of what this one allows, the sum over "
-    "all operations of max(bytes / bandwidth, operations / peak)."
+    "The bars are set for two AMX cores, and this machine has no AMX. So bars that arithmetic "
+    "limits do not apply to it. `of limit` is the share of this machine's limit: the sum over all "
+    "ops of max(bytes / bandwidth, FLOPs / peak)."
 )
 
 
@@ -34,19 +34,19 @@ class Run:
 
     Attributes:
         explain: `where.measure`.
-        keep: writes a row as soon as it is there.
-        amx: this machine has what the bars are set for.
+        write: writes a row as soon as it is measured.
+        amx: this machine has AMX, for which the bars are set.
     """
 
     bench: Measure
     explain: Callable[[Floor | Against], Row]
-    keep: Callable[[Row], None]
+    write: Callable[[Row], None]
     amx: bool
 
     def all(self, bars: Sequence[Bar], title: str, out: TextIO) -> bool:
-        """Measure and print; whether all bars that have a bound were met.
+        """Measure and print; return whether all bars with a bound are met.
 
-        Interrupted, it prints what it has.
+        If it is interrupted, it prints the finished rows.
         """
         rows: dict[str, Row | str] = {}
         try:
@@ -58,18 +58,18 @@ class Run:
                     try:
                         self._explain(bar, row)
                     finally:
-                        self.keep(row)
+                        self.write(row)
         finally:
             self._print([bar for bar in bars if bar.name in rows], rows, title, out)
         return all(isinstance(row, dict) and row["met"] is not False for row in rows.values())
 
     def _measure(self, bar: Bar) -> Row | str:
-        """A row, or why there is none."""
+        """Return a row, or why there is none."""
         try:
             return row_of(bar, self.bench.measure(bar.subject), kernels_isa())
         except NotMeasuredError as error:
             return str(error)
-        except Exception as error:  # whatever one benchmark dies of, the others can be run
+        except Exception as error:  # the other benchmarks can still run
             return f"failed: {type(error).__name__}: {error}"
 
     def _explain(self, bar: Bar, row: Row) -> None:
@@ -96,5 +96,5 @@ class Run:
 
 
 def kernels_isa() -> str:
-    """The instruction set of the native kernels, as an engine chooses it."""
+    """Return the instruction set that an engine chooses."""
     return env.cpu_isa() or available_isas()[-1]

@@ -1,4 +1,4 @@
-"""How each kind of bar is measured: by the benchmarks that there are, in processes of their own."""
+"""Measure each kind of bar with the existing benchmarks, each in its own process."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from quire.resolve.arguments import EngineArgs
 
 BLOCK_SIZE = 16
 START_TOKENS = 16
-"""Of the prompt that a start is measured with, as in `bench startup`."""
+"""Prompt tokens of a start, as in `bench startup`."""
 
 
 class NotMeasuredError(QuireError):
-    """What it takes is not on this machine."""
+    """This machine lacks something that the measurement needs."""
 
     code = "not_measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What measuring needs.
+    """Measures the subjects of bars.
 
     Attributes:
-        checkpoint: gives a preset's folder of weights, made if it is not there.
+        checkpoint: returns a preset's folder of weights, creating it if needed.
     """
 
     pool: Pool
@@ -48,7 +48,7 @@ class Bench:
         """Measure one bar's subject.
 
         Raises:
-            NotMeasuredError: no peer is here to compare with.
+            NotMeasuredError: no peer is installed.
             QuireError: a benchmark failed.
         """
         match subject:
@@ -104,12 +104,12 @@ class Bench:
         return Seen.of([s["start_to_first_token_s"] for s in samples], {"phases": phases})
 
     def _latency(self, setup: Setup, load: Load) -> Row:
-        """The row of `bench latency` in a process of its own, whose memory it measures."""
+        """Return the row of `bench latency`, run in its own process to measure its memory."""
         fields: dict[str, Any] = setup.fields() | {
             "num_gpu_blocks_override": load.num_blocks(BLOCK_SIZE),  # repetitions fill them all
             "max_model_len": load.max_len,
             "max_num_seqs": load.count,
-            # All prompts in one step, so that what follows is decoding alone.
+            # All prompts in one step, so that the rest is pure decoding.
             "max_num_batched_tokens": max(STEP_TOKENS, load.count * load.input_len),
         }
         words = [f"--{name.replace('_', '-')}={v}" for name, v in fields.items() if v is not None]
@@ -123,10 +123,10 @@ class Bench:
 
 
 def run_module(module: str, *words: str) -> str:
-    """What `python -m module` prints to standard output.
+    """Return the standard output of `python -m module`.
 
     Raises:
-        QuireError: it failed; with the last line that it printed.
+        QuireError: it failed; with its last line.
     """
     command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -137,11 +137,11 @@ def run_module(module: str, *words: str) -> str:
 
 
 def ratios(samples: Mapping[str, list[float]], *, as_time: bool, facts: Row) -> Seen:
-    """How many times as fast the first engine is as the best of the others, a repetition each.
+    """Return the ratios of the first engine to the best other one, one per repetition.
 
     Args:
-        samples: the engine → its rates.
-        as_time: the ratio of times: the others' rates over the first one's.
+        samples: engine → its rates.
+        as_time: ratio of times: the other engine's rates over the first one's.
     """
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ours, *others = samples

@@ -1,4 +1,4 @@
-"""The engines that bars compare: started when they are first wanted, kept while they still are."""
+"""The engines that bars compare: started for the first comparison, stopped after the last."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
 
 Key = tuple[str, Setup]
-"""An engine's name, and what it runs."""
+"""An engine's name and setup."""
 
 
 class Pool:
-    """Engines in memory, each in a process of its own that is stopped while it has no turn.
+    """Engines in memory, each in its own process that is paused while others run.
 
     Args:
-        pythons: peer → the interpreter of the environment that has it.
+        pythons: peer → the interpreter of its environment.
         home: see `contest.driver_home`.
-        files: where peers keep files that are made once.
-        wanted: all that will be compared; an engine is started large enough for all of it.
+        files: folder for files that peers create once.
+        wanted: all comparisons; an engine starts large enough for all of its own.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class Pool:
         self._failed: dict[Key, str] = {}
 
     def missing(self, subject: Against) -> list[str]:
-        """Why peers take no part, a line each: how they are installed, or how they failed."""
+        """Return why peers take no part, one line each: how to install them, or how they failed."""
         lines = []
         for key in subject.peers:
             name = key[0]
             if name not in self._pythons:
                 install = PEERS[name].install
-                lines.append(f"{name} is not here: {install}; then --peer {name}=PYTHON")
+                lines.append(f"{name} is not installed: {install}; then --peer {name}=PYTHON")
             elif key in self._failed:
                 lines.append(f"{name} ({key[1]}) failed: {self._failed[key]}")
         return lines
 
     def compare(self, subject: Against, repetitions: int, seed: int) -> dict[str, list[float]]:
-        """The engine and its version → a number each repetition, Quire first.
+        """Return engine and version → one number per repetition, Quire first.
 
-        A peer that is missing or fails is left out; `missing` says why.
+        A peer that is missing or fails is left out; `missing` returns why.
 
         Raises:
             QuireError: Quire failed.
@@ -78,7 +78,7 @@ class Pool:
         return {self._engines[key].version: values for key, values in samples.items()}
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all engines."""
         self._later.clear()
         self._stop_unwanted()
 
@@ -91,7 +91,7 @@ class Pool:
             self._engines.pop(key).stop()
 
     def _start(self, key: Key) -> bool:
-        """Whether it is there; started, if need be.
+        """Start the engine if needed; return whether it runs.
 
         Raises:
             QuireError: Quire failed.
@@ -111,7 +111,7 @@ class Pool:
         return True
 
     def _ask(self, key: Key, work: Work, task: str) -> float | None:
-        """The task's metric; None where the engine failed."""
+        """Return the task's metric; None if the engine failed."""
         kind = "batch" if task == "batch" else "latency"
         try:
             return numbers(kind, work, self._engines[key].ask(work))[task]

@@ -1,4 +1,4 @@
-"""The table of bars, as people read it."""
+"""Print the table of bars."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from quire.bench.bars.bar import Bar, Unit
 from quire.bench.report import Row
 
 COSTLIEST = 6
-"""Parts of a step that are shown where a bar is missed."""
+"""Number of parts of a step that are shown for a missed bar."""
 
 
 def show(unit: Unit, value: float | None) -> str:
-    """A number with its unit."""
+    """Return a number with its unit."""
     if value is None:
         return "–"
     match unit:
@@ -28,17 +28,17 @@ def show(unit: Unit, value: float | None) -> str:
 
 
 def show_bound(bar: Bar) -> str:
-    """ "≥ 90.0 %"; empty where the line only tells."""
+    """Return text such as "≥ 90.0 %"; empty without a bound."""
     if bar.bound is None:
         return ""
     return f"{'≤' if bar.at_most else '≥'} {show(bar.unit, bar.bound)}"
 
 
 def line(bar: Bar, row: Row | str) -> list[str]:
-    """A bar's cells: name, bar, median, lowest, highest, met, of this machine's limit, beside what.
+    """Return a bar's cells: name, bound, median, lowest, highest, met, share of limit, details.
 
     Args:
-        row: what was measured, or why nothing was.
+        row: the measurement, or why there is none.
     """
     if isinstance(row, str):
         return [bar.name, show_bound(bar), "–", "", "", "not measured", "", row]
@@ -46,11 +46,11 @@ def line(bar: Bar, row: Row | str) -> list[str]:
     met = {True: "met", False: "missed", None: ""}[row["met"]]
     where = row["where"]
     limit = f"{where['of_limit']:.0%}" if where else ""
-    return [bar.name, show_bound(bar), *shown, met, limit, _beside(row)]
+    return [bar.name, show_bound(bar), *shown, met, limit, _details(row)]
 
 
 def print_table(title: str, lines: Sequence[Sequence[str]], out: TextIO) -> None:
-    """Under headings, numbers to the right."""
+    """Print lines under headings, with numbers aligned to the right."""
     cells = [_HEADINGS, *lines]
     widths = [max(len(row[i]) for row in cells) for i in range(len(_HEADINGS))]
     print(title, file=out)
@@ -63,10 +63,10 @@ def print_table(title: str, lines: Sequence[Sequence[str]], out: TextIO) -> None
 
 
 def print_where(row: Row, out: TextIO) -> None:
-    """Where the time of a bar goes: the costliest parts of a step, each beside its limit."""
+    """Print the costliest parts of a step with their limits."""
     where = row["where"]
     print(
-        f"{row['row']}: {where['step_ms']:.2f} ms a step ({where['steps']} steps profiled), "
+        f"{row['row']}: {where['step_ms']:.2f} ms per step ({where['steps']} steps profiled), "
         f"{where['limit_ms']:.2f} at the limits ({where['bandwidth_gb_s']:.1f} GB/s)",
         file=out,
     )
@@ -80,11 +80,11 @@ def print_where(row: Row, out: TextIO) -> None:
         print(text, file=out)
 
 
-def _beside(row: Row) -> str:
-    """What the number was measured beside, in words."""
+def _details(row: Row) -> str:
+    """Return further figures of a row in words."""
     if "tok_s" in row:
         rates = ", ".join(f"{name} {rate:,.1f}" for name, rate in row["tok_s"].items())
-        gone = [text.split(" is not here")[0] for text in row["missing"] or ()]
+        gone = [text.split(" is not installed")[0] for text in row["missing"] or ()]
         return f"tok/s: {rates}" + (f"; without {', '.join(gone)}" if gone else "")
     if "bandwidth_gb_s" in row:
         return f"{row['decode_tok_s']:,.1f} tok/s at {row['bandwidth_gb_s']:.1f} GB/s"

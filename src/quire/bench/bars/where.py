@@ -1,6 +1,6 @@
-"""Where the time of a load goes: operation by operation, against what the machine allows each.
+"""Where the time of a load goes, op by op, with the machine's limit for each.
 
-Run as `python -m quire.bench.bars.where JSON`, in a process of its own, it prints its row.
+`python -m quire.bench.bars.where JSON` prints a row, in its own process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 def measure(subject: Floor | Against, seed: int = 0) -> Row:
-    """Profile a bar's load in a fresh process, the machine's limits measured right before.
+    """Profile a bar's load in a fresh process, right after measuring the machine's limits.
 
-    Where decoding is what counts, the prompts are in the prefix cache but for their last block.
+    For decode, the prompts are in the prefix cache, except for their last block.
 
     Returns:
-        `step_ms` (mean), `limit_ms` (what the operations of a step would take at the limits),
-        `of_limit` (the latter over the former), `steps`, `bandwidth_gb_s`, and `parts`: of a step,
-        the costliest first, each its `name`, `ms`, `limit_ms` and `of_limit` (both None where it is
-        no operation).
+        `step_ms` (mean), `limit_ms` (time of a step's ops at the limits), `of_limit` (their ratio),
+        `steps`, `bandwidth_gb_s`, and `parts`, the costliest first: `name`, `ms`, `limit_ms` and
+        `of_limit` (both None for a part that is not an op).
 
     Raises:
         QuireError: the profile failed.
@@ -43,7 +42,7 @@ def measure(subject: Floor | Against, seed: int = 0) -> Row:
         "max_model_len": load.max_len,
         "max_num_seqs": load.count,
         "max_num_batched_tokens": whole,
-        # Prompts that warm up shall take no block from those that are profiled.
+        # Warm-up prompts must not take blocks from the profiled ones.
         "num_gpu_blocks_override": 2 * load.num_blocks(BLOCK_SIZE),
     }
     output_len = 1 if task == "prefill" else load.output_len
@@ -54,7 +53,7 @@ def measure(subject: Floor | Against, seed: int = 0) -> Row:
 
 
 def summary(results: LayerwiseResults) -> Row:
-    """What `measure` returns, of a profile that was made with the machine's limits."""
+    """Return the result of `measure` for a profile with the machine's limits."""
     seen = results.profile
     per_step = 1e3 / seen.steps
     least = sum(node.least_seconds or 0.0 for node in results.summary)
@@ -68,7 +67,7 @@ def summary(results: LayerwiseResults) -> Row:
         for node in results.summary
     ]
     step = results.model.children
-    rest = {"between operations": step["model"].children["python"]}
+    rest = {"between ops": step["model"].children["python"]}
     rest |= {name: step[name] for name in ("prepare", "sample", "other")}
     parts += [
         {"name": name, "ms": node.seconds * per_step, "limit_ms": None, "of_limit": None}
@@ -84,7 +83,7 @@ def summary(results: LayerwiseResults) -> Row:
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Profile what `measure` asks for."""
+    """Profile the load of `measure`, and print the row."""
     from quire.bench.kernels.limits import measure as measure_limits
     from quire.frontend.llm import LLM
     from quire.profile.layerwise import layerwise_profile

@@ -1,1 +1,1 @@
-"""`quire bench kernels`: single operations at the shapes of real models."""
+"""`quire bench kernels`: single ops at the shapes of real models."""

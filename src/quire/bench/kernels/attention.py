@@ -1,4 +1,4 @@
-"""Attention over a paged cache, and what writes the cache, at a model's shapes."""
+"""Cases of attention and KV writes over a paged cache, at a model's shapes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _LEAST_PREFILL = 16
 
 
 def attention(s: Setting) -> Cases:
-    """Decode: a token each of `rows` sequences. Prefill: `rows` tokens of one prompt."""
+    """Yield decode (one token per sequence, `rows` sequences) and prefill (`rows` tokens)."""
     for context in s.contexts:
         yield [_attend(s, "decode", r, 1, context) for r in s.rows if r <= s.max_num_seqs]
     yield [_attend(s, "prefill", 1, r, r) for r in s.rows if r >= _LEAST_PREFILL]
 
 
 def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Case:
-    """`sequences`, each of `context` tokens in scattered blocks, the last `new` of them queries."""
+    """Return a case of `sequences` of `context` tokens in scattered blocks, with the last `new`
+    tokens of each as queries."""
     m, dtype = s.model, s.variant.numpy_dtype
     heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     window = m.window(0)
     caches, meta = _filled(s, sequences, new, context)
     q = s.rotated(dtype, sequences * new, heads, dim)
-    # Query i of a sequence, counted from its end, sees all but i keys, but for the window.
+    # Query i, counted from the sequence's end, sees context - i keys, or those in the window.
     pairs = sequences * sum(min(context - i, window or context) for i in range(new))
     seen = sequences * min(context, (window or context) + new - 1)
     slots = caches[0].k.shape[0] * s.block_size
@@ -75,7 +76,7 @@ def rope_kv_write(s: Setting) -> Cases:
 def _filled(
     s: Setting, sequences: int, new: int, context: int
 ) -> tuple[list[KVCache], AttentionMetadata]:
-    """Return caches larger together than the CPU's, and a batch's metadata in scattered blocks."""
+    """Return KV caches larger than the CPU's caches, and metadata with scattered blocks."""
     size, m = s.block_size, s.model
     each = -(-context // size)
     make = _random_cache(s, (sequences * each, m.num_key_value_heads, size, m.head_dim))

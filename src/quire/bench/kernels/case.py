@@ -1,4 +1,4 @@
-"""One measurement of one operation, and arguments that no cache can hold."""
+"""A case of one op, with arguments that no cache can hold."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from quire.core.dtypes import DType, HostArray, dtype_of
 
 Call = Callable[[int], object]
-"""Runs the operation on the arguments of turn i; turns rotate through the copies."""
+"""Runs the op on the arguments of turn i; turns rotate through the copies."""
 
 _MAX_COPIES = 1024
-"""More copies of small arguments would measure Python's objects falling out of the caches."""
+"""More copies of small arguments would measure cache misses of Python's objects."""
 _DEFAULT_CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What an operation is measured with.
+    """Rows, dtypes and instruction set of a case.
 
     Attributes:
-        rows: tokens of the step; sequences, where attention decodes.
-        quantization: of linear weights, as `--quantization` has it; None is unquantized.
-        kv_cache_dtype: of keys and values, as `--kv-cache-dtype` has it.
+        rows: tokens of the step; for decode attention, sequences.
+        quantization: a value of `--quantization`, for linear weights; None is unquantized.
+        kv_cache_dtype: a value of `--kv-cache-dtype`.
         isa: instruction set of the native kernels.
     """
 
@@ -43,16 +43,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on arguments of one shape.
+    """An op on arguments of one shape.
 
     Attributes:
         op: the family: "gemm", "norm", "attention" …
-        name: which of the family: "qkv", "add_rms_norm", "decode" …
-        shape: its sizes but the rows, for people.
-        moved_bytes: read and written by one call, each tensor once.
-        flops: multiplications and additions of one call; 0 where memory is all that counts.
-        rotated_bytes: what one rotation of the arguments touches.
-        torch_call: the same by torch, on equal arguments; None if not wanted.
+        name: the member of the family: "qkv", "add_rms_norm", "decode" …
+        shape: its sizes except the rows, as text.
+        moved_bytes: bytes that one call reads and writes, each tensor once.
+        flops: multiplications and additions of one call; 0 if only memory matters.
+        rotated_bytes: bytes that one rotation of the arguments touches.
+        torch_call: the same in torch, on equal arguments; None if not requested.
     """
 
     op: str
@@ -67,7 +67,7 @@ class Case:
 
 
 def cache_bytes() -> int:
-    """Size of the largest cache of a CPU of this machine; 64 MiB where Linux does not say."""
+    """Return the size of the CPU's largest cache; 64 MiB if Linux does not report it."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     found = []
@@ -79,11 +79,11 @@ def cache_bytes() -> int:
 
 
 def copies(nbytes: int) -> int:
-    """How many copies of arguments of `nbytes` are twice what the caches hold."""
+    """Return how many copies of `nbytes` make twice the size of the largest cache."""
     return max(1, min(_MAX_COPIES, math.ceil(2 * cache_bytes() / nbytes)))
 
 
 def noise(random: np.random.Generator, shape: Sequence[int], dtype: DType) -> HostArray:
-    """Return normal random numbers, which repeat after a million: large arrays take no time."""
+    """Return normal random numbers that repeat after a million, which is fast for large arrays."""
     few = random.standard_normal(min(math.prod(shape), 1 << 20), np.float32)
     return np.resize(few.astype(dtype), tuple(shape))

@@ -1,10 +1,11 @@
-"""The operations of a decoder at a model's shapes.
+"""The ops of a decoder at a model's shapes.
 
-A family gives its cases in groups; those of a group are measured in turns, for every ISA and type.
+A family yields its cases in groups. The cases of a group are measured in turns, for every ISA and
+dtype.
 
-Arguments rotate through copies that are together twice as large as the last-level cache, up to
-1024 of them: a decode step finds its weights and its KV cache in memory, not in a cache. Arguments
-so small that 1024 copies fit into the cache stay there, as they do in a step; their rows say so.
+Arguments rotate through up to 1024 copies, together twice as large as the last-level cache, because
+a decode step reads its weights and KV cache from memory. If 1024 copies fit into the cache, they
+stay there, as in a real step, and their rows report it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls
 
 Plain = Callable[["TorchCalls"], Call]
-"""Returns torch's call of an operation."""
+"""Returns torch's call of an op."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Setting:
     """The settings that the cases of one family share.
 
     Attributes:
-        variant: their types and ISA; its `rows` are unused.
-        contexts: tokens a decoding sequence has, one case each.
-        max_num_seqs: most decoding sequences, and most rows of logits, that are measured.
-        torch: makes torch's counterparts; None if they are not wanted.
+        variant: their dtypes and ISA; its `rows` are unused.
+        contexts: tokens of context for decode attention, one case each.
+        max_num_seqs: maximum decoding sequences and rows of logits.
+        torch: makes torch's counterparts; None if not requested.
         random: draws arguments.
     """
 
@@ -67,7 +68,7 @@ class Setting:
         rotated_bytes: int,
         flops: int = 0,
     ) -> Case:
-        """Return a case; `plain` makes torch's call, if torch has such an operation."""
+        """Return a case; `plain` makes torch's call, if torch has such an op."""
         torch_call = None if plain is None or self.torch is None else plain(self.torch)
         return Case(
             op, name, shape, replace(self.variant, rows=rows), call, moved_bytes, flops,
@@ -75,7 +76,7 @@ class Setting:
         )  # fmt: skip
 
     def noise(self, dtype: DType, *shape: int) -> Array:
-        """Return an array of random numbers for the operations."""
+        """Return an array of random numbers for the ops."""
         return self.ops.array(noise(self.random, shape, dtype))
 
     def rotated(self, dtype: DType, *shape: int) -> list[Array]:
@@ -88,7 +89,7 @@ Cases = Iterator[list[Case]]
 
 
 def embedding(s: Setting) -> Cases:
-    """Rows of the token embedding."""
+    """Yield reads of rows of the token embedding."""
     vocab, hidden, dtype = s.model.vocab_size, s.model.hidden_size, s.variant.numpy_dtype
     table = s.noise(dtype, vocab, hidden)
 
@@ -107,7 +108,7 @@ def embedding(s: Setting) -> Cases:
 
 
 def norm(s: Setting) -> Cases:
-    """The model's norm, alone and with the residual addition."""
+    """Yield the model's norm, alone and with the residual addition."""
     hidden, eps, dtype = s.model.hidden_size, s.model.norm_eps, s.variant.numpy_dtype
     kind = s.model.norm
     weights = [s.noise(dtype, hidden) for _ in range(1 if kind == "rms_norm" else 2)]
@@ -138,7 +139,7 @@ def norm(s: Setting) -> Cases:
 
 
 def pack(s: Setting) -> Cases:
-    """Every linear weight from the checkpoint's order to the kernels'; `rows` are the weight's."""
+    """Yield the packing of every linear weight; `rows` are the weight's."""
 
     def case(name: str, n: int, k: int, epilogue: Epilogue) -> Case:
         weights = s.rotated(s.variant.numpy_dtype, n, k)
@@ -159,13 +160,13 @@ def pack(s: Setting) -> Cases:
 
 
 def gemm(s: Setting) -> Cases:
-    """Every linear layer, each call on another copy of the packed weight."""
+    """Yield every linear layer; each call uses another copy of the packed weight."""
     for name, n, k, epilogue in linears(s.model):
         yield _products(s, name, n, k, epilogue)
 
 
 def quantize(s: Setting) -> Cases:
-    """What a product of quantized weights does to its x first; in a step a norm's tasks do it."""
+    """Yield the quantization of x before a product; in a step, a norm's tasks do it."""
     dtype = s.variant.numpy_dtype
 
     def case(k: int, rows: int, weight: LinearWeight) -> Case:
@@ -180,14 +181,14 @@ def quantize(s: Setting) -> Cases:
 
     for k in dict.fromkeys(k for _, _, k, _ in linears(s.model)):
         if s.variant.quantization is None:
-            yield []  # x is taken as it is
+            yield []  # x is not quantized
         else:
             weight = s.ops.pack_linear(s.ops.numpy(s.noise(dtype, 32, k)))
             yield [case(k, rows, weight) for rows in s.rows]
 
 
 def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
-    """(name, N, K, epilogue) of a layer's linear weights [N, K], and of the head's."""
+    """Yield (name, N, K, epilogue) of a layer's linear weights [N, K], and of the head."""
     for linear in layout.linears(layout.Layout(m).layers[0]):
         name = linear.stem.rpartition(".")[2]
         yield name, sum(linear.parts), linear.columns, linear.activation or "none"
@@ -195,7 +196,7 @@ def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
 
 
 def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list[Case]:
-    """One linear layer [n, k] with its epilogue; "lm_head" gives float32 logits."""
+    """Return the cases of a linear layer [n, k] and its epilogue; "lm_head" gives logits."""
     head, dtype = name == "lm_head", s.variant.numpy_dtype
     compute = s.ops.logits if head else s.ops.linear
     weight = s.ops.numpy(s.noise(dtype, n, k))
@@ -224,7 +225,7 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
 
 
 def activation(s: Setting) -> Cases:
-    """The feed-forward layer's activation alone; in a step it is its product's epilogue."""
+    """Yield the MLP's activation alone; in a step it is the epilogue of its product."""
     m, dtype = s.model, s.variant.numpy_dtype
     name = m.activation
     width = m.intermediate_size * (2 if m.gated_mlp else 1)

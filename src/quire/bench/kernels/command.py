@@ -1,4 +1,4 @@
-"""`quire bench kernels`: the speed of each operation, and its share of the machine's limit."""
+"""`quire bench kernels`: the speed of each op, and its share of the machine's limit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "sampling": (sampling, ()),
     "pack": (cases.pack, ("quantization",)),
 }
-"""Family → its cases, and the types besides `dtype` that change it; in the order of a step."""
+"""Family → its cases, and the fields other than `dtype` that change it; in the order of a step."""
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 class _Bench:
-    """The limits of the machine and the tables of operations that the families share."""
+    """The machine's limits, and the ops that the families share."""
 
     def __init__(self, args: argparse.Namespace, threads: int) -> None:
         self._args = args
@@ -74,10 +74,10 @@ class _Bench:
         self._random = np.random.default_rng(args.seed)
 
     def settings(self, model: str, family: str, isa: str) -> Iterator[Setting]:
-        """Yield one setting for each combination of types that changes this family.
+        """Yield one setting per combination of dtypes that changes this family.
 
         Raises:
-            ConfigError: an ISA that this machine lacks, or types that the engine refuses.
+            ConfigError: this machine lacks the ISA, or the engine refuses the dtypes.
         """
         args = self._args
         fields = {"dtype": args.dtype}
@@ -93,10 +93,10 @@ class _Bench:
             )  # fmt: skip
 
     def family(self, name: str, settings: list[Setting]) -> Iterator[Timed]:
-        """Time group after group; the groups of all settings take turns."""
+        """Yield the timed cases, group by group; within a group all settings take turns."""
         args = self._args
         for setting in settings:
-            # torch's limit is none for slower instructions than its own.
+            # torch's rate is no limit for a slower instruction set than its own.
             best = setting.variant.isa == available_isas()[-1]
             self._limits.add_products(setting.ops, setting.variant, self._torch if best else None)
         for groups in zip(*(FAMILIES[name][0](s) for s in settings), strict=True):
@@ -105,7 +105,7 @@ class _Bench:
         self._limits.drop_products()
 
     def row(self, model: str, timed: Timed) -> Row:
-        """Return the measurement, compared with the limits known by now."""
+        """Return the row of a case, compared with the limits measured so far."""
         case, seconds = timed.case, timed.median
         peak = self._limits.flops(case.variant)
         for_memory = case.moved_bytes / self._limits.bandwidth

@@ -1,7 +1,6 @@
 """Measure this machine's limits for `quire explain`.
 
-Run as `python -m quire.bench.kernels.limits`, in a process of its own, it prints
-`explain.limits.Limits` as JSON.
+`python -m quire.bench.kernels.limits` prints `explain.limits.Limits` as JSON, in its own process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BUFFER_BYTES = 2**29
 
 
 def measure() -> Limits:
-    """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
+    """Measure with one thread and with all cores, in a few seconds; the machine should be idle."""
     cores, before = detect().cores, read_host()
     counts = sorted({1, cores})
     found = {threads: _measure(threads) for threads in counts}
@@ -43,7 +42,7 @@ def measure() -> Limits:
 
 
 def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
-    """Return the best of some rounds, and the products tried, by the type of their inputs."""
+    """Return the best of some rounds, and the variants of products by dtype or quantization."""
     from quire.bench.bandwidth import Reader
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
@@ -66,35 +65,35 @@ def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
 def measure_and_keep() -> Limits:
     """Run `measure` in a fresh process, and save the limits for `explain.limits.load_limits`.
 
-    If others use the machine meanwhile, measure twice; the quieter one counts.
+    If other processes use the machine meanwhile, measure twice and take the quieter one.
 
     Raises:
         QuireError: it failed.
     """
-    print("Measuring this machine's limits; some seconds.", file=sys.stderr)
+    print("Measuring this machine's limits for a few seconds …", file=sys.stderr)
     limits = _measured()
     if limits.disturbed:
-        print("Others use this machine; measuring once more.", file=sys.stderr)
+        print("Other processes use this machine; measuring again …", file=sys.stderr)
         limits = min(limits, _measured(), key=lambda found: found.disturbance)
     if limits.disturbed:
         print(
-            f"warning: others used {limits.disturbance:.1f} of {limits.cores} cores meanwhile. "
-            "The limits are kept with that mark, and measured again by the next --measure.",
+            f"warning: other processes used {limits.disturbance:.1f} of {limits.cores} cores "
+            "meanwhile. The limits are saved with this mark; the next --measure replaces them.",
             file=sys.stderr,
         )
     try:
         save_limits(limits)
     except OSError as error:
         print(
-            f"warning: The limits cannot be kept: {error}. Set QUIRE_CACHE_DIR to a folder that "
-            "can be written.",
+            f"warning: The limits cannot be saved: {error}. Set QUIRE_CACHE_DIR to a writable "
+            "folder.",
             file=sys.stderr,
         )
     return limits
 
 
 def known_or_measured() -> Limits:
-    """Return this machine's limits; measure now if they are unknown or were disturbed.
+    """Return this machine's limits; measure them if they are unknown or disturbed.
 
     Raises:
         QuireError: measuring failed.

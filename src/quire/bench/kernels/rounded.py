@@ -1,4 +1,4 @@
-"""Operations whose linear weights --quantization rounds from dense ones."""
+"""Native ops whose linear weights are rounded to a `--quantization`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.quant.names import rounding
 
 
 def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
-    """Return the native operations. Weights are rounded while they are packed, or before."""
+    """Return the native ops. Weights are rounded while they are packed, or before."""
     if quantization is None or quantization in QUANTIZATIONS:
         return load_ops("cpu", isa, threads, quantization)
     ops, found = load_ops("cpu", isa, threads), rounding(quantization)

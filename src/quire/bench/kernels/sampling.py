@@ -1,4 +1,4 @@
-"""Sampling at a model's vocabulary: the largest, a draw, the filters, log-probabilities."""
+"""Sampling at a model's vocabulary size: argmax, a draw, the filters, log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls
 
 _DEVIATION = 3.0
-"""Of the logits: flatter than most models', so that top_p keeps some thousands of tokens."""
+"""Standard deviation of the logits; it is small, so that top_p keeps thousands of tokens."""
 _LOGPROBS = 5
 _DRAWS = {
     "temperature": SamplingParams(temperature=0.8),
@@ -31,7 +31,7 @@ PlainOf = Callable[["TorchCalls", list[Array]], Call]
 
 
 def sampling(s: Setting) -> Cases:
-    """What follows the logits, float32 [rows, vocab]; all rows of a case have one setting."""
+    """Yield the ops after the logits, float32 [rows, vocab]; a case's rows have one setting."""
     vocab = s.model.vocab_size
 
     def case(name: str, rows: int, native: Of, plain: PlainOf | None = None) -> Case:

@@ -1,4 +1,4 @@
-"""Time calls that take turns, and the limits to compare them with."""
+"""Time calls in turns, and the limits to compare them with."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls
 
 STABLE_SPREAD = 0.05
-"""Middle half of a row's repetitions over their median; beyond it the row is marked unstable."""
+"""Interquartile range of a row's repetitions over their median; above it, a row is unstable."""
 _IN_CACHE = ((512, 512, 256), (1024, 1024, 512), (2048, 1024, 512))
-"""Products (N, K, rows) that stay in the second cache; the best counts."""
+"""Products (N, K, rows) that stay in the L2 cache; the best counts."""
 
 
 class Clock:
-    """Repeated times of one call, which goes on rotating where it left off."""
+    """Times one call repeatedly; its arguments keep rotating."""
 
     def __init__(self, call: Call, seconds: float) -> None:
-        """Warm up; a repetition will last about `seconds`, and be one call at least."""
+        """Warm up. A repetition takes about `seconds`, and at least one call."""
         self._call = call
         self._turn = 0
         self._count = 1
         self._run()
         self._count = max(1, min(10_000, int(seconds / self._run())))
         self.samples: list[float] = []
-        """Seconds a call."""
+        """Seconds per call."""
 
     def repeat(self) -> None:
         """Time one more repetition."""
@@ -55,7 +55,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds per call of a case, one number per repetition; torch's as well, if wanted."""
+    """Seconds per call of a case, one number per repetition, and torch's if requested."""
 
     case: Case
     samples: list[float]
@@ -67,13 +67,13 @@ class Timed:
 
     @property
     def spread(self) -> float:
-        """The middle half of the samples, over their median: one outlier does not count."""
+        """Return the interquartile range over the median; one outlier does not count."""
         middle = percentile(self.samples, 0.75) - percentile(self.samples, 0.25)
         return middle / self.median
 
     @property
     def times_torch(self) -> float | None:
-        """How many times as fast as torch: the median of ratios taken side by side."""
+        """Return the speed relative to torch: the median of the repetitions' ratios."""
         if self.torch_samples is None:
             return None
         ratios = [t / s for t, s in zip(self.torch_samples, self.samples, strict=True)]
@@ -83,10 +83,10 @@ class Timed:
 def interleave(
     cases: Sequence[Case], repetitions: int, seconds: float, between: Callable[[], None]
 ) -> list[Timed]:
-    """Time every case once, then every case again …: a disturbance slows all of them.
+    """Time all cases round by round, so that other load slows all of them.
 
     Args:
-        seconds: of one repetition of one case.
+        seconds: time of one repetition of one case.
         between: called before each round, to measure the limits.
     """
     clocks = [
@@ -107,10 +107,10 @@ def interleave(
 
 @dataclass
 class Limits:
-    """The best measurements of this machine stand for its limits.
+    """The machine's limits: the best of all measurements.
 
     Attributes:
-        bandwidth: bytes a second that `threads` threads read.
+        bandwidth: bytes per second that the reader's threads read.
     """
 
     reader: Reader
@@ -121,11 +121,11 @@ class Limits:
     )
 
     def add_products(self, ops: Ops, variant: Variant, torch: TorchCalls | None = None) -> None:
-        """Have `measure` try products of `variant`'s types that fit into the caches.
+        """Make `measure` time products of `variant`'s dtypes that fit into the caches.
 
         Args:
-            torch: its products count, too; wanted if they use the same instructions, so that slow
-                kernels cannot make a low limit.
+            torch: times its products too, if they use the same instructions. Otherwise slow kernels
+                would give a low limit.
         """
         key = _key(variant)
         if key in self._products:
@@ -144,7 +144,7 @@ class Limits:
         self._products[key] = calls
 
     def measure(self) -> None:
-        """One pass over memory and one of each product; only what is better counts."""
+        """Time one pass over memory and one of each product; keep the best."""
         self.bandwidth = max(self.bandwidth, self.reader.read() * 1e9)
         for key, calls in self._products.items():
             for flops, call in calls:
@@ -154,11 +154,11 @@ class Limits:
                 self._flops[key] = max(self._flops.get(key, 0.0), rate)
 
     def drop_products(self) -> None:
-        """Keep the measurements, but measure these products no more."""
+        """Keep the measurements, but stop measuring these products."""
         self._products = {key: [] for key in self._products}
 
     def flops(self, variant: Variant) -> float:
-        """Operations a second of the best product of these types; 0.0 if none was tried."""
+        """Return the FLOP/s of the best product of these dtypes; 0.0 if none was measured."""
         return self._flops.get(_key(variant), 0.0)
 
 

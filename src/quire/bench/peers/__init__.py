@@ -1,1 +1,1 @@
-"""Other engines on the same work: a module for each, which runs in the environment of its own."""
+"""Other engines on the same work: one module each, which runs in the engine's environment."""

@@ -1,4 +1,4 @@
-"""What every engine that is compared has in common: a process that generates when told to.
+"""The common part of all compared engines: a process that generates on request.
 
 `quire bench compare` starts the module of an engine in that engine's environment, with `Options` as
 JSON on its command line. It loads the model, makes one token, says so, and then answers each line
@@ -27,7 +27,7 @@ from quire.core.outputs import RequestMetrics
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an engine is to load, and what for.
+    """The model that an engine loads, and its limits.
 
     Attributes:
         model: a preset of Quire, whose weights are then made up, or a folder or file.
@@ -69,7 +69,7 @@ class Peer(Protocol):
     vocab_size: int
 
     def generate(self, prompts: list[list[int]], output_len: int) -> list[RequestMetrics]:
-        """Exactly `output_len` greedy tokens for each prompt of token ids.
+        """Generate exactly `output_len` greedy tokens for each prompt of token ids.
 
         Returns:
             for each prompt its `arrival_time`, `first_token_time` and `last_token_time`.
@@ -86,7 +86,7 @@ def main(
         prepare: makes files that are kept; the time it takes is told apart.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # engines print what they like
+    os.dup2(2, 1)  # engines print to stdout
     options = Options(**json.loads(sys.argv[1]))
     begin = time.monotonic()
     if prepare is not None:
@@ -110,7 +110,7 @@ def _answer(peer: Peer, work: Work) -> dict[str, Any]:
 
 
 def config_of(model: str) -> dict[str, Any]:
-    """The config.json of a preset or of a folder."""
+    """Return the config.json of a preset or a folder."""
     found = preset_config(model)
     if found is None:
         found = json.loads((Path(model) / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Quire itself, offline, as its peers are driven."""
+"""Quire itself, offline, with the interface of its peers."""
 
 from __future__ import annotations
 
