@@ -12,15 +12,15 @@ from quire.profile.device_reading import DeviceReading
 _SENSORS = {"coretemp", "k10temp", "zenpower", "cpu_thermal"}
 """The hwmon drivers that measure a CPU."""
 _ZONES = ("x86_pkg_temp", "cpu")
-"""How thermal zones of a CPU begin."""
+"""Prefixes of the types of a CPU's thermal zones."""
 
 
 class Cpu:
     """All sockets together, and the machine's memory.
 
     Args:
-        root: where `proc` and `sys` are.
-        clock: seconds, for the power between two readings.
+        root: folder that contains `proc` and `sys`.
+        clock: returns seconds, for the power between two readings.
     """
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class Cpu:
     @property
     def no_power(self) -> str | None:
         if not self._energy:
-            return "the kernel shows no RAPL counters here, as in most virtual machines"
+            return "the kernel shows no RAPL counters here (most virtual machines have none)"
         if any(counter.read() is None for counter in self._energy):
             return "only root may read the energy counters in /sys/class/powercap"
         return None
@@ -124,9 +124,9 @@ class Cpu:
 
 
 class _EnergyCounter:
-    """One RAPL counter, continued where the hardware's 32 bits overflow.
+    """One RAPL counter, continued when the hardware's 32 bits overflow.
 
-    Between two readings it may wrap once: that takes a socket of 200 W some twenty minutes.
+    It may wrap once between two readings, which takes about twenty minutes at 200 W.
     """
 
     def __init__(self, zone: Path) -> None:
@@ -136,7 +136,7 @@ class _EnergyCounter:
         self._wrapped = 0.0
 
     def read(self) -> float | None:
-        """Joules."""
+        """Return joules; None if the counter is unreadable."""
         now = _number(self._file)
         if now is None:
             return None

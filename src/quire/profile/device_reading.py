@@ -1,8 +1,7 @@
-"""What the machine's devices report about themselves: power, energy, heat, clocks, load, memory.
+"""A reading of a device's sensors: power, energy, temperature, clocks, load, memory.
 
-Loads neither torch nor a driver's library before `devices` is called, so that every process can
-ask. A quantity that a device, its driver or its permissions do not offer is None, never a guess
-and never an exception.
+A value that a device, its driver or its permissions do not offer is None, never a guess or an
+exception.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import msgspec
 
 
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One device at one moment; None is what could not be read.
+    """One device at one moment; None is an unreadable value.
 
     Attributes:
-        name: the product's name, as its maker gives it.
-        power_w: watts: of a CPU, the mean since the reading before, hence none at first.
-        energy_j: joules, cumulative; only differences mean something.
-        temperature_c: of the hottest sensor, degrees Celsius.
-        frequency_mhz: the mean over the cores now, or the clock of a GPU's multiprocessors.
-        utilization: 0 to 1: of a CPU, of all cores since the reading before, hence none at first.
-        memory_used, memory_total: bytes: of a CPU, the machine's memory.
+        name: the product's name.
+        power_w: watts; of a CPU, the mean since the previous reading, so None at first.
+        energy_j: joules, cumulative; only differences have a meaning.
+        temperature_c: degrees Celsius of the hottest sensor.
+        frequency_mhz: mean over a CPU's cores, or clock of a GPU's multiprocessors.
+        utilization: 0 to 1; of a CPU, since the previous reading, so None at first.
+        memory_used, memory_total: bytes; of a CPU, the machine's memory.
     """
 
     name: str
@@ -37,11 +36,11 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(Protocol):
-    """Something that computes, and can be asked how it is."""
+    """A device with sensors."""
 
     @property
     def no_power(self) -> str | None:
-        """Why power and energy cannot be read, in words for the user; None where they can."""
+        """Return why power and energy cannot be read; None if they can."""
 
     def read(self) -> DeviceReading:
-        """Read it now: well below a millisecond a sensor."""
+        """Read all sensors, each in well below a millisecond."""

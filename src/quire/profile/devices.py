@@ -8,6 +8,5 @@ from quire.profile.nvml import gpus
 
 
 def devices() -> list[Device]:
-    """Return the CPU and the GPUs that NVML finds; each call returns new objects without an earlier
-    reading."""
+    """Return the CPU and the GPUs that NVML finds, as new objects without an earlier reading."""
     return [Cpu(), *gpus()]

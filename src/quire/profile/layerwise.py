@@ -4,8 +4,8 @@
         llm.generate(prompts)
     profile.results.print_model_table()
 
-Times are wall time of the CPU, and add up: what no operation accounts for has lines of its own
-("python" in the model, "other" in the step). The profile is plain data; no torch here.
+Times are wall times and add up: time outside of ops is "python" in the model and "other" in the
+step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.core.op_profile import OpProfile, OpTime
 
 MAX_STEPS = 2**31 - 1
 FROM_CACHE = 1.1
-"""A share of the machine's limits that says more of caches than of noise."""
+"""A share of the machine's limits above which the data must come from a cache."""
 
 
 class Engine(Protocol):
@@ -48,10 +48,9 @@ class Node:
     """A part of the step, and its parts.
 
     Attributes:
-        calls: of the operation; 0 for a part that is none.
-        least_seconds: the time that its bytes and FLOPs would take at the machine's limits; None
-            where these are not known.
-        cuda_seconds: on a CUDA device.
+        calls: calls of the op; 0 for a part that is not an op.
+        least_seconds: time for its bytes and FLOPs at the machine's limits; None if unknown.
+        cuda_seconds: seconds on a CUDA device.
     """
 
     name: str
@@ -75,7 +74,7 @@ class Node:
             self.least_seconds = (self.least_seconds or 0.0) + least_seconds
 
     def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """Yield this and all its parts, each with the names that lead to it."""
+        """Yield this node and all its parts, each with its path."""
         here = (*path, self.name)
         yield here, self
         for child in self.children.values():
@@ -90,15 +89,15 @@ class Node:
 
 
 class LayerwiseResults:
-    """An `OpProfile` as a tree of modules and as a list of operations.
+    """An `OpProfile` as a tree of modules and as a list of ops.
 
     Args:
-        rates: the machine's; without them no share of a limit is given.
-        threads: that compute.
+        rates: the machine's limits; without them there are no shares of a limit.
+        threads: number of threads that compute.
 
     Attributes:
-        model: the step as a tree. A part's time is the sum of its parts', up to rounding.
-        summary: operations over all modules, the longest first.
+        model: the step as a tree. A node's time is the sum of its parts', up to rounding.
+        summary: ops over all modules, the longest first.
     """
 
     def __init__(
@@ -110,9 +109,8 @@ class LayerwiseResults:
         self.summary = self._operations()
 
     def print_model_table(self, out: TextIO | None = None) -> None:
-        """Modules and their operations, each under what it is a part of; a module that is one
-        operation has one line. "cache" stands where memory alone could not have been so fast.
-        """
+        """Print the tree of modules and ops; a module with one op has one line. "cache" means
+        faster than memory allows."""
         self._print(self._lines(self.model), out or sys.stdout)
 
     def _lines(self, node: Node, depth: int = 0) -> Iterator[tuple[str, Node]]:
@@ -129,18 +127,17 @@ class LayerwiseResults:
         self._print([(node.name, node) for node in self.summary], out or sys.stdout)
 
     def export_model_stats_table_csv(self, path: str | Path) -> None:
-        """Columns name, cpu_time_us, cuda_time_us, pct_time, trace: the way to the part, with
-        slashes."""
+        """Write columns name, cpu_time_us, cuda_time_us, pct_time and trace (the path)."""
         rows = [[*self._entry(node).values(), "/".join(names)] for names, node in self.model.walk()]
         _write_csv(path, [*_COLUMNS, "trace"], rows)
 
     def export_summary_stats_table_csv(self, path: str | Path) -> None:
-        """Columns name, cpu_time_us, cuda_time_us, pct_time, invocations."""
+        """Write columns name, cpu_time_us, cuda_time_us, pct_time and invocations."""
         rows = [[*self._entry(node).values(), node.calls] for node in self.summary]
         _write_csv(path, [*_COLUMNS, "invocations"], rows)
 
     def convert_stats_to_dict(self) -> dict[str, Any]:
-        """`{"context": …, "summary_stats": […], "model_stats": {"entry": …, "children": […]}}`."""
+        """Return `context`, `summary_stats` (a list) and `model_stats` (`entry` and `children`)."""
         context = msgspec.to_builtins(self.profile)
         del context["ops"]
         return {
@@ -170,7 +167,7 @@ class LayerwiseResults:
         named = sum(part.seconds for part in step.children.values())
         step.child("other").seconds = max(0.0, seen.wall_seconds - named)
         for part in (step, model):
-            part.least_seconds = None  # they are more than operations
+            part.least_seconds = None  # they contain more than ops
         return step
 
     def _operations(self) -> list[Node]:
@@ -252,7 +249,7 @@ class LayerwiseProfile:
 def layerwise_profile(
     llm: Engine, rates: PeakRates | None = None, threads: int = 1
 ) -> Iterator[LayerwiseProfile]:
-    """Profile every step of the engine inside; see the module."""
+    """Profile every step of the engine inside the block."""
     profile = LayerwiseProfile()
     llm.call("start_op_profile", MAX_STEPS)
     try:

@@ -27,7 +27,7 @@ class Gpu:
     """One GPU.
 
     Args:
-        nvml: the module `pynvml`, initialised; tests pass another with the same functions.
+        nvml: the initialized module `pynvml`, or a stand-in with its functions.
         handle: NVML's for the device.
     """
 

@@ -17,10 +17,10 @@ class OpProfiler:
     """Counts from `start` until `stop`, or for a number of steps.
 
     Args:
-        waited: seconds that each rank has waited for others so far.
+        waited: returns the seconds that each rank has waited for others so far.
 
     Attributes:
-        active: it counts.
+        active: whether it counts.
     """
 
     def __init__(self, meters: Sequence[OpMeter], waited: Callable[[], list[float]] = list) -> None:
@@ -64,7 +64,7 @@ class OpProfiler:
 
     @property
     def steps(self) -> int:
-        """Counted since the last start."""
+        """Return the steps counted since the last start."""
         return self._profile.steps
 
     def _end(self) -> None:

@@ -29,9 +29,9 @@ class ProfileStatus(msgspec.Struct):
 
     Attributes:
         active: started and not stopped.
-        writing: a trace is on its way to its file.
-        files: names of those completed since the start, in the configured folder.
-        failures: why others could not be written.
+        writing: a trace is being written.
+        files: names of the traces completed since the start, in the configured folder.
+        failures: why other traces could not be written.
     """
 
     active: bool = False
@@ -47,7 +47,7 @@ class Profiling:
         group: the ranks that compute the model together.
 
     Raises:
-        ConfigError: the profiler that is configured cannot work here.
+        ConfigError: the configured profiler cannot run here.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Profiling:
 
             self._trace = CudaProfiler(config)
         self._ops = OpProfiler(meters, list if group is None else group.waited)
-        self._python = ThreadProfile()  # of the core's thread; of the steps' if they overlap
+        self._python = ThreadProfile()  # the core's thread; the steps' thread if steps overlap
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,
             "stop_profile": self.stop_profile,

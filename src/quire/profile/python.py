@@ -1,5 +1,5 @@
-"""Python's own time, by cProfile: a helper for any block, and one for a thread that a queue starts
-and stops. Several times slower while it runs; free when off."""
+"""Python's own time, by cProfile: for a block, and for a thread that calls start and stop it. While
+it runs, Python is several times slower."""
 
 from __future__ import annotations
 

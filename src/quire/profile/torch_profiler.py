@@ -28,7 +28,7 @@ from quire.system import env
 logger = logging.getLogger(__name__)
 
 MAX_OP_RUNS = 500_000
-"""Native operations in a trace, of each plan; 24 MB while it is recorded."""
+"""Maximum native ops of each plan in a trace; 24 MB while recording."""
 CLOCK_READINGS = 20
 _WRITER = (sys.executable, "-m", "quire.profile.trace_file")
 
@@ -36,20 +36,18 @@ _WRITER = (sys.executable, "-m", "quire.profile.trace_file")
 class TorchProfiler(WorkerProfiler):
     """Writes `quire_PID.NUMBER.pt.trace.json[.gz]` into the configured folder.
 
-    What a step waits for is the end of the recording alone. A thread takes the trace over, and a
-    process of its own makes the file, so that Python's lock stays free for the steps; a disk that
-    is full costs one warning.
+    Steps wait only for the end of the recording. A thread takes the trace, and a separate process
+    writes the file, so that Python's lock is free for the steps. A full disk gives one warning.
 
     Args:
-        meters: whose native operations are put into the trace.
+        meters: their native ops become part of the trace.
 
     Attributes:
-        files: names of the traces that were completed since the last start, in the configured
-            folder.
-        failures: why others were not.
+        files: names of the traces completed since the last start, in the configured folder.
+        failures: why other traces could not be written.
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the folder cannot be created.
     """
 
     def __init__(self, config: ProfilerConfig, meters: Sequence[OpMeter]) -> None:
@@ -65,7 +63,7 @@ class TorchProfiler(WorkerProfiler):
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"The folder for traces, {self._folder}, cannot be made: {error.strerror}.",
+                f"The folder for traces, {self._folder}, cannot be created: {error.strerror}.",
                 param="--profiler-config",
             ) from None
         env.quiet_torch_profiler()
@@ -116,7 +114,7 @@ class TorchProfiler(WorkerProfiler):
             meter.trace_ops(0)
         if any(len(each.runs) >= MAX_OP_RUNS for each in runs):
             logger.warning(
-                "the trace has the first %d native operations; record fewer steps", MAX_OP_RUNS
+                "The trace has only the first %d native ops. Record fewer steps.", MAX_OP_RUNS
             )
         facts = TraceFacts(
             pid=os.getpid(),
@@ -152,11 +150,11 @@ class TorchProfiler(WorkerProfiler):
             if done.returncode:
                 raise OSError(done.stderr.strip().rpartition("\n")[2])
             self.files.append(path.name)
-            logger.info("trace of %d native operations in %s", sum(len(r.runs) for r in runs), path)
+            logger.info("Wrote a trace of %d native ops: %s", sum(len(r.runs) for r in runs), path)
         except (OSError, RuntimeError) as error:  # torch has no error of its own for a full disk
             reason = getattr(error, "strerror", None) or str(error)
             self.failures.append(reason)
-            logger.warning("the trace %s could not be written: %s", path, reason)
+            logger.warning("The trace %s could not be written: %s", path, reason)
         finally:
             if parts is not None:
                 shutil.rmtree(parts, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Add native ops to a trace of torch: `python -m quire.profile.trace_file PARTS FILE`.
 
-The trace (Chrome's JSON format, which Perfetto and TensorBoard read) is copied as text; the
-operations become a thread of their own beside the one whose steps they belong to. A process of its
-own does this, so that the steps that go on meanwhile keep Python's lock.
+The trace (Chrome's JSON format, for Perfetto and TensorBoard) is copied as text. The ops become a
+separate thread below the one of their steps. A separate process does this, so that Python's lock is
+free for the steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TORCH, RUNS, LABELS = "torch.json", "runs.npy", "labels.json"
 """The parts: torch's trace, `OpRuns.runs`, and `TraceFacts` with the labels."""
 TRACK_NAME = "native ops"
 _TRACK = 2**30
-"""Added to the thread's id: its neighbour's."""
+"""Added to the thread's id to get the id of the ops' thread."""
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 _HEAD_BYTES = 2**16
@@ -32,10 +32,12 @@ _NICE = 10
 
 
 class TraceFacts(msgspec.Struct):
-    """Attributes:
-    pid, thread: of the system, where the steps were computed.
-    clock_offset_ns: the wall clock less the monotonic one.
-    labels: (name, module, isa, dtype) of each op.
+    """What a trace needs in addition to the ops.
+
+    Attributes:
+        pid, thread: the system's ids of the thread that computed the steps.
+        clock_offset_ns: wall clock minus monotonic clock.
+        labels: (name, module, isa, dtype) of each op.
     """
 
     pid: int
@@ -48,11 +50,11 @@ class TraceFacts(msgspec.Struct):
 
 
 def merge(parts: Path, target: Path) -> None:
-    """Write `target`, compressed if it ends in `.gz`; it appears when it is complete.
+    """Write `target`, compressed if it ends in `.gz`. It appears only when it is complete.
 
     Raises:
         OSError: it cannot be written.
-        ValueError: the trace of torch is not as expected.
+        ValueError: torch's trace has an unknown format.
     """
     facts = msgspec.json.decode((parts / LABELS).read_bytes(), type=TraceFacts)
     runs = np.load(parts / RUNS)

@@ -1,5 +1,4 @@
-"""Controls when a worker's profiler records: started and stopped by the user, limited by steps and
-time.
+"""Controls when a worker's profiler records: start, delay, and limits of steps and time.
 
 start        step 1   step 2   step 3   step 4   step 5
   │                   ├── recorded ──────────┤              delay_iterations 2, max_iterations 3
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 MAX_STEPS = 1000
 MAX_SECONDS = 60.0
-"""The longest recording where `max_iterations` is unset, so that none fills the disk."""
+"""Limits of a recording if `max_iterations` is unset, so that no trace fills the disk."""
 
 
 class WorkerProfiler(ABC):
@@ -45,24 +44,24 @@ class WorkerProfiler(ABC):
     def start(self) -> None:
         """Record from the step that `delay_iterations` gives."""
         if self.active:
-            logger.warning("the profiler has been started already; this start is ignored")
+            logger.warning("The profiler is already started; this start is ignored.")
             return
         self.active = True
         self._steps = self._recorded = 0
 
     def stop(self) -> None:
-        """End the recording; harmless without one."""
+        """End the recording, if there is one."""
         recording, self.recording, self.active = self.recording, False, False
         if not recording:
             return
         try:
             self._stop()
         except Exception:
-            logger.warning("the profiler could not end its recording; steps go on", exc_info=True)
+            logger.warning("The profiler failed to stop; steps continue.", exc_info=True)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Surrounds one step of the worker."""
+        """Profile one step of the worker inside the block."""
         self._begin_step()
         try:
             with self.annotate_context_manager(name):
@@ -86,8 +85,8 @@ class WorkerProfiler(ABC):
             self._deadline = time.monotonic() + self._max_seconds
             try:
                 self._start()
-            except Exception:  # the step goes on
-                logger.warning("the profiler could not begin; steps go on", exc_info=True)
+            except Exception:  # the step continues
+                logger.warning("The profiler failed to start; steps continue.", exc_info=True)
                 self.active = False
             else:
                 self.recording = True
@@ -97,7 +96,7 @@ class WorkerProfiler(ABC):
             return
         self._recorded += 1
         if self._recorded >= self._max_steps or time.monotonic() >= self._deadline:
-            logger.info("the profiler stops after %d steps", self._recorded)
+            logger.info("The profiler stops after %d steps.", self._recorded)
             self.stop()
 
     @abstractmethod

@@ -141,7 +141,7 @@ def test_a_trace_that_is_too_long_says_so(
     config = ProfilerConfig("torch", str(tmp_path), torch_profiler_use_gzip=False)
     [path] = recorded(tmp_path, config)
     assert path.read_text().count('"native_op"') == 3
-    assert "the first 3 native operations" in caplog.text
+    assert "the first 3 native ops" in caplog.text
 
 
 def test_a_full_disk_is_one_warning(
@@ -172,5 +172,5 @@ def test_the_writer_says_why_it_failed(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         TorchProfiler(ProfilerConfig("torch", str(tmp_path / "file" / "below")), [])

@@ -108,7 +108,7 @@ def test_steps_go_on_without_a_profiler_that_fails(caplog: pytest.LogCaptureFixt
     profiler = recorder(broken=True)
     profiler.start()
     profiler.run(*"ab")
-    assert caplog.text.count("steps go on") == 1
+    assert caplog.text.count("steps continue") == 1
     assert not profiler.active
 
 
