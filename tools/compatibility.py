@@ -1,6 +1,6 @@
 """Write the tables of docs/compatibility.md: `python -m tools.compatibility`.
 
-They come from the types of requests: what a type does not have is ignored or refused by its rules.
+They come from the request types: fields that a type lacks are ignored or refused by its rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEGIN = "<!-- tables: written by `python -m tools.compatibility` -->"
 
 
 def tables() -> str:
-    """Return the tables, one for each type that has anything to say."""
+    """Return one table per type that has rules."""
     parts: list[str] = []
     for kind in sorted(_kinds(Strict), key=lambda kind: (kind.__module__, kind.__name__)):
         if rows := [*_rows(kind)]:
@@ -31,7 +31,7 @@ def tables() -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with its tables as they are to be."""
+    """Return the page with fresh tables."""
     head, _, _ = text.partition(BEGIN)
     return f"{head}{BEGIN}\n\n{tables()}"
 
@@ -44,12 +44,13 @@ def _kinds(kind: type[Strict]) -> Iterator[type[Strict]]:
 
 def _rows(kind: type[Strict]) -> Iterator[str]:
     rules: dict[str, Rule] = vars(kind).get("rules", {})
-    nulls = [
-        field.encode_name
-        for field in msgspec.structs.fields(kind)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    nulls = {
+        name
+        for name, field in fields.items()
         if field.type is type(None) and field.name in vars(kind).get("__annotations__", {})
-    ]
-    for name in sorted({*rules, *nulls}):
+    }
+    for name in sorted(rules.keys() - fields.keys() | nulls):
         rule = rules.get(name)
         if rule is None:
             yield f"| `{name}` | refused | Leave it out of the request. |"
@@ -57,7 +58,7 @@ def _rows(kind: type[Strict]) -> Iterator[str]:
             yield f"| `{name}` | ignored | {rule.reason} |"
         else:
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in rule.neutral)
-            what = f"refused, but for {neutral}" if neutral else "refused"
+            what = f"refused, except {neutral}" if neutral else "refused"
             yield f"| `{name}` | {what} | {rule.reason} |"
 
 

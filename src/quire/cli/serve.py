@@ -212,14 +212,14 @@ def add_answer_flags(group: argparse._ArgumentGroup) -> None:
         "--tool-call-parser",
         "--tool_call_parser",
         metavar="NAME",
-        help="format of the model's tool calls: hermes, llama3_json, pythonic, mistral, granite, "
-        "deepseek_v3, qwen3_coder, openai, or none (default: from the chat template)",
+        help="format of the model's tool calls, such as hermes or llama3_json; none leaves them as "
+        "text; docs/tool-calling.md lists all (default: from the chat template)",
     )
     group.add_argument(
         "--reasoning-parser",
         "--reasoning_parser",
         metavar="NAME",
-        help="format of its reasoning: qwen3, deepseek_r1, granite, mistral, openai_gptoss, or "
+        help="format of its reasoning: qwen3, seed_oss, gemma4, mistral, granite, openai_gptoss or "
         "none (default: from the chat template)",
     )
 

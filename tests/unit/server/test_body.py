@@ -80,7 +80,7 @@ def test_bad_json(body: bytes) -> None:
         (b'{"prompt": "a", "n": true}', "n", "bool"),
         (b'{"prompt": "a", "max_tokens": 1.5}', "max_tokens", "float"),
         (b'{"prompt": "a", "temprature": 1}', "temprature", "did you mean temperature"),
-        (b'{"prompt": "a", "vllm_xargs": {"a": 1}}', "vllm_xargs", "not supported. There are no"),
+        (b'{"prompt": "a", "vllm_xargs": {"a": 1}}', "vllm_xargs", "The server has no plug-ins"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias", "Expected `int`"),
         (b'{"prompt": "a", "logit_bias": {"1": "x"}}', "logit_bias", "Expected `float`"),
         (b'{"prompt": "a", "stop": [1]}', "stop[0]", "Expected `str`"),

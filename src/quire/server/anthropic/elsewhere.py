@@ -35,7 +35,9 @@ BLOCK: Rules = {
 COUNT: Rules = {
     **elsewhere.SAMPLERS,
     **elsewhere.CHAT_SAMPLING,
-    "thinking_token_budget": refused("Send thinking.budget_tokens in its place."),
+    "prompt": refused("Send messages instead."),
+    "max_tokens": refused("This endpoint counts only the prompt. Leave it out."),
+    "thinking_token_budget": refused("Send thinking.budget_tokens instead."),
     "speed": ignored("There is one speed.", strict=("standard",)),
     "inference_geo": ignored("The server computes where it runs."),
     "container": ignored(_NO_SERVER_TOOLS),
@@ -53,5 +55,5 @@ COUNT: Rules = {
 }
 
 MESSAGES: Rules = {
-    "max_tokens_to_sample": refused("Send max_tokens in its place."),
+    "max_tokens_to_sample": refused("Send max_tokens instead."),
 }

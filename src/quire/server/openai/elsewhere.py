@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quire.server.rules import Rule, Rules, ignored, refused
 
-_CACHED = "Every prefix is cached, for as long as there is memory."
+_CACHED = "Every prefix is cached as long as there is memory."
 _LABEL = "The server does not tell callers apart."
 _NOTHING_STORED = "Chats are not stored; /v1/responses stores."
-_NO_SAMPLER = "Leave it out; see docs/compatibility.md for the samplers that there are."
+_NO_SAMPLER = "Leave it out; docs/compatibility.md lists the supported samplers."
 _OFF = "The sampler that it belongs to is off."
 _ONE_TIER = "There is one tier of service."
 _TEMPLATE_KWARGS = "Send chat_template_kwargs, with the name that the chat template knows."
@@ -15,8 +15,8 @@ _TEXT_ONLY = "The model reads and writes text."
 
 
 def _instead(field: str, *neutral: object) -> Rule:
-    """A field that has another name here."""
-    return refused(f"Send {field} in its place.", *neutral)
+    """Return the rule of a field that has another name here."""
+    return refused(f"Send {field} instead.", *neutral)
 
 
 LABELS: Rules = {
@@ -30,7 +30,7 @@ LABELS: Rules = {
 }
 
 SAMPLERS: Rules = {
-    # Other names of what there is.
+    # Other names of supported fields.
     "max_new_tokens": _instead("max_tokens"),
     "max_length": _instead("max_tokens"),
     "n_predict": _instead("max_tokens"),
@@ -49,9 +49,9 @@ SAMPLERS: Rules = {
     "format": _instead("response_format"),
     "custom_logit_processor": refused("Clients cannot bring code."),
     "logits_processors": refused("Clients cannot bring code."),
-    "extra_body": refused("Its fields belong to the top of the body."),
-    "options": refused("Its fields belong to the top of the body, under OpenAI's names."),
-    # Samplers that there are not; the others below belong to them.
+    "extra_body": refused("Send its fields at the top level of the body."),
+    "options": refused("Send its fields at the top level of the body, with OpenAI's names."),
+    # Unsupported samplers, and their settings.
     "typical_p": refused(_NO_SAMPLER, 1),
     "typical": refused(_NO_SAMPLER, 1),
     "typ_p": refused(_NO_SAMPLER, 1),
@@ -94,15 +94,12 @@ SAMPLERS: Rules = {
     "diversity_penalty": refused("It belongs to beam search.", 0),
 }
 
-_NO_SUCH = "This API has no such field; /v1/chat/completions has."
+_NO_SUCH = "This API does not have it; /v1/chat/completions does."
 
 CHAT_SAMPLING: Rules = {
     "use_beam_search": refused(_NO_SUCH, False),
     "length_penalty": refused(_NO_SUCH, 1),
     "early_stopping": ignored("It belongs to beam search, which is off."),
-    "messages": _instead("input"),
-    "prompt": _instead("input"),
-    "max_tokens": _instead("max_output_tokens"),
     "max_completion_tokens": _instead("this API's limit of tokens"),
     "stop": _instead("stop_sequences"),
     "response_format": _instead("this API's format of the text", {"type": "text"}),
@@ -137,11 +134,11 @@ COMMON: Rules = {
     **SAMPLERS,
     "guided_decoding_backend": ignored("There is one backend."),
     "kv_transfer_params": refused("KV caches are not moved between servers."),
-    "vllm_xargs": refused("There are no plug-ins that would read it."),
+    "vllm_xargs": refused("The server has no plug-ins."),
     "mm_processor_kwargs": refused(_TEXT_ONLY),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
-    "extra_args": refused("There are no plug-ins that would read it."),
-    "id_slot": ignored("Every request gets the next free seat."),
+    "extra_args": refused("The server has no plug-ins."),
+    "id_slot": ignored("Every request gets the next free slot."),
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),
     "lora_path": refused("Send the adapter's name as model."),
@@ -170,7 +167,7 @@ CHAT: Rules = {
     "best_of": refused("Send n, and choose among the answers; or use_beam_search.", 1),
     "modalities": refused(_TEXT_ONLY, ["text"]),
     "audio": refused(_TEXT_ONLY),
-    "prediction": ignored("It would make the answer faster at most."),
+    "prediction": ignored("It could only make the answer faster."),
     "verbosity": ignored("The model does not see this; ask for the length in a message."),
     "web_search_options": refused("The server searches nothing."),
     "moderation": refused("The server moderates nothing."),
@@ -181,7 +178,7 @@ CHAT: Rules = {
     "thinking_budget": _instead("thinking_token_budget"),
     "models": ignored("The model that `model` names answers."),
     "reasoning_format": refused(
-        "Reasoning is apart from the content; include_reasoning false leaves it out.",
+        "Reasoning is separate from the content; include_reasoning false leaves it out.",
         "parsed",
         "auto",
         "deepseek",
