@@ -1,1 +1,1 @@
-"""Who computes a step: this process (`uniproc`), or workers elsewhere."""
+"""Executors compute steps: in this process (`uniproc`), or on several ranks (`multiproc`)."""

@@ -1,4 +1,4 @@
-"""What the engine core asks of whoever computes its steps."""
+"""The interface of executors, which compute the engine core's steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quire.core.sampling_params import SamplingParams
 class ForwardError(Exception):
     """A step's forward pass raised; the exception is its `__cause__`.
 
-    The step's copies are done and its `removed` are gone, but nothing else of it is left: the
-    same step, or a part of it without those two, may be asked for again.
+    The step's copies are done and its `removed` are removed. Nothing else of it remains: the core
+    may run the same step, or a part of it, again without these two.
 
     Attributes:
-        failed_loads, copy_seconds: what came of the copies; see `ModelOutput`.
+        failed_loads, copy_seconds: the result of the copies; see `ModelOutput`.
     """
 
     def __init__(self, failed_loads: list[int], copy_seconds: float) -> None:
@@ -29,14 +29,14 @@ class ForwardError(Exception):
 
 
 class StepSkippedError(Exception):
-    """The step was not begun, for the one ahead of it failed; nothing of it was done."""
+    """The step was not started, because the one ahead of it failed."""
 
 
 class Pending(Protocol):
-    """A step on its way."""
+    """A step in flight."""
 
     def result(self) -> ModelOutput:
-        """Wait for it; raises what it raised."""
+        """Wait for the step; return its output, or raise its error."""
 
 
 class Executor(ABC):
@@ -44,40 +44,40 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Load the model and allocate the KV cache; the properties hold from then on."""
+        """Load the model and allocate the KV cache. Then the properties are valid."""
 
     @property
     @abstractmethod
     def num_blocks(self) -> int:
-        """Blocks in the KV cache."""
+        """Return the number of blocks in the KV cache."""
 
     @property
     @abstractmethod
     def phases(self) -> dict[str, float]:
-        """Seconds spent in each part of `start`, in order."""
+        """Return the seconds of each part of `start`, in order."""
 
     @property
     @abstractmethod
     def facts(self) -> dict[str, object]:
-        """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+        """Return facts about the engine: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
 
     @abstractmethod
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         """Compute one step.
 
-        An exception leaves the executor able to go on: the scheduler fails the step's
-        requests and names them in the next step's `removed`. After a `ForwardError` the core
-        asks for the step's halves, and so on, to find the request that it fails for.
+        After an exception the executor can continue. The scheduler fails the step's requests and
+        names them in the next step's `removed`. After a `ForwardError` the core runs the step's
+        halves, and so on, to find the request that causes it.
         """
 
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
-        """Begin a step; steps are computed in the order in which they come.
+        """Start a step; steps are computed in order.
 
-        Where steps are computed on the caller's thread, this one is now.
+        Without a separate thread the step is computed now.
 
         Args:
-            ahead: the step in flight before it. Should that fail, this one is skipped: its
-                result is a `StepSkippedError`, and not even its `removed` are gone.
+            ahead: the step in flight before it. If that fails, this one is skipped: it raises
+                `StepSkippedError`, and not even its `removed` are removed.
         """
         step: Future[ModelOutput] = Future()
         try:
@@ -87,7 +87,7 @@ class Executor(ABC):
         return step
 
     def execute_behind(self, ahead: Pending | None, batch: SchedulerOutput) -> ModelOutput:
-        """Compute a step unless the one `ahead`, which has ended, failed."""
+        """Compute a step, unless the step `ahead`, which has ended, failed."""
         if ahead is not None:
             try:
                 ahead.result()
@@ -101,23 +101,22 @@ class Executor(ABC):
         eos_token_ids: tuple[int, ...],
         lora_request: LoRARequest | None = None,
     ) -> Future[Any] | None:
-        """Begin what a request needs before it may be in a step: to have its grammar compiled, and
-        its adapter loaded.
+        """Start compiling the request's grammar and loading its adapter, before its first step.
 
         Returns:
-            What it has to wait for, or None. It raises `InvalidRequestError` where the request
-            cannot be served; of its result only that it is there counts.
+            A future to wait for, or None. It raises `InvalidRequestError` if the request cannot be
+            served; its value has no meaning.
         """
         return None
 
     def call(self, method: str, args: list[Any]) -> Any:
-        """Run one of the executor's own methods by name, between two steps; plain data.
+        """Run a method by name, between two steps; arguments and result are plain data.
 
         Raises:
-            InvalidRequestError: it has none of that name.
+            InvalidRequestError: there is no such method.
         """
         raise InvalidRequestError(f"the engine core has no method {method!r}.")
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Free everything; the executor is not used again."""
+        """Free everything. The executor cannot be used again."""

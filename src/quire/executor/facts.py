@@ -1,4 +1,4 @@
-"""What a worker tells of itself: plain values, for logs, reports and metrics."""
+"""Facts about a worker: plain values for logs, reports and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def worker_facts(
     config: EngineConfig, ops: Ops, plan: MemoryPlan, weights: int
 ) -> dict[str, object]:
-    """Of a worker that has started; `weights` are the bytes that its weights take."""
+    """Return the facts of a started worker; `weights` are the bytes of its weights."""
     return {
         "device": config.device,
         "dtype": config.dtype,

@@ -1,8 +1,8 @@
-"""What an executor and the workers of its other ranks say to each other, as msgpack.
+"""Messages between an executor and the workers of its other ranks, as msgpack.
 
 executor → worker   Start, Agreed, then Prepare, Step and Call
 worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer for each Call; or
-                    Failed, its last word
+                    Failed, which is the last message
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from quire.core.sampling_params import SamplingParams
 
 
 class Start(msgspec.Struct, tag=True, array_like=True):
-    """Load the share of the model that `config` says, on these CPUs; on any, if there are none."""
+    """Load the share of the model that `config` defines, on these CPUs (empty: on any)."""
 
     config: EngineConfig
     cpus: list[int]
 
 
 class Fit(msgspec.Struct, tag=True, array_like=True):
-    """So many KV blocks fit beside the rank's weights."""
+    """Number of KV blocks that fit on this rank."""
 
     num_blocks: int
 
 
 class Agreed(msgspec.Struct, tag=True, array_like=True):
-    """So many KV blocks fit on every rank."""
+    """Number of KV blocks that fit on every rank."""
 
     num_blocks: int
 
@@ -45,7 +45,7 @@ class Loaded(msgspec.Struct, tag=True, array_like=True):
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True):
-    """The worker cannot start: a `QuireError`'s code, or an exception's name, and what it says."""
+    """The worker cannot start: code of a `QuireError` or name of an exception, and its message."""
 
     code: str
     message: str
@@ -60,7 +60,7 @@ class Prepare(msgspec.Struct, tag=True, array_like=True):
 
 
 class Call(msgspec.Struct, tag=True, array_like=True):
-    """See `Worker.call`; between two steps."""
+    """See `Worker.call`; it runs between two steps."""
 
     method: str
     args: list[Any]
@@ -83,8 +83,8 @@ class Step(msgspec.Struct, tag=True, array_like=True):
     """A `SchedulerOutput`; its columns as int64.
 
     Attributes:
-        number: counts the steps that the executor was asked for, from 1.
-        request_ids: None where they are those of the step before.
+        number: counts the executor's steps, from 1.
+        request_ids: None if they equal those of the previous step.
     """
 
     number: int
@@ -118,7 +118,7 @@ class Step(msgspec.Struct, tag=True, array_like=True):
         )
 
     def batch(self, request_ids: list[str]) -> SchedulerOutput:
-        """The step, of these requests."""
+        """Return the step with these requests."""
         return SchedulerOutput(
             self.step,
             request_ids,
@@ -135,13 +135,13 @@ class Step(msgspec.Struct, tag=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, tag=True, array_like=True):
-    """What became of a step on one rank.
+    """The result of a step on one rank.
 
     Attributes:
         tokens: `ModelOutput.sampled_token_ids`, int64.
         pooled: a checksum of `ModelOutput.pooled`.
         failed_loads: see `ModelOutput`.
-        error: what the step raised.
+        error: the exception of the step, as text.
     """
 
     tokens: bytes = b""
@@ -156,7 +156,7 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
 
 
 class Answer(msgspec.Struct, tag=True, array_like=True):
-    """What a call returned."""
+    """The result of a call."""
 
     value: Any
 
@@ -166,7 +166,7 @@ FromWorker = Fit | Loaded | Failed | Outcome | Answer
 
 
 def pooled_sum(output: ModelOutput) -> int:
-    """A checksum of what a step has pooled."""
+    """Return a checksum of a step's pooled vectors."""
     total = 0
     for numbers in output.pooled.values():
         total = crc32(numbers, total)
@@ -174,7 +174,7 @@ def pooled_sum(output: ModelOutput) -> int:
 
 
 def column(packed: bytes) -> Column:
-    """int64 numbers, in memory of their own."""
+    """Return a copy of the int64 numbers."""
     return np.frombuffer(bytearray(packed), dtype=np.int64)
 
 

@@ -14,9 +14,9 @@ _FORMAT = "{desc} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
 
 @contextmanager
 def load_bar(*, shown: bool = True) -> Iterator[Progress | None]:
-    """Show a bar from the start of the block to its end; its progress comes in bytes.
+    """Show a progress bar during the block, and yield the function that reports bytes.
 
-    There is none where standard error is no terminal, or where it is not to be shown.
+    Yield None if standard error is not a terminal, or if not `shown`.
     """
     if not (shown and sys.stderr.isatty()):
         yield None
@@ -25,7 +25,7 @@ def load_bar(*, shown: bool = True) -> Iterator[Progress | None]:
     from tqdm.contrib.logging import logging_redirect_tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]
-        monitor_interval = 0  # no thread of its own
+        monitor_interval = 0  # no monitor thread
 
     lines_above = logging_redirect_tqdm([logging.getLogger("quire")])
     bar = Bar(desc="Loading the model", total=1, leave=False, bar_format=_FORMAT, file=sys.stderr)

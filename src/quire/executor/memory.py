@@ -1,4 +1,4 @@
-"""How many KV blocks fit: one formula, printed with its numbers, and a refusal that says why."""
+"""Compute how many KV blocks fit: one formula, which is logged, and an error that explains it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from quire.models.adapters import lora_bytes
 
 FLOAT32 = 4
 PREFIX_SHARE = 4
-"""With prefix caching the cache may be larger, by one part in this many, than what running
-sequences can fill: else, under full load, every prefix would be evicted before its reuse."""
+"""With prefix caching the cache may exceed what running sequences can fill by one part in this
+many. Otherwise, under full load, every prefix would be evicted before its reuse."""
 RUNTIME_BYTES = 256 * 2**20
-"""What Python and the engine take at most before any weight is there; about 64 MiB were seen."""
+"""Upper bound of what Python and the engine use before the weights; about 64 MiB were seen."""
 GPU_RUNTIME_BYTES = 2**30
-"""What is taken to be in use on a GPU that nobody else uses: a context, and torch's kernels."""
+"""Assumed use of an otherwise idle GPU: a context, and torch's kernels."""
 RUNTIME_STEP = 64 * 2**20
 """Resident memory is rounded up to this, so that the same start gives the same block count."""
 PROMPT_LOGPROB_ROWS = 64
-"""Rows of logits that prompt log-probabilities are computed from at once."""
+"""Rows of logits that are computed at once for prompt log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What the memory is spent on, in bytes, and the number of KV blocks that follows.
+    """The use of memory in bytes, and the resulting number of KV blocks.
 
     Attributes:
-        runtime: Python, torch and whatever else this process held before the weights.
+        runtime: what this process used before the weights.
         activations: upper bound of a step's temporary tensors.
-        formula: how `num_blocks` was computed, with the numbers in it.
+        formula: the computation of `num_blocks`, with its numbers.
     """
 
     num_blocks: int
@@ -53,18 +53,17 @@ def plan_memory(
 ) -> MemoryPlan:
     """Choose the number of KV blocks.
 
-    An explicit `num_blocks` is taken as it is, however small: a request that it cannot hold is
-    refused when it comes. Otherwise the cache gets `kv_cache_memory_bytes`, or what is left of
-    the budget, but no more than `useful_blocks`; and one sequence of `max_model_len` must fit.
+    An explicit `num_blocks` is used, however small: requests that it cannot hold are refused on
+    arrival. Otherwise the cache gets `kv_cache_memory_bytes`, or the rest of the budget but at most
+    `useful_blocks`; one sequence of `max_model_len` must fit.
 
     Args:
-        runtime: bytes this process held before it loaded the weights; on a GPU, bytes that anybody
-            holds there.
+        runtime: bytes that this process used before the weights; on a GPU, all bytes in use there.
         weights: bytes of the weights.
-        kv_bytes_per_token: keys and values of one token, all layers.
+        kv_bytes_per_token: bytes of one token's keys and values in all layers.
 
     Raises:
-        OutOfMemoryError: one sequence does not fit; the message has a table of what went where.
+        OutOfMemoryError: one sequence does not fit; the message has a table of the memory's use.
     """
     block_bytes = config.block_size * kv_bytes_per_token
     activations = activation_bytes(config)
@@ -96,8 +95,8 @@ def plan_memory(
 def longest_context(
     config: EngineConfig, *, runtime: int, weights: int, kv_bytes_per_token: int
 ) -> int:
-    """The most tokens, up to `max_model_len`, of which one sequence fits: whole blocks of them, or
-    all; 0 where none does. The arguments are those of `plan_memory`."""
+    """Return the longest sequence that fits, in tokens: `max_model_len`, or else whole blocks; 0 if
+    none fits. The arguments are those of `plan_memory`."""
 
     def fails(num_tokens: int) -> bool:
         limits = replace(config.scheduler, max_model_len=num_tokens)
@@ -119,7 +118,7 @@ def longest_context(
 
 
 def blocks_per_sequence(config: EngineConfig) -> int:
-    """Blocks that one sequence of `max_model_len` tokens holds at most at a time."""
+    """Return the most blocks that a sequence of `max_model_len` tokens holds at once."""
     limits = config.scheduler
     return most_blocks(
         limits.max_model_len,
@@ -130,22 +129,24 @@ def blocks_per_sequence(config: EngineConfig) -> int:
 
 
 def useful_blocks(config: EngineConfig) -> int:
-    """Blocks beyond which memory would lie idle: `max_num_seqs` full sequences, and with prefix
-    caching a share more for the prefixes of those that have finished.
+    """Return the number of blocks beyond which memory would be idle: `max_num_seqs` full sequences,
+    and with prefix caching some for the prefixes of finished ones.
 
-    Where prompts are computed whole nothing outlives a step.
+    If prompts are computed whole, nothing outlives a step.
     """
     limits = config.scheduler
-    if limits.whole_prompts:  # of one step, each sequence's last block partly used
+    if limits.whole_prompts:  # one step's tokens; each sequence's last block is partly used
         return limits.max_num_batched_tokens // config.block_size + limits.max_num_seqs
     blocks = limits.max_num_seqs * blocks_per_sequence(config)
     return blocks + (blocks // PREFIX_SHARE if config.enable_prefix_caching else 0)
 
 
 def activation_bytes(config: EngineConfig) -> int:
-    """Temporary tensors of the largest step, as if all were float32: a token's residual stream
-    and its copies, q, k, v and attention's output, the MLP's inner layer; logits, twice; and
-    the table of rotations, which stays."""
+    """Return the bytes of the largest step's temporary tensors, as if all were float32.
+
+    Per token: the residual stream and its copies, q, k, v, attention's output and the MLP's inner
+    layer. Also the logits, twice, and the rotary table, which is permanent.
+    """
     model, limits = config.model, config.scheduler
     inner = model.intermediate_size * (2 if config.lora and model.gated_mlp else 1)
     heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
@@ -157,28 +158,28 @@ def activation_bytes(config: EngineConfig) -> int:
     return FLOAT32 * (step + rotations)
 
 
-def resident_bytes(besides: int = 0) -> int:
-    """Memory this process occupies now beside so many bytes of weights, rounded up; 0 where the
-    system does not say."""
+def resident_bytes(held: int = 0) -> int:
+    """Return the resident bytes of this process without `held` bytes of weights, rounded up; 0 if
+    the system does not report them."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return 0
-    return rounded(pages * os.sysconf("SC_PAGE_SIZE") - besides)
+    return rounded(pages * os.sysconf("SC_PAGE_SIZE") - held)
 
 
 def rounded(held: int) -> int:
-    """Bytes held before the weights, up to a whole `RUNTIME_STEP`."""
+    """Return the bytes, rounded up to a multiple of `RUNTIME_STEP`."""
     return -(-max(0, held) // RUNTIME_STEP) * RUNTIME_STEP
 
 
 def expected_runtime(config: EngineConfig) -> int:
-    """What will be in use before the weights are there, as far as that is known beforehand."""
+    """Return the expected bytes in use before the weights are loaded."""
     return RUNTIME_BYTES if config.device == "cpu" else GPU_RUNTIME_BYTES
 
 
 def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:
-    """The error for a KV cache that was asked for by size, and that the system refuses."""
+    """Return the error for a KV cache of a requested size that the system refuses."""
     return OutOfMemoryError(
         f"The system refuses {plan.kv_cache_bytes / 2**30:,.1f} GiB for the KV cache: "
         f"{plan.formula} of {plan.block_bytes} bytes each.",
@@ -190,7 +191,7 @@ def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:
 def _does_not_fit(
     config: EngineConfig, parts: dict[str, int], blocks: int, block_bytes: int
 ) -> OutOfMemoryError:
-    """The error, with the fit table and the flags that would change it."""
+    """Return the error, with the table and the flags that would change it."""
     limit = config.scheduler.max_model_len
     wanted = blocks_per_sequence(config) * block_bytes
     rows: list[tuple[str, int, str]] = []

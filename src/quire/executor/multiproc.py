@@ -31,15 +31,14 @@ _SUMMED = (
     "activation_bytes",
     "runtime_bytes",
 )
-"""Facts of which every rank has as much."""
+"""Facts that add up over the ranks."""
 
 
 def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> Executor:
-    """The executor that `config` asks for.
+    """Return the executor for `config`.
 
     Args:
-        on_lost: called with the exit status of a process of the executor that has ended and was
-            not asked to.
+        on_lost: called with the exit status of an executor's process that ended unexpectedly.
     """
     if config.tensor_parallel_size == 1:
         return UniprocExecutor(config)
@@ -47,12 +46,12 @@ def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = 
 
 
 class MultiprocExecutor(UniprocExecutor):
-    """Rank 0 computes here, and each other rank in a process of its own, with the cores divided.
+    """Rank 0 computes here, and each other rank in its own process. They share the cores.
 
-    Every rank is told every step, holds all of its state but for its heads' keys and values, and,
-    since all have the same logits to the bit, samples the same tokens; they are compared. So rank
-    0's answer is everyone's. A step that fails on all ranks leaves them able to go on. One that
-    fails on some, or a process that is gone, ends the executor: an `EngineDeadError`.
+    Every rank gets every step and holds the whole state, except other ranks' KV heads. All ranks
+    have the same logits to the bit and sample the same tokens, which rank 0 compares. After a step
+    that fails on all ranks, they continue. If it fails on some, or if a process ends, the executor
+    raises `EngineDeadError`.
     """
 
     def __init__(self, config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> None:
@@ -66,7 +65,7 @@ class MultiprocExecutor(UniprocExecutor):
         self._when_lost = on_lost
         super().__init__(shares[0], self._team)
         self._number = 0
-        self._told = 0
+        self._sent_version = 0
 
     def start(self) -> None:
         try:
@@ -76,7 +75,7 @@ class MultiprocExecutor(UniprocExecutor):
         except BaseException as error:
             failure = self._team.failure()
             self.shutdown()
-            if failure is not None:  # the cause of what rank 0 met with
+            if failure is not None:  # the cause of rank 0's error
                 raise failure from error
             raise
 
@@ -91,9 +90,9 @@ class MultiprocExecutor(UniprocExecutor):
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         self._number += 1
-        same = batch.batch_version == self._told != 0
-        self._team.tell(Step.of(self._number, batch, same_requests=same))
-        self._told = batch.batch_version
+        same = batch.batch_version == self._sent_version != 0
+        self._team.send(Step.of(self._number, batch, same_requests=same))
+        self._sent_version = batch.batch_version
         try:
             output = self._worker.execute_together(self._number, batch)
         except Exception as error:
@@ -112,11 +111,11 @@ class MultiprocExecutor(UniprocExecutor):
         lora_request: LoRARequest | None = None,
     ) -> Future[Any] | None:
         if params.reads_output or lora_request is not None:
-            self._team.tell(Prepare(params, eos_token_ids, lora_request))
+            self._team.send(Prepare(params, eos_token_ids, lora_request))
         return super().prepare(params, eos_token_ids, lora_request)
 
     def _call(self, method: str, args: list[Any]) -> Any:
-        """Adapters are every rank's; else rank 0 is watched for all, each of which does as much."""
+        """Run a method: adapters on all ranks, others on rank 0, which stands for all."""
         if method == "add_lora":
             return self._add_adapter(args)
         result = super()._call(method, args)
@@ -129,23 +128,23 @@ class MultiprocExecutor(UniprocExecutor):
         return result
 
     def _add_adapter(self, args: list[Any]) -> Any:
-        """The answer of all ranks, which read the files at the same time: once rank 0 has them, the
-        others are waited for."""
-        self._team.tell(Prepare(SamplingParams(), (), LoRARequest(*args)))
+        """Load an adapter on all ranks at the same time; return their common answer, or None while
+        rank 0 is still loading."""
+        self._team.send(Prepare(SamplingParams(), (), LoRARequest(*args)))
         result = super()._call("add_lora", args)
         if result is None:
             return None
         answers = [result, *self._call_others("load_lora", args)]
         found = next((answer for answer in answers if "error" in answer), None)
         if found is None and any(answer != result for answer in answers):
-            found = {"error": "The files have changed while they were read."}
+            found = {"error": "The files changed while they were read."}
         if found is not None:
             super()._call("remove_lora", args[1:2])
             self._call_others("remove_lora", args[1:2])
         return result if found is None else found
 
     def _call_others(self, method: str, args: list[Any]) -> list[Any]:
-        self._team.tell(Call(method, args))
+        self._team.send(Call(method, args))
         return self._team.answers()
 
     def shutdown(self) -> None:
@@ -161,18 +160,18 @@ class MultiprocExecutor(UniprocExecutor):
 
 
 def _all_failed(error: Exception, outcomes: list[Outcome]) -> None:
-    """Raises where a step that failed on rank 0 did not on another."""
+    """Raise unless a step that failed on rank 0 failed on all ranks."""
     for rank, outcome in enumerate(outcomes, 1):
         if outcome.error is None:
-            raise _apart(f"a step failed on rank 0, and not on rank {rank}") from error
+            raise _apart(f"a step failed on rank 0, but not on rank {rank}") from error
         if isinstance(error, ForwardError):
             error.failed_loads = sorted({*error.failed_loads, *outcome.failed_loads})
 
 
 def _same_tokens(rank: int, outcome: Outcome, output: ModelOutput) -> None:
-    """Raises where a rank has not computed what rank 0 has."""
+    """Raise unless a rank computed the same as rank 0."""
     if outcome.error is not None:
-        raise _apart(f"a step failed on rank {rank} alone: {outcome.error}")
+        raise _apart(f"a step failed on rank {rank}, but not on rank 0: {outcome.error}")
     tokens = output.sampled_token_ids
     if not np.array_equal(column(outcome.tokens), tokens.reshape(-1)):
         raise _apart(f"rank {rank} sampled other tokens than rank 0")
@@ -181,4 +180,4 @@ def _same_tokens(rank: int, outcome: Outcome, output: ModelOutput) -> None:
 
 
 def _apart(what: str) -> EngineDeadError:
-    return EngineDeadError(f"The ranks are no longer in step: {what}.", fix=lost().fix)
+    return EngineDeadError(f"The ranks do not agree: {what}.", fix=lost().fix)

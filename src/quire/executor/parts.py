@@ -1,4 +1,4 @@
-"""What a worker is made of, each part from the configuration."""
+"""Create the parts of a worker from the configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def join_group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
-    """The worker's end of its group; None where it has the model alone."""
+    """Return the worker's rank group; None for a single rank."""
     if config.share is None or peers is None:
         return None
     from quire.ops.rank_group import RankGroup
@@ -57,15 +57,16 @@ def fit_memory(
     cache: PackCache | None,
     peers: Peers | None,
 ) -> MemoryPlan:
-    """`plan_memory` beside what is held now; the fewest blocks of all ranks.
+    """Return the memory plan with the smallest number of blocks of all ranks.
 
-    Raises OutOfMemoryError.
+    Raises:
+        OutOfMemoryError: one sequence does not fit.
     """
     stored = (cache.linears() if cache else {}).values()
     held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
     plan = plan_memory(
         config,
-        runtime=rounded(accelerator.memory()[0]) if accelerator else resident_bytes(besides=held),
+        runtime=rounded(accelerator.memory()[0]) if accelerator else resident_bytes(held),
         weights=held_weight_bytes(config),
         kv_bytes_per_token=kv_bytes_per_token(
             config.model, config.kv_cache_dtype, config.calculate_kv_scales
@@ -78,7 +79,7 @@ def fit_memory(
 
 
 def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> AdapterPool | None:
-    """Adapters of `models.adapters.lora_tables`; None where they are off."""
+    """Return the adapter pool over `models.adapters.lora_tables`; None if LoRA is off."""
     if config.lora is None:
         return None
     from quire.lora.pool import AdapterPool
@@ -94,7 +95,7 @@ def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> Adap
 
 
 def open_grammars(config: EngineConfig) -> Grammars:
-    """For structured output; the tokenizer is read when somebody asks for it."""
+    """Return the grammars of structured output; the tokenizer is read on first use."""
     return Grammars(
         partial(_tokenizer, config),
         config.model.vocab_size,
@@ -111,7 +112,11 @@ def new_runner(
     grammars: Grammars,
     adapters: AdapterPool | None,
 ) -> ModelRunner:
-    """The model with its KV cache. Raises OutOfMemoryError if the system refuses the memory."""
+    """Return the model with its KV cache.
+
+    Raises:
+        OutOfMemoryError: the system refuses the memory.
+    """
     try:
         return ModelRunner(
             config.model,
@@ -128,14 +133,14 @@ def new_runner(
             adapters=adapters,
         )
     except (RuntimeError, MemoryError) as error:
-        # Torch has no type of its own for memory that the system refuses.
+        # Torch raises a RuntimeError if it gets no memory.
         raise cannot_allocate(plan) from error
 
 
 def warm_up_steps(limits: SchedulerConfig) -> tuple[SchedulerOutput, SchedulerOutput]:
-    """One step of one short sequence, and one that removes it.
+    """Return a step with one short sequence, and one that removes it.
 
-    It leaves numbers in block 0, which count for nothing: blocks are written before read.
+    What it leaves in block 0 has no effect, because blocks are written before they are read.
     """
     name = "warm-up"
     tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)

@@ -1,4 +1,4 @@
-"""Whom a worker that has a share of a model shares it with."""
+"""The other ranks, as a worker with a share of a model sees them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class Peers(Protocol):
     """The other ranks of a worker that has a share of a model.
 
     Attributes:
-        memory: descriptor of the memory in which they meet (see `ops.rank_group`).
+        memory: descriptor of their shared memory (see `ops.rank_group`).
     """
 
     @property
     def memory(self) -> int: ...
 
     def agree(self, num_blocks: int) -> int:
-        """The most KV blocks that fit on every rank, of which so many fit on this one."""
+        """Return the number of KV blocks that fit on every rank; `num_blocks` fit on this one."""

@@ -1,7 +1,7 @@
-"""The process of a rank beside rank 0: `python -m quire.executor.rank LINE MEMORY PARENT_PID`.
+"""The process of a rank other than rank 0: `python -m quire.executor.rank LINE MEMORY PARENT_PID`.
 
-LINE and MEMORY are descriptors that it inherits: of the line to its executor, and of the memory in
-which the ranks meet. It ends when the line does, and when its parent is gone.
+LINE and MEMORY are inherited descriptors: the connection to its executor, and the memory that the
+ranks share. It ends when the connection closes, and when its parent ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class RankProcess:
-    """Computes every step that the executor does, at the same time."""
+    """Computes each step of the executor at the same time."""
 
     def __init__(self, line: Connection, memory: int) -> None:
         self.memory = memory
@@ -48,8 +48,8 @@ class RankProcess:
         self._request_ids: list[str] = []
 
     def run(self) -> None:
-        """Load what is asked for, and compute, until the line ends."""
-        start = self._hear()
+        """Load the model's share and compute until the connection closes."""
+        start = self._receive()
         assert isinstance(start, Start)
         if start.cpus:
             os.sched_setaffinity(0, start.cpus)
@@ -60,7 +60,7 @@ class RankProcess:
         try:
             self._load()
             while True:
-                self._handle(self._hear())
+                self._handle(self._receive())
         finally:
             self._worker.shutdown()
 
@@ -71,17 +71,17 @@ class RankProcess:
             raise
         except Exception as error:
             code = error.code if isinstance(error, QuireError) else type(error).__name__
-            self._say(Failed(code, str(error)))
-            self._worker.leave_step()  # now that it is known why
+            self._send(Failed(code, str(error)))
+            self._worker.leave_step()  # after the reason was sent
             if not isinstance(error, QuireError):
                 logger.exception("a rank cannot start")
         else:
-            self._say(Loaded())
+            self._send(Loaded())
 
     def agree(self, num_blocks: int) -> int:
         """See `Peers`."""
-        self._say(Fit(num_blocks))
-        agreed = self._hear()
+        self._send(Fit(num_blocks))
+        agreed = self._receive()
         assert isinstance(agreed, Agreed)
         return agreed.num_blocks
 
@@ -90,40 +90,40 @@ class RankProcess:
             case Prepare():
                 self._worker.prepare(message.params, message.eos_token_ids, message.lora_request)
             case Call():
-                self._say(Answer(self._worker.call(message.method, message.args)))
+                self._send(Answer(self._worker.call(message.method, message.args)))
             case Step():
                 if message.request_ids is not None:
                     self._request_ids = message.request_ids
-                self._say(self._outcome(message))
+                self._send(self._outcome(message))
 
     def _outcome(self, step: Step) -> Outcome:
         try:
             output = self._worker.execute_together(step.number, step.batch(self._request_ids))
-        except Exception as error:  # rank 0 raises it as well, and tells
+        except Exception as error:  # rank 0 raises and logs it too
             logger.debug("a step failed", exc_info=True)
             return Outcome(error=f"{type(error).__name__}: {error}")
         return Outcome.of(output)
 
-    def _hear(self) -> ToWorker:
+    def _receive(self) -> ToWorker:
         message: ToWorker = self._decoder.decode(self._line.recv_bytes())
         return message
 
-    def _say(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         self._line.send_bytes(self._encoder.encode(message))
 
 
 def main(argv: list[str]) -> int:
-    """Be a rank until the line ends; returns the exit status."""
+    """Run a rank until its connection closes; return the exit status."""
     line, memory, parent = map(int, argv)
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()
     setup_logging()
     if not logging.getLogger("quire").isEnabledFor(logging.DEBUG):
-        logging.getLogger("quire").setLevel(logging.WARNING)  # rank 0 says the rest
+        logging.getLogger("quire").setLevel(logging.WARNING)  # rank 0 logs the rest
     try:
         RankProcess(Connection(line), memory).run()
-    except (EOFError, OSError):  # the executor has hung up
+    except (EOFError, OSError):  # the executor closed the connection
         return 0
     return 0
 

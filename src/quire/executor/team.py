@@ -1,4 +1,4 @@
-"""The processes of the ranks beside rank 0: started, spoken to, watched, and ended."""
+"""The processes of the other ranks: start them, exchange messages, watch and end them."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
 END_SECONDS = 5.0
-"""At most, between the end of a process's line and its own."""
+"""Maximum time between the end of a connection and the end of its process."""
 
 Kind = TypeVar("Kind", Fit, Loaded, Outcome, Answer)
 
 
 class Team:
-    """Rank 0's end of the lines to the other ranks' processes.
+    """Rank 0's connections to the other ranks' processes.
 
-    A process ends when its line does, and with its parent, whatever state it is in. Its memory is
-    a file without a name, so that nothing is left of it.
+    A process ends with its connection and with its parent, in any state. The shared memory has no
+    name, so nothing remains of it.
 
     Args:
         shares: the configuration of each rank.
-        memory: descriptor of the memory in which the ranks meet.
-        on_lost: called, on a thread of its own, with the exit status of a process that has ended
-            and was not asked to.
+        memory: descriptor of the ranks' shared memory.
+        on_lost: called, in a separate thread, with the exit status of a process that ended
+            unexpectedly.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Team:
         self._threads: list[threading.Thread] = []
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
-        self._lock = threading.Lock()  # a step and a grammar may come from two threads
-        self._ended = threading.Event()  # a process has, and `on_lost` was told
+        self._lock = threading.Lock()  # steps and grammars may come from two threads
+        self._ended = threading.Event()  # a process has ended, and `on_lost` was called
         self._closing = False
 
     def start(self) -> None:
-        """Have every process begin to load its share; this thread, rank 0, keeps to its CPUs."""
+        """Make every process load its share, and pin this thread, rank 0, to its CPUs."""
         for rank in range(1, len(self._shares)):
             self._spawn(rank)
         for line, config, cpus in zip(self._lines, self._shares[1:], self._cpus[1:], strict=True):
@@ -80,43 +80,43 @@ class Team:
             os.sched_setaffinity(0, self._cpus[0])
 
     def agree(self, num_blocks: int) -> int:
-        """The most KV blocks that fit on every rank, of which so many fit on rank 0.
+        """Return the number of KV blocks that fit on every rank; `num_blocks` fit on rank 0.
 
         Raises:
-            QuireError: what another rank cannot start for.
+            QuireError: another rank cannot start.
         """
-        agreed = min(num_blocks, *(self._hear(line, Fit).num_blocks for line in self._lines))
-        self.tell(Agreed(agreed))
+        agreed = min(num_blocks, *(self._receive(line, Fit).num_blocks for line in self._lines))
+        self.send(Agreed(agreed))
         return agreed
 
     def wait_until_loaded(self) -> None:
         for line in self._lines:
-            self._hear(line, Loaded)
+            self._receive(line, Loaded)
 
     def failure(self) -> QuireError | None:
-        """What another rank could not start for, if it has said so."""
+        """Return why another rank could not start, if it has reported it."""
         try:
             for line in self._lines:
                 if line.poll():
-                    self._hear(line, Loaded)
+                    self._receive(line, Loaded)
         except QuireError as error:
             return error
         return None
 
-    def tell(self, message: ToWorker) -> None:
-        """Say the same to all."""
+    def send(self, message: ToWorker) -> None:
+        """Send a message to all ranks."""
         frame = self._encoder.encode(message)
         with self._lock:
             for line in self._lines:
                 self._send_bytes(line, frame)
 
     def outcomes(self) -> list[Outcome]:
-        """What became of the last step on every rank but the first."""
-        return [self._hear(line, Outcome) for line in self._lines]
+        """Return the outcomes of the last step on the other ranks."""
+        return [self._receive(line, Outcome) for line in self._lines]
 
     def answers(self) -> list[Any]:
-        """What the last call returned on every rank but the first."""
-        return [self._hear(line, Answer).value for line in self._lines]
+        """Return the results of the last call on the other ranks."""
+        return [self._receive(line, Answer).value for line in self._lines]
 
     def close(self) -> None:
         """End the processes, by force after `SHUTDOWN_SECONDS`."""
@@ -147,8 +147,8 @@ class Team:
         self._threads.append(thread)
 
     def _run(self, rank: int, line: Connection, started: threading.Event) -> None:
-        """Start a rank's process and wait for its end. The system ends it with the thread that has
-        started it: this one, which therefore outlives it."""
+        """Start a rank's process and wait for its end. The system ends a process with the thread
+        that started it, so this thread waits."""
         files = (line.fileno(), self.memory)
         words = [*map(str, files), str(os.getpid())]
         try:
@@ -156,7 +156,7 @@ class Team:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "quire.executor.rank", *words],
                     stdin=subprocess.DEVNULL,
-                    stdout=2,  # its chatter must not mix with what the user asked for
+                    stdout=2,  # its output must not mix with the command's
                     pass_fds=files,
                 )
             self._processes.append(process)
@@ -166,7 +166,7 @@ class Team:
         status = process.wait()
         if not self._closing:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            logger.error("rank %d of the model's processes has ended with %s", rank, how)
+            logger.error("The process of rank %d ended with %s.", rank, how)
             self._on_lost(status)
             self._ended.set()
 
@@ -179,11 +179,11 @@ class Team:
         except OSError as error:
             raise self._lost() from error
 
-    def _hear(self, line: Connection, kind: type[Kind]) -> Kind:
-        """The next message, which is of `kind`.
+    def _receive(self, line: Connection, kind: type[Kind]) -> Kind:
+        """Return the next message, which must be of `kind`.
 
         Raises:
-            EngineDeadError: the process has gone.
+            EngineDeadError: the process ended.
             QuireError: it cannot start.
         """
         try:
@@ -195,25 +195,25 @@ class Team:
             if known is not None:
                 raise known(message.message)
             raise EngineDeadError(f"A rank cannot start: {message.code}: {message.message}")
-        assert isinstance(message, kind), f"{message} in place of {kind}"
+        assert isinstance(message, kind), f"{message} instead of {kind}"
         return message
 
     def _lost(self) -> EngineDeadError:
-        """The error of a line that has ended; first `on_lost` hears how its process did."""
+        """Return the error of a closed connection, after `on_lost` was called."""
         self._ended.wait(END_SECONDS)
         return lost()
 
 
 def lost() -> EngineDeadError:
-    """The error where a rank has gone."""
+    """Return the error of a lost rank."""
     return EngineDeadError(
-        "A process of the tensor-parallel group has gone.", fix="Start the engine again."
+        "A process of the tensor-parallel group ended.", fix="Start the engine again."
     )
 
 
 def rank_cpus(ranks: int, threads: int) -> list[list[int]]:
-    """Each rank's CPUs: those of neighbouring cores, as many for each; none where its `threads`
-    could not have a core each."""
+    """Return each rank's CPUs: neighbouring cores, equally many; empty if there is no core for each
+    of the `threads`."""
     cores = core_cpus()
     if ranks * threads > len(cores):
         return [[] for _ in range(ranks)]

@@ -1,4 +1,4 @@
-"""The executor of one process: the worker is an object in the engine core's own."""
+"""The executor of one process: the worker runs in the engine core's process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from quire.executor.peers import Peers
 from quire.executor.worker import Worker
 
 SWITCH_SECONDS = 5e-5
-"""How long a thread that comes back from a kernel waits for the one that runs Python; with
-Python's own 5 ms a step would."""
+"""How long a thread that returns from a kernel waits for Python's lock. Python's default of 5 ms is
+as long as a step."""
 
 
 class UniprocExecutor(Executor):
-    """Calls its worker directly, or, with async scheduling, from a thread of its own."""
+    """Calls its worker directly or, with async scheduling, from a separate thread."""
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self._worker = Worker(config, peers)
         self._async = config.async_scheduling
         self._switch_seconds = sys.getswitchinterval()
-        self._thread = ThreadPoolExecutor(1, "quire-steps")  # starts with its first step
+        self._thread = ThreadPoolExecutor(1, "quire-steps")  # its thread starts with the first step
 
     def start(self) -> None:
         self._worker.start()
@@ -60,7 +60,7 @@ class UniprocExecutor(Executor):
         return self._worker.prepare(params, eos_token_ids, lora_request)
 
     def call(self, method: str, args: list[Any]) -> Any:
-        if self._async:  # on the thread that computes the steps, between two of them
+        if self._async:  # on the thread of the steps, between two of them
             return self._thread.submit(self._call, method, args).result()
         return self._call(method, args)
 

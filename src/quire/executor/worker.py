@@ -1,4 +1,4 @@
-"""A worker: the model, its KV cache and the runner, in whatever process it lives."""
+"""A worker: the model, its KV cache and the runner."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Loads a model, or the share of it that its configuration says, and computes its steps.
+    """Loads a model, or a rank's share of it, and computes steps.
 
     Args:
-        peers: of whoever has a share.
+        peers: the other ranks, if it has a share.
 
     Attributes:
         phases: seconds of each part of `start`, in order; they add up to its wall time.
-        facts: what it runs on, for logs and reports; plain values only.
+        facts: plain values for logs and reports.
         num_blocks: blocks in the KV cache.
     """
 
@@ -66,10 +66,9 @@ class Worker:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
 
         Raises:
-            OutOfMemoryError: not even one sequence fits beside the weights; known before any
-                weight is read.
-            CheckpointError, ModelNotFoundError: the model's files are at fault.
-            ConfigError: the kernels asked for are not there.
+            OutOfMemoryError: not even one sequence fits; raised before any weight is read.
+            CheckpointError, ModelNotFoundError: a model file is faulty or missing.
+            ConfigError: the requested kernels do not exist here.
         """
         share = self.config.share
         with load_bar(shown=share is None or share.rank == 0) as progress:
@@ -130,21 +129,21 @@ class Worker:
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
         watch.lap("allocate_kv")
-        for step in parts.warm_up_steps(config.scheduler):  # so that no request pays for set-up
+        for step in parts.warm_up_steps(config.scheduler):  # so that no request waits for set-up
             self.execute(step)
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        """Do a step's copies and compute it; see `ModelRunner.execute` for what an exception
-        leaves behind."""
+        """Do a step's copies and compute it; `ModelRunner.execute` describes the state after an
+        exception."""
         if self._profiling is not None and self._profiling.active:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
     def execute_together(self, number: int, batch: SchedulerOutput) -> ModelOutput:
-        """`execute`, on all ranks at the same time; `number` counts their steps, from 1."""
+        """Run `execute` on all ranks at the same time; `number` counts their steps, from 1."""
         assert self._group is not None, "the worker has no share"
         self._group.begin(number)
         try:
@@ -154,12 +153,12 @@ class Worker:
             raise
 
     def leave_step(self) -> None:
-        """Have the other ranks not wait for this one in the step, or the start, that it is in."""
+        """Stop the other ranks from waiting for this one in the current step or start."""
         if self._group is not None:
             self._group.fail()
 
     def lose_group(self) -> None:
-        """A rank is gone: have nobody wait for another from now on."""
+        """Stop all ranks from waiting for each other, after one was lost."""
         if self._group is not None:
             self._group.lose()
 
@@ -191,8 +190,8 @@ class Worker:
         return self._profiling.call(method, args)
 
     def _call_adapters(self, method: str, args: list[Any]) -> Any:
-        """Calls of `AdapterPool`; `load_lora` is an `add_lora` that waits. What is wrong with an
-        adapter is an answer: {"error": text}."""
+        """Run a method of `AdapterPool`; `load_lora` is an `add_lora` that waits. A faulty adapter
+        returns {"error": text}."""
         if self._adapters is None:
             raise InvalidRequestError("adapters are off.", fix="Start with --enable-lora.")
         if method == "list_loras":
