@@ -1,1 +1,1 @@
-"""Runs a step: holds the sequences' state and the KV tensors, and asks model and sampler."""
+"""Runs steps: the sequences' state, the KV tensors, the model and the sampler."""

@@ -1,4 +1,4 @@
-"""Steps in which some tokens are given as embeddings: no plan has them, so ops run one by one."""
+"""Steps with some tokens given as embeddings. Plans do not support them, so ops run one by one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from quire.models.decoder import Decoder
 
 GivenRows = tuple[int, NDArray[np.float32]]
-"""An index into the step's tokens, and the embeddings, [n, hidden], that are there."""
+"""An index into the step's tokens, and the embeddings [n, hidden] from there on."""
 
 
 def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -> list[GivenRows]:
-    """The embeddings among the step's tokens, whose sequences are in `slots`."""
+    """Return the embeddings among the step's tokens; its sequences are in `slots`."""
     given: list[GivenRows] = []
     row = 0
     for entry, slot in enumerate(slots.tolist()):
@@ -45,7 +45,7 @@ def forward_embeds(
     rows: Array,
     given: Sequence[GivenRows],
 ) -> Array:
-    """As `Model.forward`, with the bits that the tokens of the same embeddings would give."""
+    """Do the same as `Model.forward`; the bits are those of the tokens with these embeddings."""
     ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
     embeds = ops.numpy(decoder.embed(ops, ids))
     for start, found in given:

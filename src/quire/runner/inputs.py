@@ -1,4 +1,4 @@
-"""A step's arrays, written by whole-array operations into buffers that are made once."""
+"""A step's arrays, written by whole-array operations into preallocated buffers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from quire.runner.state import SequenceStates
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the model needs for one step; T tokens of B sequences, one after another.
+    """The model's inputs for one step: T tokens of B sequences, one after another.
 
-    The arrays are views of the builder's buffers, and the last step's own where their sizes
-    are the same: they hold until the next step is built.
+    The arrays are views of the builder's buffers. If the sizes are equal, they are those of the
+    previous step. They are valid until the next step is built.
 
     Attributes:
         input_ids, positions: int64 [T].
-        metadata: where keys and values are and go.
-        sampling_rows: int64 [S], indices into T: the last token of each sequence all of whose
-            tokens are computed after this step, and its drafts.
+        metadata: where keys and values are read and written.
+        sampling_rows: int64 [S], indices into T: the last token of each sequence whose tokens are
+            all computed after this step, and its drafts.
         samples: bool [B], which sequences those are.
-        adapter: int64 [T], the number of each token's adapter, or [0] where nobody has one; None
-            where the engine has none. `row_adapter` [S] are those of `sampling_rows`.
+        adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
+            engine has none. `row_adapter` [S] are those of `sampling_rows`.
     """
 
     input_ids: Array
@@ -43,7 +43,7 @@ class StepInputs:
     row_adapter: Array | None = None
 
     def adapters_of(self, rows: Array) -> tuple[Array, ...]:
-        """The adapters of the tokens, and of `rows`; () where the engine has none."""
+        """Return the adapters of the tokens and of `rows`; () if the engine has none."""
         if self.adapter is None or self.row_adapter is None:
             return ()
         if rows is self.sampling_rows or not len(self.adapter):
@@ -54,9 +54,8 @@ class StepInputs:
 class StepInputBuilder:
     """Turns a `SchedulerOutput` into `StepInputs`.
 
-    No context is copied: of a sequence's tokens only those of the step. Block tables are copied
-    when a batch begins, up to the blocks in use; while its sequences stay the same, only new
-    blocks are.
+    Only the step's tokens are copied, not the context. Block tables are copied when a batch begins,
+    up to the blocks in use. While its sequences stay the same, only new blocks are copied.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class StepInputBuilder:
         type_rows: int = 0,
         device: Device = CPU,
     ) -> None:
-        """`type_rows`: added to the positions of the second text of a pair (`Decoder.forward`).
-        `device`: where the arrays go, except those that are said to be on the host."""
+        """`type_rows` is added to the positions of the second text of a pair (`Decoder.forward`).
+        `device` gets the arrays, except those that stay on the host."""
         self._states = states
         self._device = device
         self._type_rows = type_rows
@@ -93,7 +92,7 @@ class StepInputBuilder:
         self._staged = device.stage(())
 
     def room(self, step: SchedulerOutput) -> int:
-        """How many drafts the inputs of a step may have."""
+        """Return the number of drafts that a step's inputs can hold."""
         tokens = self._max_tokens - int(step.num_scheduled_tokens.sum())
         return min(tokens, self._max_rows - len(step.request_ids))
 

@@ -1,4 +1,4 @@
-"""KV blocks in files: written behind the steps, read when a step needs them."""
+"""KV blocks in files: written in the background, read when a step needs them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PREFIX = "quire-kv-"
 QUEUE_BYTES = 128 * 2**20
 _LOCK = "in-use"
 _CHECKSUM = 8
-"""Bytes in front of a block: its checksum."""
+"""Bytes of the checksum in front of a block."""
 
 
 class BlockFiles:
-    """A file a block, in a folder that is this engine's alone and goes when it ends.
+    """One file per block, in a folder of this engine that it removes when it ends.
 
-    Nothing is kept for the next start: a block means something only to the same weights, dtypes
-    and kernels. What an engine that was killed has left is removed by the next one.
+    Blocks do not outlive the engine, because they are valid only for the same weights, dtypes and
+    kernels. The next engine removes the files of a killed one.
 
     Args:
-        directory: holds the folder; made if it is not there.
-        block_bytes: of one block; copies of `QUEUE_BYTES` wait to be written before `write` does.
+        directory: parent of the folder; created if needed.
+        block_bytes: size of a block. `write` blocks when `QUEUE_BYTES` of copies are waiting.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, directory: Path, block_bytes: int) -> None:
@@ -51,11 +51,11 @@ class BlockFiles:
         self._writer.start()
 
     def path(self, key: bytes) -> Path:
-        """The file of a block."""
+        """Return the file of a block."""
         return self.folder / key.hex()
 
     def write(self, key: bytes, row: NDArray[np.int64], checksum: int) -> None:
-        """Write a block, some time soon; `row` is copied. `read` finds it from now on."""
+        """Write a block in the background; `row` is copied. `read` finds it immediately."""
         self._unwritten[key] = row.copy(), checksum
         self._queue.put(key)
 
@@ -63,11 +63,11 @@ class BlockFiles:
         """Read a block into `row`.
 
         Returns:
-            The checksum it was written with; whether it holds is for the caller to see.
+            The checksum that was stored with it; the caller must check it.
 
         Raises:
-            OSError: the file is not there, or cannot be read.
-            ValueError: it is too short.
+            OSError: the file is missing or cannot be read.
+            ValueError: the file is too short.
         """
         if waiting := self._unwritten.get(key):
             row[:] = waiting[0]
@@ -83,7 +83,7 @@ class BlockFiles:
         return int.from_bytes(head, "little")
 
     def remove(self, keys: list[bytes]) -> None:
-        """Remove these blocks' files; one that is still to be written will not be."""
+        """Remove these blocks' files, and cancel pending writes."""
         for key in keys:
             with self._lock:
                 written = self._unwritten.pop(key, None) is None
@@ -91,11 +91,11 @@ class BlockFiles:
                 _remove(self.path(key))
 
     def flush(self) -> None:
-        """Wait until nothing is left to be written."""
+        """Wait until all blocks are written."""
         self._queue.join()
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove all files and the folder."""
         with self._lock:
             self._unwritten.clear()
         self._queue.put(None)
@@ -117,9 +117,9 @@ class BlockFiles:
                 file.write(checksum.to_bytes(_CHECKSUM, "little"))
                 file.write(row.data.cast("B"))
         except OSError as error:
-            # Nobody is told: a block whose file is not there is computed.
+            # No error is reported: a block without its file is computed again.
             if not self._failures:
-                logger.warning("KV blocks cannot be kept in %s: %s", self.folder, error)
+                logger.warning("KV blocks cannot be written to %s: %s", self.folder, error)
             self._failures += 1
             kept = False
         with self._lock:
@@ -133,16 +133,16 @@ class BlockFiles:
 
 
 def _make_folder(directory: Path) -> tuple[Path, IO[str]]:
-    """A new folder, and the open file whose lock says that it is in use."""
+    """Return a new folder, and the open file whose lock marks it as in use."""
     hidden = Path(tempfile.mkdtemp(prefix="." + PREFIX, dir=directory))
     lock = (hidden / _LOCK).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # Only now can another engine see it.
+    # Other engines see it only now.
     return hidden.rename(directory / hidden.name[1:]), lock
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove the folders whose engine is gone: nobody holds their lock."""
+    """Remove the folders of ended engines, which nobody has locked."""
     for folder in directory.glob(PREFIX + "*"):
         with contextlib.suppress(OSError), (folder / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""KV blocks outside of the KV cache: slots in host memory, and the copies to and from them."""
+"""KV blocks outside of the KV cache: slots in host memory, and copies to and from them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ logger = logging.getLogger(__name__)
 
 
 class HostKV:
-    """Slots of one block each, all layers in one run of bytes, and below them files.
+    """Slots of one block each, with all its layers, and a tier of files below.
 
         slot   [ layer 0: k | v (| k_scale | v_scale) | layer 1: k | v … ]
 
-    A slot carries the key that it was stored under and a checksum of both. A load computes it
-    again while it copies, so that what fails has been written to its block, and to no other.
-    Memory that no block has reached is not backed by the system.
+    A slot has the block's key, and a checksum of both. A load computes the checksum while it
+    copies, so a damaged block overwrites only its own target. The system backs memory with RAM only
+    when a block is written.
 
     Args:
-        kv_caches: every layer's; a block of each tensor is contiguous.
-        num_slots: in host memory.
-        threads: that copy.
+        kv_caches: one per layer; a block of each tensor is contiguous.
+        num_slots: slots in host memory.
+        threads: number of threads that copy.
 
     Attributes:
         slots: int64 [num_slots, words of a block].
@@ -56,15 +56,15 @@ class HostKV:
         """Do a step's copies.
 
         Returns:
-            The KV blocks whose load failed: they hold anything.
+            The KV blocks whose load failed; their content is undefined.
         """
         if self.files:
             self.files.remove(copies.dropped)
             for slot, key in copies.spills:
-                if self._keys[slot] == key:  # else its store failed, and a load will notice
+                if self._keys[slot] == key:  # else its store failed, which a load notices
                     self.files.write(key, self.slots[slot], self._checksums[slot])
         for _, slot, _ in copies.stores:
-            self._keys[slot] = None  # until the slot holds all of it
+            self._keys[slot] = None  # until the slot is complete
         stored = self._copier.store(
             [(block, self.slots[slot], key) for block, slot, key in copies.stores]
         )
@@ -81,7 +81,7 @@ class HostKV:
         self.slots = np.empty((0, self.num_words), dtype=np.int64)
 
     def _load_slots(self, loads: list[BlockLoad]) -> list[int]:
-        """Load from host memory; the blocks for which that failed."""
+        """Load from host memory; return the blocks whose load failed."""
         found = [load for load in loads if self._keys[load.slot] == load.key]
         sums = self._copier.load([(block, self.slots[slot], key) for slot, block, key in found])
         sound = {
@@ -94,12 +94,12 @@ class HostKV:
             was_stored = self._keys[load.slot] == load.key
             _warn(
                 f"slot {load.slot} of host memory "
-                + ("has changed since it was written" if was_stored else "was never written")
+                + ("changed after it was written" if was_stored else "was never written")
             )
         return [load.block for load in failed]
 
     def _load_file(self, load: BlockLoad) -> bool:
-        """Load from a file; whether that succeeded."""
+        """Load from a file; return whether it succeeded."""
         if self.files is None:
             _warn("there is no disk tier")
             return False
@@ -109,7 +109,7 @@ class HostKV:
             _warn(error)
             return False
         if self._copier.load([(load.block, self._from_file, load.key)]) != [expected]:
-            _warn(f"{self.files.path(load.key)} has changed since it was written")
+            _warn(f"{self.files.path(load.key)} changed after it was written")
             return False
         return True
 
@@ -119,7 +119,7 @@ def _warn(reason: object) -> None:
 
 
 def open_host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
-    """Slots in host memory and files for blocks that leave the KV cache, where they are wanted."""
+    """Return the slots and files for blocks that leave the KV cache; None if they are off."""
     tiers = config.tiers
     if not tiers.num_slots:
         return None
@@ -134,7 +134,7 @@ def open_host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | N
             host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)
         except OSError as error:
             raise ConfigError(
-                f"The KV cache's files cannot be kept in {tiers.directory}: {error}.",
+                f"KV blocks cannot be written to {tiers.directory}: {error}.",
                 param="kv_offloading_dir",
             ) from error
         logger.info(

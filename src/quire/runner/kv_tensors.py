@@ -15,7 +15,7 @@ from quire.ops.memory import HUGE_PAGE, back
 from quire.ops.metadata import KVCache
 
 PAUSE = 7.0
-"""Rests between two pages, in units of the time that one took: a step loses little of its cores."""
+"""Pause after each page, as a multiple of its time, so that a step loses little CPU time."""
 
 
 def allocate_kv_caches(
@@ -30,17 +30,15 @@ def allocate_kv_caches(
 ) -> list[KVCache]:
     """Allocate keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim].
 
-    Layers that are not causal share one memory: no step needs what another has stored.
+    Layers that are not causal share one memory, because no step reads what another stored.
 
-    With `scales`, and with dtype int8 always, there are also their scales, bfloat16 [num_blocks,
-    num_kv_heads, block_size]. 8-bit floats without them are in `units` of k and v, a layer each;
-    of 1 if None.
+    With `scales`, and always with int8, there are also scales, bfloat16 [num_blocks, num_kv_heads,
+    block_size]. 8-bit floats without scales are in `units` of k and v, per layer; 1 if None.
 
-    On a CPU the memory is not written to: the operating system backs it with RAM where a token
-    first lands, or ahead of that (`KVBacking`), in huge pages (`ops.memory`), of which each holds
-    one tensor's part of many blocks. Scattered blocks of one layer share few pages, so that
-    attention need not wait for their addresses. What a block holds before its first
-    token means nothing, and is never read.
+    On a CPU the memory is not written. The operating system backs it with RAM when a token is
+    written, or earlier (`KVBacking`), in huge pages (`ops.memory`). A page holds one tensor's part
+    of many blocks, so scattered blocks of a layer need few address translations. A block's content
+    before its first token is undefined and never read.
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
     caches = []
@@ -57,16 +55,15 @@ def allocate_kv_caches(
 
 
 class KVBacking:
-    """Has the KV cache's next huge pages backed with RAM before a step writes to them.
+    """Makes the system back the KV cache's next huge pages with RAM before a step writes to them.
 
-    A page holds some 64 blocks' part of one tensor, so that a sequence which grows into new blocks
-    grows into new pages of all layers at once: where the system is slow to give them (a virtual
-    machine may take 5 ms a page) that one token would wait for all of them. They are asked for in
-    a thread of its own while the pages before them are filled.
+    A page holds about 64 blocks' part of one tensor. So a growing sequence reaches new pages of all
+    layers at once. If the system is slow (a virtual machine may take 5 ms per page), one token
+    would wait for all of them. A separate thread requests them while the previous pages fill.
 
     Args:
-        ops: on the host.
-        caches: every layer's.
+        ops: ops on the host.
+        caches: one per layer.
     """
 
     def __init__(self, ops: Ops, caches: list[KVCache]) -> None:
@@ -80,7 +77,7 @@ class KVBacking:
         self._thread: threading.Thread | None = None
 
     def reach(self, block: int) -> None:
-        """A step writes to `block`: the page behind the one it lies in will be wanted soon."""
+        """Request the pages up to the one behind that of `block`, which a step writes."""
         pages = block // self._blocks_a_page + 2
         wanted = min(pages * self._blocks_a_page, self._num_blocks)
         if wanted <= self._wanted:
@@ -88,12 +85,12 @@ class KVBacking:
         with self._lock:
             self._wanted = wanted
             if self._thread is None:
-                # No daemon: Python ends those wherever they are, also inside native code.
+                # Not a daemon: Python ends those anywhere, even inside native code.
                 self._thread = threading.Thread(target=self._run, name="kv-backing")
                 self._thread.start()
 
     def wait(self) -> None:
-        """Until all that was asked for is there."""
+        """Wait until all requested pages are backed."""
         if (thread := self._thread) is not None:
             thread.join()
 
@@ -111,7 +108,7 @@ class KVBacking:
             for tensor in self._tensors:
                 started = time.monotonic()
                 if not threading.main_thread().is_alive():
-                    return  # the process ends, and waits for this thread
+                    return  # the process ends and waits for this thread
                 if not back(tensor[first : min(first + self._blocks_a_page, end)]):
-                    return  # then pages come as they are written to
+                    return  # pages are then backed on their first write
                 time.sleep(PAUSE * (time.monotonic() - started))

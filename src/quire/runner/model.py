@@ -1,4 +1,4 @@
-"""The model as the runner calls it: replayed from plans, or op by op."""
+"""The model for the runner: replayed from plans, or called op by op."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """Both methods' results hold until their next call.
+    """A model; the results of both methods are valid until their next call.
 
     Attributes:
-        decoder: what it computes.
-        description: for the log.
-        torch_ops: op that torch computes for a native provider → why; empty before a step.
-        arena_bytes: memory that it keeps for results.
-        meters: who can tell what its ops take, in the order in which they run.
+        decoder: the decoder that it computes.
+        description: text for the log.
+        torch_ops: op that torch computes for a native provider → reason; empty before a step.
+        arena_bytes: memory for results.
+        meters: meters of its ops, in the order in which they run.
     """
 
     decoder: Decoder
@@ -39,12 +39,13 @@ class Model(Protocol):
     meters: list[OpMeter]
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
-        """Compute a step, store its keys and values: [S, hidden], the hidden states of `rows`."""
+        """Compute a step and store its keys and values; return the hidden states of `rows`,
+        [S, hidden]."""
 
     def logits(self, hidden: Array) -> Array:
-        """[S, hidden] → float32 [S, vocab], or [S, labels] where it classifies.
+        """Return float32 logits [S, vocab], or [S, labels] of a classifier, for [S, hidden].
 
-        S is at most `max_num_seqs`, or ROWS_AT_ONCE. A model without a head has none.
+        S is at most `max_num_seqs` or ROWS_AT_ONCE. A model without a head has no logits.
         """
 
 
@@ -74,9 +75,9 @@ class EagerModel:
 
 
 class PlannedModel:
-    """Plans, recorded from the decoder: of the step, and of the logits where it makes some.
+    """Plans of the step, and of the logits if the model has a head, recorded from the decoder.
 
-    Their results have the bits of `EagerModel`'s. With `adapters` the step has them as well.
+    Results have the bits of `EagerModel`. With `adapters` the step includes LoRA ops.
 
     Raises:
         ConfigError: the decoder does something that cannot be recorded.

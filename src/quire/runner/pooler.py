@@ -1,4 +1,4 @@
-"""What a pooling model gives: one vector of a prompt's hidden states, in place of tokens."""
+"""The output of a pooling model: one vector of a prompt's hidden states instead of tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Vector = NDArray[np.float64]
 
 
 class Pooler:
-    """Pools what steps compute; of a prompt in parts, `states.pooled` keeps what there is so far.
+    """Pools the hidden states of steps; `states.pooled` has the intermediate result of a prompt.
 
-    A sum over tokens is one chain of additions in their order, in float64: the same bits however
-    a prompt is cut.
+    A sum over tokens is one chain of float64 additions in their order, so its bits do not depend on
+    chunks.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pooler:
         self._model = model
 
     def pool(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> ModelOutput:
-        """Compute a step; nothing is kept of it if this raises."""
+        """Compute a step. An exception leaves no trace of it."""
         output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
         done = np.flatnonzero(inputs.samples)
         unfinished: dict[int, Vector] = {}
@@ -60,8 +60,8 @@ class Pooler:
     def _with_earlier(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, done: Column
     ) -> tuple[Array, dict[int, Vector]]:
-        """The vectors of the prompts that end here, [done, hidden], and by slot what there is of
-        the others."""
+        """Return the vectors of the prompts that end here, [done, hidden], and the intermediate
+        results of the others by slot."""
         first = self._config.pooling_type == "CLS"
         begins = step.num_computed_tokens == 0
         starts = inputs.metadata.query_start_loc.astype(np.int64)
@@ -83,14 +83,14 @@ class Pooler:
         vectors = found[done]
         if not first:
             vectors /= self._states.num_tokens[slots[done]][:, None]
-        # A classifier computes in the model's dtype; an embedding need not be rounded to it.
+        # A classifier computes in the model's dtype; an embedding is not rounded to it.
         dtype = hidden.dtype if self._config.task == "classify" else FLOAT32
         others = np.flatnonzero(~inputs.samples).tolist()
         pooled = converted(converted(vectors, FLOAT32), dtype)
         return self._ops.array(pooled), {int(slots[i]): found[i] for i in others}
 
     def _sum(self, rows: Vector, slot: int, *, new: bool) -> Vector:
-        """Of a sequence's rows [n, hidden] and those before them, one after the other."""
+        """Return the sum of a sequence's rows [n, hidden] and of those before them, in order."""
         if not new:
             rows = np.concatenate([self._states.pooled[slot][None], rows])
         total: Vector = np.add.reduce(rows, axis=0)

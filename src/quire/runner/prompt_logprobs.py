@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens, which need logits where nothing is sampled."""
+"""Log-probabilities of prompt tokens, which need logits of rows that are not sampled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quire.ops.interface import Ops
 
 ROWS_AT_ONCE = 64
-"""Rows of logits that exist at a time: a long prompt's would be gigabytes."""
+"""Rows of logits that are computed at once, because those of a long prompt are gigabytes."""
 
 
 def prompt_logprobs(
@@ -27,14 +27,14 @@ def prompt_logprobs(
     targets: NDArray[np.int32],
     k: int,
 ) -> list[TokenLogprobs]:
-    """One entry a row: how likely `targets[i]`, which follows the token of row i, was.
+    """Return one entry per row: the log-probability of `targets[i]`, which follows row i's token.
 
     Args:
-        ops: find the largest logits and the log-probabilities.
+        ops: compute the largest logits and the log-probabilities.
         compute_logits: hidden [n, hidden] → float32 logits [n, vocab].
         hidden: [rows, hidden].
         targets: int32 [rows].
-        k: how many of the likeliest tokens to list beside the target.
+        k: number of likeliest tokens to list in addition to the target.
 
     Raises:
         FloatingPointError: a row of logits holds NaN or infinity.

@@ -1,4 +1,4 @@
-"""What the runner remembers of every sequence between steps, in arrays made once."""
+"""The runner's state of all sequences between steps, in preallocated arrays."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ if TYPE_CHECKING:
 NEVER = 2**40
 """Beyond any position."""
 UNSET = -1
-"""Until the step that brings a sequence says how many of its tokens are computed."""
+"""Value of `num_computed` until a new sequence's step sets it."""
 
 
 class SequenceStates:
-    """Tokens and block tables of all sequences, a row ("slot") each.
+    """Tokens and block tables of all sequences, one row ("slot") each.
 
         slot   token_ids                              block_tables
         0      [ prompt … | output … | (unused)  ]    [ 7 | 12 | 3 | 0 … ]
         1      [ …                               ]    [ …                ]
 
-    A sequence keeps its slot until it is removed; free slots are a stack, so that adding and
-    removing cost O(1) plus the tokens themselves. Pages of rows that no sequence has reached
-    are never touched, so that the operating system does not back them with memory.
+    A sequence keeps its slot until it is removed. Free slots are a stack, so adding and removing
+    take O(1) plus the tokens. Unused rows are never touched, so the operating system does not back
+    them with memory.
 
-    A step changes the state in two halves: `begin` before it is computed, then `append` for
-    what it yielded, or `undo`, which leaves everything but `removed` as if the step had never
-    been asked for.
+    A step changes the state twice: `begin` before it is computed, then `append` for its tokens. Or
+    `undo`, which reverts everything except `removed`.
 
     Attributes:
         token_ids: int32 [max_num_seqs, max_model_len].
         block_tables: int32 [max_num_seqs, blocks of max_model_len tokens]; entries past a
-            sequence's own are valid block numbers, but mean nothing.
+            sequence's own are valid block numbers without a meaning.
         num_tokens, num_blocks: int64 [max_num_seqs].
         num_computed: int64 [max_num_seqs], tokens whose keys and values are in the cache.
-        sampling: slot in use → what the sampler keeps of the sequence.
-        prompt_logprobs: slot → how many a prompt token, of sequences that came without output
-            and ask for them.
-        structured: slots of sequences whose output has a structure.
-        second_text: int64 [max_num_seqs], where the second text of a pair begins.
+        sampling: slot in use → the sequence's sampling state.
+        prompt_logprobs: slot → requested log-probabilities per prompt token, of sequences that
+            arrived without output.
+        followed: slots of sequences whose next token depends on their output.
+        second_text: int64 [max_num_seqs], the position of the second text of a pair.
         pairs: slots of sequences that are pairs.
-        pooled: slot → what is pooled of the tokens that are computed.
+        pooled: slot → the intermediate pooled vector.
         adapter: int64 [max_num_seqs], each sequence's number in `adapters`; -1 is none.
-        with_adapter: slots of sequences that have one.
+        with_adapter: slots of sequences with an adapter.
 
     Args:
-        adapters: where sequences' adapters are; None refuses them.
+        adapters: the pool of adapters; None refuses them.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class SequenceStates:
         return request_id in self._slots
 
     def remove(self, request_ids: list[str]) -> None:
-        """Forget these sequences. Ids that are not here are ignored: a failed step's new
-        sequences were undone, and the scheduler still names them."""
+        """Remove these sequences. Unknown ids are ignored: the scheduler names a failed step's new
+        sequences, which were already undone."""
         for request_id in request_ids:
             slot = self._slots.pop(request_id, None)
             if slot is not None:
@@ -108,13 +107,13 @@ class SequenceStates:
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> Column:
-        """Add the step's new sequences and blocks; nothing has changed if this raises.
+        """Add the step's new sequences and blocks; an exception leaves no change.
 
         Returns:
             The slot of each of `step.request_ids`, int64 [B].
 
         Raises:
-            ValueError: the step contradicts what the runner holds: the scheduler has a bug.
+            ValueError: the step contradicts the state, because the scheduler has a bug.
             QuireError: a new sequence's adapter cannot be loaded.
         """
         if step.batch_version != self._version or step.new_sequences or step.removed:
@@ -135,16 +134,15 @@ class SequenceStates:
         return slots
 
     def undo(self, step: SchedulerOutput) -> None:
-        """Take back `begin`: the step's new sequences are gone.
+        """Revert `begin`, and remove the step's new sequences.
 
-        Blocks that it brought stay in the tables, where they mean nothing until they are brought
-        again.
+        Its new blocks stay in the tables, without effect until a step adds them again.
         """
         self._version = 0
         self.remove([new.request_id for new in step.new_sequences])
 
     def _place(self, step: SchedulerOutput) -> Column:
-        """Add the step's new sequences; every entry's slot."""
+        """Add the step's new sequences; return the slot of every entry."""
         for new in step.new_sequences:
             self._add(new)
         slots = np.array([self._slots[name] for name in step.request_ids], dtype=np.int64)

@@ -156,7 +156,7 @@ def test_a_disk_that_refuses_is_noticed_at_the_load(
         (files.path(key) / "x").touch()
         host.copy(BlockCopies([], [(0, key)], [], []))
     files.flush()
-    assert caplog.text.count("cannot be kept") == 1
+    assert caplog.text.count("cannot be written to") == 1
     assert host.copy(load(ON_DISK, 3, b"a")) == [3]
 
 
