@@ -1,4 +1,4 @@
-"""AutoRound (Cheng and others 2023): the layouts of GPTQ and AWQ under a name of its own."""
+"""AutoRound (Cheng and others 2023): the layouts of GPTQ and AWQ under another name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _OWN = ("packing_format", "extra_config", "data_type", "act_bits", "act_dynamic"
 
 
 def auto_round_method(config: Mapping[str, Any]) -> GptqMethod | AwqMethod:
-    """`quantization_config` of quant_method auto-round: integers in one of four layouts.
+    """Return the method of a `quantization_config` with quant_method auto-round.
 
-    `extra_config` names layers that are dense, or have other bits.
+    Integers have one of four layouts. `extra_config` names layers that are dense or have other
+    bits.
     """
     fields = Fields(config)
     layout = fields.choice("packing_format", _LAYOUTS, "auto_round:auto_gptq")

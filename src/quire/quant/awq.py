@@ -22,7 +22,7 @@ from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Stored
 
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The row of each group of eight that the i-th 4 bits of a word belong to."""
+"""Row within a group of eight of the i-th 4 bits of a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Awq:
 
 
 def _unpack(words: Array) -> npt.NDArray[np.uint8]:
-    """int32 [K, N / 8] → codes [N, K]."""
+    """Return codes [N, K] from int32 [K, N / 8]."""
     columns, words_a_row = words.shape
     by_row = np.ascontiguousarray(words.T).view(np.uint32)
     codes = np.empty((words_a_row, 8, columns), np.uint8)
@@ -72,7 +72,7 @@ class AwqMethod:
     def __init__(self, config: Mapping[str, Any]) -> None:
         fields = Fields(config)
         fields.choice("w_bit" if "w_bit" in fields else "bits", {4: 4})
-        fields.boolean("zero_point", default=True)  # without, they are all 8, and stored as well
+        fields.boolean("zero_point", default=True)  # if false, all are 8, but still stored
         fields.choice("version" if "version" in fields else "format", {"gemm": True}, "gemm")
         fields.choice("backend", {"autoawq": True, "auto": True}, "auto")
         name = "q_group_size" if "q_group_size" in fields else "group_size"

@@ -15,14 +15,15 @@ Words = npt.NDArray[Any]
 
 
 def unpack_rows(words: Words, bits: int, columns: int) -> Codes:
-    """int32 [R, W] whose rows are streams of codes of `bits`, lowest bits first → [R, columns]."""
+    """Return codes [R, columns] from int32 [R, W]: each row is a stream of codes of `bits`, lowest
+    bits first."""
     words = np.ascontiguousarray(words)
     rows = words.shape[0]
     if bits == 8:
         return words.view(np.uint8).reshape(rows, -1)[:, :columns]
     if bits == 4:
         return nibbles(words.view(np.uint8).reshape(rows, -1))[:, :columns]
-    # Whatever does not divide a word repeats after 32 codes, in as many words as a code has bits.
+    # Other sizes repeat after 32 codes, which take as many words as a code has bits.
     periods = -(-columns // 32)
     stream = np.zeros((rows, periods * bits), np.uint32)
     held = min(stream.shape[1], words.shape[1])
@@ -39,17 +40,17 @@ def unpack_rows(words: Words, bits: int, columns: int) -> Codes:
 
 
 def nibbles(packed: Codes) -> Codes:
-    """[R, B] → [R, 2B]: of each byte the low half, then the high one."""
+    """Return [R, 2B] from [R, B]: each byte's low half, then its high half."""
     wide = packed.astype(np.uint16)
     # Both halves in one operation on a 16-bit lane: its low byte is the first code.
     return ((wide | (wide << 4)) & 0x0F0F).astype("<u2").view(np.uint8)
 
 
 def permutation_of(g_idx: Words | None, group: int, columns: int) -> npt.NDArray[np.int64] | None:
-    """The columns in the order of their groups, `g_idx` [K]; None where they are in it.
+    """Return the columns in the order of their groups, `g_idx` [K]; None if they are in order.
 
     Raises:
-        ValueError: the groups are not of `group` columns.
+        ValueError: a group does not have `group` columns.
     """
     in_order = np.arange(columns) // group
     if g_idx is None or np.array_equal(g_idx, in_order):
@@ -61,14 +62,14 @@ def permutation_of(g_idx: Words | None, group: int, columns: int) -> npt.NDArray
 
 
 def float32(values: npt.NDArray[Any], dtype: str) -> Floats:
-    """Values of a safetensors dtype as float32, exactly."""
+    """Return values of a safetensors dtype as float32, exactly."""
     if dtype in ("F8_E8M0", "U8"):
         return e8m0(values)
     return converted(values, np.dtype(np.float32))
 
 
 def e8m0(exponents: npt.NDArray[Any]) -> Floats:
-    """Bytes that stand for powers of two, with a bias of 127; 255 is NaN."""
+    """Return the powers of two that bytes represent, with a bias of 127; 255 is NaN."""
     scale = np.ldexp(np.float32(1), np.minimum(exponents, 254).astype(np.int32) - 127)
     return np.where(exponents == 255, np.float32("nan"), scale.astype(np.float32))
 

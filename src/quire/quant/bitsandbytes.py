@@ -1,16 +1,16 @@
 """bitsandbytes: 4 bits in blocks (QLoRA, Dettmers and others 2023), and LLM.int8().
 
-    4 bits   weight              U8 [N · K / 2, 1]   two codes a byte, the first in its high half
-             weight.absmax       F32 a block of 64 weights, or U8 where it is quantized itself:
-             weight.nested_absmax, weight.nested_quant_map     F32 a block of 256 of those
+    4 bits   weight              U8 [N · K / 2, 1]   two codes per byte, the first in its high half
+             weight.absmax       F32 per block of 64 weights, or U8 if it is quantized itself:
+             weight.nested_absmax, weight.nested_quant_map     F32 per block of 256 of those
              weight.quant_map    F32 [16]
              weight.quant_state.bitsandbytes__nf4 (or fp4)     JSON
     int8     weight I8 [N, K], SCB F32 [N], weight_format U8
 
     W = quant_map[code] · absmax          W = weight · SCB / 127
 
-Blocks run through the flattened weight; where rows are no multiple of them, groups are what both
-have in common.
+Blocks run through the flattened weight. If rows are not a multiple of a block, groups have the
+greatest common divisor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Bnb4:
         blocks = -(-rows * columns // BLOCK)
         shapes = tuple((size // item, 1) for item in (1, 2, 4) if size % item == 0)
         return {
-            # What it is stored as is a matter of how it was sharded; the bytes are the same.
+            # The dtype depends on how it was sharded; the bytes are the same.
             "weight": Stored(("U8", "BF16", "F16", "F32"), shapes, raw=True),
             "weight.absmax": Stored(("F32", "U8"), ((blocks,),), raw=True),
             "weight.quant_map": Stored(("F32",), ((16,),)),
@@ -103,8 +103,8 @@ def _nested(absmax: Array, tensors: Mapping[str, Array], state: dict[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class Bnb8:
-    """A scale a row. What LLM.int8() does to activations with outliers is not done: they stay
-    floats, all of them."""
+    """One scale per row. All activations stay floats, so outliers need no treatment as in
+    LLM.int8()."""
 
     def form(self, columns: int) -> Form:
         return Form("int8", 8, columns, float_activations=True)
@@ -134,7 +134,7 @@ class BitsAndBytesMethod:
         four = any(fields.boolean(n, default=False) for n in ("load_in_4bit", "_load_in_4bit"))
         eight = any(fields.boolean(n, default=False) for n in ("load_in_8bit", "_load_in_8bit"))
         if four == eight:
-            raise fields.wrong("load_in_4bit", "true, or load_in_8bit must be")
+            raise fields.wrong("load_in_4bit", "true, or load_in_8bit must be true")
         kind = fields.choice("bnb_4bit_quant_type", {"nf4": "nf4", "fp4": "fp4"}, "fp4")
         self._scheme: Scheme = Bnb4(kind) if four else Bnb8()
         self._dense = fields.strings("llm_int8_skip_modules")

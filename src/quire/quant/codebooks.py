@@ -1,4 +1,4 @@
-"""The values of 4-bit codes that are not numbers themselves."""
+"""Codebooks: the values of 4-bit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""A float of 4 bits, as MXFP4 and NVFP4 have it (OCP Microscaling Formats 1.0, 5.3.3)."""
+"""The 4-bit float of MXFP4 and NVFP4 (OCP Microscaling Formats 1.0, 5.3.3)."""
 
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -30,7 +30,7 @@ IQ4_NL = (
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0,
     1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 )  # fmt: skip
-"""Of ggml's IQ4_NL and IQ4_XS."""
+"""The values of ggml's IQ4_NL and IQ4_XS."""
 
 CODEBOOKS: dict[str, tuple[float, ...]] = {
     "e2m1": E2M1,
@@ -42,9 +42,9 @@ CODEBOOKS: dict[str, tuple[float, ...]] = {
 
 
 def buckets(x: npt.NDArray[Any], bounds: Iterable[float]) -> npt.NDArray[np.uint8]:
-    """Return how many of the `bounds` each number is above: its place among ascending levels.
+    """Return the number of `bounds` below each number, which is its index among ascending levels.
 
-    A comparison with each of a few bounds takes a fraction of the time of `np.searchsorted`.
+    With few bounds, comparing with each is much faster than `np.searchsorted`.
     """
     places = np.zeros(x.shape, np.uint8)
     for bound in bounds:

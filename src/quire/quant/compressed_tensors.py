@@ -1,17 +1,17 @@
-"""compressed-tensors: recipes for groups of layers, each with types and strategies of its own.
+"""compressed-tensors: recipes for groups of layers, each with its own types and strategies.
 
     pack-quantized    weight_packed I32 [N, K · bits / 32], weight_scale [N, G], weight_shape [2],
                       weight_zero_point I32 [N · bits / 32, G], weight_g_idx I32 [K]
     int-quantized     weight I8 [N, K], weight_scale [N, 1], [1] or [N, G], weight_zero_point I8,
-                      input_scale and input_zero_point where activations are static
-    float-quantized   weight F8_E4M3 [N, K], weight_scale [N, 1], [1], [N, G] or a scale a block
+                      input_scale and input_zero_point if activations are static
+    float-quantized   weight F8_E4M3 [N, K], weight_scale [N, 1], [1], [N, G] or one per block
     nvfp4-pack-quantized, mxfp4-pack-quantized: see `quant.fp4`
 
     W[n, k] = weight_scale · (code − zero)
 
-Activations of 8 bits are quantized row by row, which is no less exact than the calibrated scales;
-a symmetric calibrated scale is heeded. Those of weights that are alone quantized are left alone,
-but for weights of 4 bits, whose products are W4A8 here whatever the recipe.
+Activations of 8 bits use a symmetric calibrated scale if there is one. Otherwise they are quantized
+row by row, which is as exact. In recipes for weights only, activations stay floats, except with
+4-bit weights, whose products are always W4A8 here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SCALAR = ((), (1,), (1, 1))
 
 @dataclass(frozen=True, slots=True)
 class PackedInt:
-    """`bits` of 2 to 8 in words. `group` 0 is a scale a row."""
+    """Codes of 2 to 8 `bits` in words. `group` 0 is one scale per row."""
 
     bits: int
     group: int
@@ -104,7 +104,7 @@ class PackedInt:
 
 @dataclass(frozen=True, slots=True)
 class PlainInt:
-    """A byte a weight. `group` 0 is a scale a row, or one of all."""
+    """One byte per weight. `group` 0 is one scale per row, or one for all."""
 
     group: int = 0
     symmetric: bool = True
@@ -137,14 +137,14 @@ class PlainInt:
         static = tensors.get("input_scale") if self.static else None
         shift = tensors.get("input_zero_point")
         if shift is not None and shift.any():
-            static = None  # activations around another zero: row by row instead
+            static = None  # asymmetric activations are quantized row by row
         input_scale = None if static is None else float(static.reshape(()))
         return QuantizedWeight(tensors["weight"], 8, scale, group, zero, input_scale=input_scale)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedFloat:
-    """8-bit floats with a scale for each `group` of columns."""
+    """8-bit floats with one scale per `group` of columns."""
 
     group: int
 
@@ -163,7 +163,7 @@ class GroupedFloat:
 
 
 def _by_row(numbers: Array, rows: int) -> Array:
-    """A number a row and group [rows, G], where it may be one for all or have no second axis."""
+    """Return numbers per row and group [rows, G] from one for all, or from one axis."""
     if numbers.ndim < 2:
         numbers = numbers.reshape(-1, 1)
     return np.ascontiguousarray(np.broadcast_to(numbers, (rows, numbers.shape[1])))
@@ -202,7 +202,7 @@ class CompressedTensorsMethod:
     def scheme(self, layer: str) -> Scheme | None:
         if any(_matches(layer, target) for target in self._ignore):
             return None
-        for names_it in (True, False):  # a target that names the layer goes before its class
+        for names_it in (True, False):  # a layer's name has priority over its class
             for group in self._groups:
                 if any(_matches(layer, t) and (t == "Linear") != names_it for t in group.targets):
                     return group.scheme
@@ -288,7 +288,7 @@ def _scheme(weights: Fields, activations: Fields | None, form: str) -> Scheme:
 
 
 def _static(activations: Fields | None) -> bool:
-    """Whether activations have a calibrated scale."""
+    """Return whether activations have a symmetric calibrated scale."""
     if activations is None:
         return False
     dynamic = activations.choice("dynamic", {True: True, False: False, "local": True}, False)

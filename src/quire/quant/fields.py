@@ -1,4 +1,4 @@
-"""Reading `quantization_config` field by field, so that each error names the field at fault."""
+"""Read `quantization_config` field by field, so that each error names its field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOW_IT_WAS_MADE = (
     "gptaq_memory_device", "v2", "v2_alpha", "pack_impl", "calculate_w_wq_diff", "failsafe",
     "provider", "to_quant_block_names",
 )  # fmt: skip
-"""Fields that GPTQModel, AutoAWQ, AutoRound and their kin note down, and that change no number."""
+"""Fields that GPTQModel, AutoAWQ, AutoRound and others write, and that change no number."""
 
 
 class Fields:
@@ -30,8 +30,8 @@ class Fields:
 
     Raises:
         CheckpointError: from each method, for a field that is missing or malformed.
-        UnsupportedModelError: from `choice`, for what Quire does not read; from `done`, for a
-            field that nobody asked for.
+        UnsupportedModelError: from `choice`, for an unsupported value; from `done`, for a field
+            that was not read.
     """
 
     def __init__(self, table: Any, path: str = "quantization_config") -> None:
@@ -78,7 +78,7 @@ class Fields:
         return tuple(value)
 
     def choice(self, name: str, known: Mapping[Any, Any], default: Any = _MISSING) -> Any:
-        """What `known` has for the field's value; strings are compared in lower case."""
+        """Return the entry of `known` for the field's value; strings are compared in lower case."""
         value = self.raw(name, default)
         key = value.lower() if isinstance(value, str) else value
         if isinstance(key, (list, dict)) or key not in known:
@@ -86,7 +86,7 @@ class Fields:
         return known[key]
 
     def group_size(self, name: str = "group_size", default: Any = _MISSING) -> int:
-        """Columns that share a scale; 0 for -1, a whole row."""
+        """Return the number of columns that share a scale; 0 for -1, a whole row."""
         value = self.integer(name, default)
         if value != -1 and (value < 8 or value % 8):
             raise self.wrong(name, "-1 or a multiple of 8")
@@ -96,13 +96,13 @@ class Fields:
         return Fields(self.raw(name), f"{self._path}.{name}")
 
     def items(self) -> list[tuple[str, Fields]]:
-        """All fields, each a table."""
+        """Return all fields, each as a table."""
         self._asked |= set(self._table)
         return [(name, Fields(table, f"{self._path}.{name}"))
                 for name, table in self._table.items()]  # fmt: skip
 
     def skip(self, *names: str) -> None:
-        """Fields that say how the weights were made, or what another engine should do."""
+        """Accept fields that describe how the weights were made, or settings of other engines."""
         self._asked |= set(names)
 
     def done(self) -> None:
@@ -135,6 +135,6 @@ def _short(value: Any) -> str:
 
 
 def skipped(layer: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a list of modules to leave dense names the layer: it, one it lies in, or a part of
-    its dotted name."""
+    """Return whether a list of dense modules names the layer, a module around it, or a part of its
+    dotted name."""
     return any(f".{pattern.strip('.')}." in f".{layer}." for pattern in patterns)

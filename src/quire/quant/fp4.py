@@ -1,4 +1,4 @@
-"""Weights of 4-bit floats (E2M1), two a byte, the first in its low half.
+"""Weights of 4-bit floats (E2M1), two per byte, the first in its low half.
 
 MXFP4   weight_packed U8 [N, K / 2], weight_scale U8 [N, K / 32]: powers of two (E8M0)
 NVFP4   weight_packed U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_global_scale F32
@@ -49,12 +49,12 @@ class Mxfp4:
 
 @dataclass(frozen=True, slots=True)
 class Nvfp4:
-    """Groups of 16 share an 8-bit float, and all of the tensor another scale.
+    """Groups of 16 share an 8-bit float, and the tensor has one more scale.
 
     Attributes:
         weight: suffix of the codes.
         whole: suffix of the tensor's scale.
-        divides: whether that divides the others, or multiplies them.
+        divides: whether the tensor's scale divides the others or multiplies them.
     """
 
     weight: str = "weight_packed"
@@ -83,7 +83,7 @@ class Nvfp4:
 
 
 class ModelOptMethod:
-    """`quantization_config` of NVIDIA's ModelOpt: FP8, a scale a tensor, and NVFP4."""
+    """`quantization_config` of NVIDIA's ModelOpt: NVFP4, and FP8 with one scale per tensor."""
 
     name = "modelopt"
 

@@ -1,13 +1,13 @@
 """Weights of 8-bit floats, as Hugging Face's fp8 and fbgemm_fp8, AutoFP8 and DeepSeek store them.
 
     weight             F8_E4M3 or F8_E5M2 [N, K]
-    weight_scale_inv   float [N / 128, K / 128]: a scale a block; "inv" is no more than its name
-    weight_scale       float, one of all, [N] or [N, 1]; AutoFP8's and fbgemm's
-    input_scale        float, where activations were to be quantized statically
+    weight_scale_inv   float [N / 128, K / 128]: one scale per block, not its inverse
+    weight_scale       float, one for all, [N] or [N, 1]; AutoFP8 and fbgemm
+    input_scale        float, for static quantization of activations; unused
 
     W[n, k] = weight · scale
 
-Activations stay what they are: no CPU multiplies 8-bit floats, and rounding them would only lose.
+Activations are not rounded: no CPU multiplies 8-bit floats, so rounding would only lose accuracy.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ _SCALES = (*FLOATS, "F8_E8M0", "U8")
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """Attributes:
-    dtype: "F8_E4M3" or "F8_E5M2".
-    block: rows and columns that share a scale; None for a scale a row, or one of all.
-    scale: the suffix of the scales.
+    """8-bit floats.
+
+    Attributes:
+        dtype: "F8_E4M3" or "F8_E5M2".
+        block: rows and columns that share a scale; None for one scale per row, or one for all.
+        scale: suffix of the scales.
     """
 
     dtype: str = "F8_E4M3"

@@ -19,7 +19,7 @@ GGUF_FORMS: dict[str, Form] = {
     "IQ4_XS": Form("uint8", 4, 32, codebook="iq4_nl"),
     "MXFP4": Form("uint8", 4, 32, codebook="e2m1x2"),
 }
-"""By the name of the type."""
+"""Name of a type → its form."""
 
 NARROWER = {
     "Q2_K": "IQ4_NL",
@@ -32,6 +32,6 @@ NARROWER = {
 
 
 def fitting_form(name: str, columns: int) -> Form:
-    """The form of rows of `columns` where type `name` is wanted: those that are no multiple of 256
-    go to a type with blocks of 32, at least as precise (`quant.ggml` rounds so, too)."""
+    """Return the form of rows of `columns` in type `name`. Rows that are not a multiple of 256 get
+    a type with blocks of 32 that is at least as precise, as in `quant.ggml`."""
     return GGUF_FORMS[NARROWER.get(name, name) if columns % 256 else name]

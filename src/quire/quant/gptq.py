@@ -30,12 +30,14 @@ _FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """Attributes:
-    bits: 2, 3, 4 or 8.
-    group: columns that share a scale; 0 for all.
-    symmetric: every zero point is in the middle.
-    act_order: columns may be in any group.
-    zero_less: what zero points were lessened by before they were packed.
+    """Packed integers of GPTQ.
+
+    Attributes:
+        bits: 2, 3, 4 or 8.
+        group: columns that share a scale; 0 for all.
+        symmetric: every zero point is in the middle.
+        act_order: columns may be in any group.
+        zero_less: number that was subtracted from zero points before packing.
     """
 
     bits: int
@@ -53,7 +55,7 @@ class Gptq:
 
     @property
     def _signed(self) -> bool:
-        """Codes of 8 bits around a zero point that is always 128 are signed bytes."""
+        """Return whether codes are signed bytes: 8 bits with a zero point of 128."""
         return self.bits == 8 and self.symmetric
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
@@ -78,7 +80,7 @@ class Gptq:
         scale = np.ascontiguousarray(tensors["scales"].T)
         if self._signed:
             if not (zeros == 128).all():
-                raise ValueError("qzeros are not all 128, though sym is true")
+                raise ValueError("qzeros are not all 128, although sym is true")
             signed = (codes ^ np.uint8(128)).view(np.int8)
             return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
         zero = np.ascontiguousarray(zeros.T.astype(np.float32))
@@ -121,7 +123,8 @@ class GptqMethod:
         return self._scheme
 
     def _read_dynamic(self, table: Any) -> list[tuple[re.Pattern[str], Gptq | None]]:
-        """Patterns of modules: "-:" leaves them dense, "+:" or nothing changes their fields."""
+        """Return patterns of modules with their scheme: "-:" is dense; "+:" or no prefix changes
+        fields."""
         found: list[tuple[re.Pattern[str], Gptq | None]] = []
         for key, fields in Fields(table, "quantization_config.dynamic").items():
             try:

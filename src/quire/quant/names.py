@@ -17,7 +17,7 @@ class Rounder(Protocol):
     """Rounds weights to nearest in one format."""
 
     def form(self, columns: int) -> Form:
-        """Return the form of rows of so many columns once quantized."""
+        """Return the form of quantized rows with this number of columns."""
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
         """Round a weight [N, K] of any float dtype.
@@ -29,13 +29,15 @@ class Rounder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntRounder:
-    """Attributes:
-    bits: bits of a code.
-    group: columns that share a scale; 0 for all.
-    second: "" is symmetric with signed codes; "zero" has a whole number as zero point, "middle" the
-        one in the middle; "offset" has a number that is added after scaling.
-    act_order: dummy weights have groups that are not runs of columns; rounding ignores it.
-    float_activations: see `Form`.
+    """Rounds to integers.
+
+    Attributes:
+        bits: bits of a code.
+        group: columns that share a scale; 0 for all.
+        second: "" is symmetric with signed codes; "zero" has an integer zero point, "middle" the
+            one in the middle; "offset" is added after scaling.
+        act_order: groups of dummy weights are not runs of columns; rounding ignores it.
+        float_activations: see `Form`.
     """
 
     bits: int
@@ -111,7 +113,7 @@ class Rounding:
 
 
 def _gguf(name: str) -> Rounding:
-    """As in llama.cpp's files of a type, the output projection has more bits."""
+    """Return the rounding of a GGUF type; the output projection has more bits, as in llama.cpp."""
     head = "Q8_0" if name == "Q8_0" else "Q6_K"
     return Rounding(GgufRounder(name), GgufRounder(head), f"GGUF's {name}; the head in {head}")
 

@@ -24,14 +24,14 @@ METHODS = Registry(
     },
 )
 GGUF = "gguf"
-"""The method of a file whose tensors say themselves how they are quantized."""
+"""The method of files whose tensors define their own quantization."""
 
 
 def quantization_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What config.json says of the weights' quantization, `quant_method` included; None for dense.
+    """Return config.json's `quantization_config` with `quant_method`; None for dense weights.
 
     Raises:
-        CheckpointError: it is no table, or does not name a method.
+        CheckpointError: it is not a table, or names no method.
     """
     config = hf_config.get("quantization_config") or hf_config.get("compression_config")
     if config is None:
@@ -55,11 +55,11 @@ def quantization_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | Non
 
 
 def method(config: Mapping[str, Any]) -> Method:
-    """The method of a `quantization_config`.
+    """Return the method of a `quantization_config`.
 
     Raises:
-        UnsupportedModelError: one that Quire does not read, with those that it does.
-        CheckpointError: a field is missing or malformed; names it.
+        UnsupportedModelError: Quire does not read it; the message lists those that it reads.
+        CheckpointError: a field is missing or malformed; the message names it.
     """
     name = config["quant_method"]
     if name not in METHODS:

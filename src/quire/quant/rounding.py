@@ -1,7 +1,7 @@
-"""Round dense weights to nearest, in the formats that `quant.names` names.
+"""Round dense weights to nearest, in the formats of `quant.names`.
 
-Scales are rounded to what the format stores before codes are chosen with them. A row's result
-depends on that row alone, except in formats with blocks of rows, and NVFP4's one scale per tensor.
+Scales are rounded to their stored dtype before codes are chosen. A row's result depends only on the
+row itself, except in formats with blocks of rows, and for NVFP4's scale per tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from quire.quant.chunks import for_chunks
 from quire.quant.codebooks import CODEBOOKS, buckets
 
 _CHUNK = 1 << 18
-"""Weights rounded at once: the few arrays of a chunk stay in a core's cache."""
+"""Weights per chunk, so that its arrays stay in a core's cache."""
 _TINY = 1e-30
-"""Below any scale; a group of zeros is not divided by zero."""
+"""Smaller than any scale; prevents a division by zero in groups of zeros."""
 
 Rounded = tuple[HostArray, Floats, Floats | None]
 """Codes [R, G, group], scales [R, G], and zero points or offsets [R, G]."""
@@ -59,7 +59,7 @@ def to_codebook(weight: HostArray, form: Form, scale_type: str) -> QuantizedWeig
     def round_(x: Floats) -> Rounded:
         scale = _largest(x)
         if scale_type == "e8m0":
-            # The exponent of the largest, less that of the codebook's largest (OCP MX 1.0, 6.3).
+            # Exponent of the largest magnitude minus that of the codebook's (OCP MX 1.0, 6.3).
             exponent = np.clip(np.frexp(scale)[1] - 1 - 2, -127, 127)
             scale = np.ldexp(np.float32(1), exponent)
         elif scale_type == "e4m3":
@@ -105,7 +105,7 @@ def _by_rows(
     block_rows: int = 1,
     codebook: Floats | None = None,
 ) -> QuantizedWeight:
-    """Round some rows at a time, whole blocks of them; `round_` may overwrite its [R, G, group]."""
+    """Round chunks of whole row blocks; `round_` may overwrite its argument [R, G, group]."""
     n, k = weight.shape
     codes = np.empty((n, k), dtype_of(form.codes))
     scale = np.empty((n, -(-k // form.group)), np.float32)
@@ -135,14 +135,14 @@ def _by_rows(
 
 
 def _groups(x: Floats, group: int) -> Floats:
-    """[R, K] → [R, G, group], the last group filled up with the row's last weight."""
+    """Return [R, G, group] from [R, K]; the last group is padded with the row's last weight."""
     if missing := -x.shape[1] % group:
         x = np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
     return x.reshape(len(x), -1, group)
 
 
 def _largest(x: Floats) -> Floats:
-    """[R, G, group] → the largest magnitudes [R, G]."""
+    """Return the largest magnitudes [R, G] of [R, G, group]."""
     largest: Floats = np.maximum(x.max(2), -x.min(2))
     return largest
 

@@ -1,10 +1,10 @@
-"""The one protocol of quantization schemes.
+"""The protocols of quantization methods and schemes.
 
     config.json ─ registry.method ─► Method ─ scheme(layer) ─► Scheme ─ read(tensors) ─► canonical
 
-A method is a checkpoint's `quantization_config` for the whole model; a scheme is how the weight of
-one linear layer is stored. A configuration can be checked, and memory be counted, before
-any weight is read.
+A method is a checkpoint's `quantization_config` for the whole model. A scheme describes how the
+weight of one linear layer is stored. Both are complete before any weight is read, so configuration
+and memory can be checked first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 FLOATS = ("F32", "F16", "BF16")
-"""Types of scales, as safetensors calls them."""
+"""Dtypes of scales, with safetensors' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Stored:
     """One stored tensor of a layer's weight.
 
     Attributes:
-        dtypes: the types it may have, by safetensors' names.
-        shapes: the shapes it may have; none if only its reader can tell.
-        optional: the weight can be read without it.
-        raw: handed to the reader as stored (BF16 and 8-bit floats as bits); else as float32.
+        dtypes: its possible dtypes, with safetensors' names.
+        shapes: its possible shapes; empty if only the reader can check it.
+        optional: whether it may be missing.
+        raw: the reader gets it as stored (BF16 and 8-bit floats as bits); else as float32.
     """
 
     dtypes: tuple[str, ...]
@@ -49,14 +49,14 @@ class Scheme(Protocol):
         """Return the form that `read` returns."""
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
-        """Return suffix behind "layer." → tensor, first the one that marks the layer as quantized.
+        """Return suffix after "layer." → tensor; the first one marks the layer as quantized.
 
         Raises:
-            ValueError: a weight of this shape cannot be stored so; the message says why.
+            ValueError: a weight of this shape cannot be stored this way; the message says why.
         """
 
     def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
-        """The weight in the canonical form; `tensors` are those of `stored` that are there.
+        """Return the weight in its canonical form; `tensors` are the existing ones of `stored`.
 
         Raises:
             ValueError: their values contradict each other; the message says how.
@@ -67,7 +67,7 @@ class Method(Protocol):
     """A checkpoint's quantization, from its configuration.
 
     Attributes:
-        name: as `quant_method` and --quantization have it.
+        name: its name in `quant_method` and --quantization.
     """
 
     name: str
