@@ -153,7 +153,9 @@ FOREIGN: dict[str, Foreign] = {
         "data_parallel_hybrid_lb data_parallel_external_lb",
         Foreign(_ONE_MACHINE, _OFF, switch=True),
     ),
-    "enable_expert_parallel": Foreign("Quire has no mixture of experts yet", _OFF, switch=True),
+    "enable_expert_parallel": _always(
+        "ranks share every expert, which gives the same result and a balanced load"
+    ),
     **_each("enable_eplb enable_dbo enable_elastic_ep", Foreign(_NO_EXPERTS, _OFF, switch=True)),
     **_each("eplb_config all2all_backend expert_placement_strategy", Foreign(_NO_EXPERTS)),
     **_each(
