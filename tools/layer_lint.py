@@ -55,6 +55,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench.kernels": {"ops", "models.layout"},
     "bench.peers.torch_calls": {"ops"},
     "bench.bars": {"ops.isa"},
+    "bench.engine": {"models.memory"},
     "bench.floor": {"models.memory"},
     "bench.adapters": {"models.adapters"},
     "tune": _PUBLIC | {"resolve", "explain", "bench", "simulate"},

@@ -14,6 +14,7 @@ from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
+from quire.models.memory import expert_bytes
 from quire.resolve.flags import engine_args_from
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class BenchEngine:
     Attributes:
         types: dtype, quantization, kv_cache_dtype and isa, with the names that rows use.
         weight_bytes: bytes of all weights in memory.
+        expert_bytes: bytes of the experts among them.
         kv_bytes_per_token: bytes that one token adds to the KV cache.
     """
 
@@ -36,6 +38,7 @@ class BenchEngine:
     model: ModelConfig
     types: dict[str, Any]
     weight_bytes: int
+    expert_bytes: int
     kv_bytes_per_token: int
     num_threads: int
 
@@ -82,6 +85,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
             model=config.model,
             types={name: llm.facts[name] for name in TYPES},
             weight_bytes=llm.facts["weight_bytes"],
+            expert_bytes=expert_bytes(config),
             kv_bytes_per_token=llm.facts["kv_bytes_per_token"],
             num_threads=config.num_threads,
         )

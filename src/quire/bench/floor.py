@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.config import ModelConfig
-from quire.models.memory import looked_up_bytes
+from quire.models.memory import looked_up_bytes, unchosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ def step_bytes(
     *,
     dtype: str,
     weight_bytes: int,
+    expert_bytes: int = 0,
     kv_bytes_per_token: int,
     batch_size: int,
     input_len: int,
@@ -40,7 +41,8 @@ def step_bytes(
     """Return the bytes that a decode step reads, averaged over steps 1 to `output_len` − 1.
 
     Weights: all except tables of which a step reads only its own rows (learned positions, and token
-    embeddings that are not also the output projection).
+    embeddings that are not also the output projection). Of experts those that a batch is expected
+    to choose: E · (1 − (1 − k/E)^batch).
 
     KV: batch × average context × bytes per token. Step s attends to `input_len` + s tokens, or in a
     layer with a sliding window to at most that window.
@@ -48,12 +50,13 @@ def step_bytes(
     Args:
         dtype: dtype of weights and activations, and of the tables.
         weight_bytes: bytes of all weights in memory.
+        expert_bytes: bytes of the experts among them.
     """
-    looked_up = looked_up_bytes(model, dtype)
+    unread = looked_up_bytes(model, dtype) + expert_bytes * unchosen(model) ** batch_size
     contexts = range(input_len + 1, input_len + output_len)
     windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
     reads = sum(min(context, window or context) for context in contexts for window in windows)
     average_context = reads / (len(contexts) * len(windows))
     return StepBytes(
-        weights=weight_bytes - looked_up, kv=batch_size * average_context * kv_bytes_per_token
+        weights=weight_bytes - unread, kv=batch_size * average_context * kv_bytes_per_token
     )

@@ -127,6 +127,7 @@ def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: f
         engine.model,
         dtype=engine.types["dtype"],
         weight_bytes=engine.weight_bytes,
+        expert_bytes=engine.expert_bytes,
         kv_bytes_per_token=engine.kv_bytes_per_token,
         batch_size=args.batch_size,
         input_len=args.input_len,

@@ -1,6 +1,8 @@
 """Predicts a step's time: a roofline from a model's bytes and operations and a machine's rates.
 
 A step reads all weights, and multiplies each token by all weights. The slower of the two decides.
+Of a mixture of experts it reads those that some token chooses. If each token misses an expert with
+the same probability, independently, t tokens miss it with the t-th power of that.
 Near the corner, where both take equally long, the other one adds a little, because they overlap
 imperfectly. The time of attention is added: it reads the keys and values of the context, and
 multiplies each pair of tokens.
@@ -88,6 +90,8 @@ class RooflineCost:
 
     Attributes:
         weight_bytes: weights that each step reads.
+        expert_bytes: weights of experts, of which a step reads the chosen ones.
+        unchosen: share of the experts that one token does not choose.
         kv_bytes_per_token: keys and values of one token in all layers.
         flops_per_token: operations of the layers' products.
         flops_per_row: operations of the output projection, only for sampled rows.
@@ -113,6 +117,8 @@ class RooflineCost:
     window: int | None = None
     window_share: float = 0.0
     kv_bytes_per_second: float | None = None
+    expert_bytes: float = 0.0
+    unchosen: float = 0.0
 
     def seconds(
         self,
@@ -130,7 +136,8 @@ class RooflineCost:
             hidden = self.window_share * (1.0 - self.window / mean_context)
             context *= 1.0 - hidden
             pairs *= 1.0 - hidden
-        reading = self.weight_bytes / self.bytes_per_second
+        experts = self.expert_bytes * (1.0 - self.unchosen**num_tokens)
+        reading = (self.weight_bytes + experts) / self.bytes_per_second
         products = (
             self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
         ) / self.flops_per_second

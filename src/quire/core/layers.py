@@ -115,8 +115,3 @@ class MoEConfig:
     def in_layer(self, layer: int) -> bool:
         """Return whether this layer has experts."""
         return self.layers is None or self.layers[layer]
-
-    def read_share(self, tokens: float) -> float:
-        """Return the expected share of a layer's experts that `tokens` choose between them."""
-        missed: float = (1.0 - self.route.top_k / self.num_experts) ** tokens
-        return 1.0 - missed

@@ -149,6 +149,10 @@ def activation_bytes(config: EngineConfig) -> int:
     """
     model, limits = config.model, config.scheduler
     inner = model.intermediate_size * (2 if config.lora and model.gated_mlp else 1)
+    if (moe := model.moe) is not None:
+        inner = (inner if moe.layers else moe.shared_size) + moe.num_experts
+        # Of each choice the token's input, the inner layer and the result.
+        inner += moe.route.top_k * (2 * model.hidden_size + moe.intermediate_size) // 4
     heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
     token = 4 * model.hidden_size + heads * model.head_dim + 4 * inner
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)

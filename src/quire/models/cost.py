@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, ModelConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.models.layout import parameters
-from quire.models.memory import kv_bytes_per_token, loaded_bytes, looked_up_bytes
+from quire.models.memory import (
+    expert_bytes,
+    kv_bytes_per_token,
+    loaded_bytes,
+    looked_up_bytes,
+    unchosen,
+)
+from quire.models.parameters import Parameter
 
 
 def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """The cost of a step of this engine's model on `hardware`."""
     model, dtype = config.model, config.dtype
-    layers = sum(p.numel for p in parameters(model) if p.in_layer)
+    layers = sum(
+        active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind == "router"
+    )
+    experts = expert_bytes(config)
     windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
     sliding = [window for window in windows if window is not None]
     heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim
     peak = hardware.flops_per_second
     product = product_dtype(config)
     return RooflineCost(
-        weight_bytes=loaded_bytes(config) - looked_up_bytes(model, dtype),
+        weight_bytes=loaded_bytes(config) - looked_up_bytes(model, dtype) - experts,
         kv_bytes_per_token=kv_bytes_per_token(
             model, config.kv_cache_dtype, config.calculate_kv_scales
         ),
@@ -35,7 +45,16 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         window=min(sliding, default=None),
         window_share=len(sliding) / len(windows),
         kv_bytes_per_second=hardware.kv_share * hardware.bytes_per_second,
+        expert_bytes=experts,
+        unchosen=unchosen(model),
     )
+
+
+def active_numel(model: ModelConfig, parameter: Parameter) -> float:
+    """Weights that a token is multiplied with: of experts those that it chooses."""
+    if parameter.experts <= 1 or model.moe is None:
+        return parameter.numel
+    return parameter.numel * model.moe.route.top_k / parameter.experts
 
 
 def first_guess(config: EngineConfig) -> RooflineCost:

@@ -45,6 +45,16 @@ def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
     return DTYPE_BYTES[dtype] * sum(p.numel for p in tables)
 
 
+def expert_bytes(config: EngineConfig) -> int:
+    """Of the weights, the experts that tokens choose among."""
+    return sum(parameter_bytes(config, p) for p in parameters(config.model) if p.experts > 1)
+
+
+def unchosen(config: ModelConfig) -> float:
+    """Share of a layer's experts that one token does not choose."""
+    return 0.0 if config.moe is None else 1.0 - config.moe.route.top_k / config.moe.num_experts
+
+
 def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
     """A linear weight as it is packed, rows padded to blocks of 32, columns to whole groups.
 

@@ -8,6 +8,7 @@ import pytest
 
 from quire.bench.floor import StepBytes, step_bytes
 from quire.core.config import ModelConfig
+from quire.core.layers import MoEConfig, RouteSpec
 
 MODEL = ModelConfig(
     architecture="llama",
@@ -45,6 +46,15 @@ def test_by_hand() -> None:
 
 def test_an_untied_embedding_is_looked_up_not_read() -> None:
     assert read(replace(MODEL, tie_word_embeddings=False)).weights == 10_000 - 100 * 8 * 4
+
+
+def test_a_batch_reads_the_experts_that_it_chooses() -> None:
+    model = replace(MODEL, moe=MoEConfig(8, 4, RouteSpec(2)))
+    found = step_bytes(
+        model, dtype="float32", weight_bytes=10_000, expert_bytes=6_400, kv_bytes_per_token=128,
+        batch_size=3, input_len=10, output_len=5,
+    )  # fmt: skip
+    assert found.weights == 10_000 - 6_400 * 0.75**3
 
 
 def test_learned_positions_are_looked_up() -> None:

@@ -30,6 +30,23 @@ def test_qwen3_by_hand() -> None:
     assert cost.weight_bytes == pytest.approx(2 * (LAYERS + HEAD), rel=1e-3)
 
 
+def test_experts_by_hand() -> None:
+    """Qwen3-30B-A3B: 48 layers with 128 experts, of which a token chooses 8."""
+    cost = cost_of("qwen3-30b-a3b", "h100")
+    expert = 3 * 2048 * 768
+    attention = 2048 * (32 + 2 * 4) * 128 + 32 * 128 * 2048
+    rest = 48 * (attention + 128 * 2048)
+    assert cost.expert_bytes == 2 * 48 * 128 * expert
+    assert cost.unchosen == pytest.approx(15 / 16)
+    assert cost.flops_per_token == 2 * (rest + 48 * 8 * expert)
+    assert cost.weight_bytes == pytest.approx(2 * (rest + 151_936 * 2048), rel=1e-3)
+    one, eight, many = (cost.seconds(n, n, 0) for n in (1, 8, 512))
+    assert eight - one == pytest.approx(
+        cost.expert_bytes * ((15 / 16) - (15 / 16) ** 8) / cost.bytes_per_second, rel=0.02
+    )
+    assert many > (cost.weight_bytes + cost.expert_bytes) / cost.bytes_per_second
+
+
 def test_quantization_saves_bytes_and_multiplies_faster() -> None:
     plain, int8, wide, small = (
         cost_of("opt-125m", "epyc-9654", **flags)
