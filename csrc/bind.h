@@ -20,10 +20,12 @@ void bind_spec(nanobind::module_& m);
 void bind_attention_op(nanobind::module_& m);
 void bind_element_ops(nanobind::module_& m);
 void bind_linear_op(nanobind::module_& m);
+void bind_moe_op(nanobind::module_& m);
 void bind_moe_ops(nanobind::module_& m);
 void bind_norm_ops(nanobind::module_& m);
 void bind_rank_ops(nanobind::module_& m);
 void bind_rope_op(nanobind::module_& m);
+void bind_route_op(nanobind::module_& m);
 
 template <class T = void>
 T* pointer(uintptr_t address) {

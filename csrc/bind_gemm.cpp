@@ -30,7 +30,7 @@ namespace {
 // parts: address, rows and stride of each.
 void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kind, int epilogue,
                  const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
-                 int64_t k, uintptr_t bias, int64_t group) {
+                 int64_t k, uintptr_t bias, int64_t group, int64_t experts) {
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
   if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
   const DType type = dtype_of(dtype);
@@ -41,26 +41,29 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
   }
   new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
                           rows, type, k, pointer<const float>(bias),
-                          {group, kernels.quantize_codes});
+                          {group, kernels.quantize_codes}, experts);
 }
 
 // kind, epilogue, n, k, group, what a group has beside its scale, zero, whether there are a permutation
-// and a bias, and the input's scale.
-using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float>;
+// and a bias, the input's scale, and experts.
+using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float, int64_t>;
+
+// Without experts.
+using OldShape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float>;
 
 Shape shape_of(const PackedWeight& weight) {
   const PackedShape& s = weight.shape();
-  return {s.kind, s.epilogue, s.n,    s.k,           s.group,
-          s.second, s.zero,   s.permuted, s.bias, s.input_scale};
+  return {s.kind, s.epilogue, s.n,    s.k,           s.group,  s.second,
+          s.zero, s.permuted, s.bias, s.input_scale, s.experts};
 }
 
 PackedShape checked_shape(const Shape& shape) {
-  const auto [kind, epilogue, n, k, group, second, zero, permuted, bias, input_scale] = shape;
+  const auto [kind, epilogue, n, k, group, second, zero, permuted, bias, input_scale, experts] = shape;
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
   if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
   if (second < 0 || second >= kSecondCount) throw std::invalid_argument("unknown form of groups");
   return {static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue), n, k, group,
-          static_cast<Second>(second), zero, permuted, bias, input_scale};
+          static_cast<Second>(second), zero, permuted, bias, input_scale, experts};
 }
 
 // Addresses of what QuantizedSource has.
@@ -178,12 +181,29 @@ void bind_gemm(nb::module_& m) {
   nb::class_<Pool>(m, "Pool")
       .def(nb::init<int>())
       .def_prop_ro("threads", &Pool::threads)
+      .def_prop_ro("regions", &Pool::regions)
       .def("count_tasks", &count_tasks);
 
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def("__init__", &make_weight)
       .def("__init__", &make_quantized_weight)
       .def("__init__", &make_zero_weight)
+      .def("__init__",
+           [](PackedWeight* self, const Kernels& kernels, Pool& pool, int kind, int epilogue,
+              const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
+              int64_t k, uintptr_t bias, int64_t group) {
+             make_weight(self, kernels, pool, kind, epilogue, parts, dtype, k, bias, group, 1);
+           })
+      .def("__init__",
+           [](PackedWeight* self, Pool& pool, const OldShape& shape, const Source& source,
+              uintptr_t bias) {
+             make_quantized_weight(self, pool, std::tuple_cat(shape, std::tuple(int64_t{1})), source,
+                                   bias);
+           })
+      .def("__init__",
+           [](PackedWeight* self, const OldShape& shape) {
+             make_zero_weight(self, std::tuple_cat(shape, std::tuple(int64_t{1})));
+           })
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
       .def_prop_ro("mapped_bytes", &mapped_bytes)

@@ -95,10 +95,12 @@ NB_MODULE(_native, m) {
   bind_attention_op(m);
   bind_element_ops(m);
   bind_linear_op(m);
+  bind_moe_op(m);
   bind_moe_ops(m);
   bind_norm_ops(m);
   bind_rank_ops(m);
   bind_rope_op(m);
+  bind_route_op(m);
   bind_plan(m);
 
   m.def("detect", &detect);

@@ -8,11 +8,11 @@ template <class T>
 void mix_rows(const MixArgs& a, int64_t row) {
   const int64_t* place = a.place + row * a.top_k;
   const float* weights = a.weights + row * a.top_k;
-  T* y = row_at<T>(a.y, row, a.stride);
+  T* y = row_at<T>(a.y, row, a.cols);
   const auto at = [&](const auto& read) {
     Vec total = zero();
     for (int64_t i = 0; i < a.top_k; ++i) {
-      total = fma(broadcast(weights[i]), read(a.z + place[i] * a.stride), total);
+      total = fma(broadcast(weights[i]), read(a.z + place[i] * a.cols), total);
     }
     return total;
   };

@@ -68,15 +68,15 @@ void PackedWeight::set_bias(const float* bias) {
 template <class Body>
 void PackedWeight::each_block(Pool& pool, const Body& body) {
   const auto task = [](void* context, int64_t block) { (*static_cast<const Body*>(context))(block); };
-  pool.run(blocks(), task, const_cast<Body*>(&body));
+  pool.run(all_blocks(), task, const_cast<Body*>(&body));
 }
 
 PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
                            const std::vector<WeightPart>& parts, DType dtype, int64_t k,
-                           const float* bias, CodeRounding codes)
+                           const float* bias, CodeRounding codes, int64_t experts)
     : PackedWeight({.kind = kind, .epilogue = epilogue, .n = rows_of(parts), .k = k,
                     .group = codes.group, .second = is_rounded(kind) ? kOffsets : kNoSecond,
-                    .bias = bias != nullptr}) {
+                    .bias = bias != nullptr, .experts = experts}) {
   if (code_bits(kind) != 0 && !is_rounded(kind)) {
     throw std::invalid_argument("weights are not rounded to this kind while they are packed");
   }

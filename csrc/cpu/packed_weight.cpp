@@ -2,8 +2,10 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 #include "pack_f8.h"
 #include "scalar.h"
@@ -33,9 +35,11 @@ int64_t bytes_of_block(const PackedShape& shape) {
   }
 }
 
-int64_t blocks_of(Epilogue epilogue, int64_t n) {
-  return is_gated(epilogue) ? round_up(n / 2, kHalfBlock) / kHalfBlock
-                            : round_up(n, kBlockRows) / kBlockRows;
+// Of one expert.
+int64_t blocks_of(const PackedShape& shape) {
+  const int64_t n = shape.n / shape.experts;
+  return is_gated(shape.epilogue) ? round_up(n / 2, kHalfBlock) / kHalfBlock
+                                  : round_up(n, kBlockRows) / kBlockRows;
 }
 
 int64_t checked_bytes(const PackedShape& shape) {
@@ -45,7 +49,11 @@ int64_t checked_bytes(const PackedShape& shape) {
   if (shape.kind == kWeightS8 && shape.k > 65536) {
     throw std::invalid_argument("int8 sums are exact up to 65536 columns only");
   }
-  if (is_gated(shape.epilogue) && shape.n % 2 != 0) {
+  if (shape.experts < 1 || shape.n % shape.experts != 0) {
+    throw std::invalid_argument(std::to_string(shape.n) + " rows are not those of " +
+                                std::to_string(shape.experts) + " experts");
+  }
+  if (is_gated(shape.epilogue) && shape.n / shape.experts % 2 != 0) {
     throw std::invalid_argument("gate and up have as many rows each, so their number is even");
   }
   const int64_t g = shape.group;
@@ -55,14 +63,14 @@ int64_t checked_bytes(const PackedShape& shape) {
   if (is_f8(shape.kind) && g != 0 && g != 32 && g != 64 && g != 128) {
     throw std::invalid_argument("a group of 8-bit floats has 32, 64 or 128; 0 is a whole row");
   }
-  return blocks_of(shape.epilogue, shape.n) * bytes_of_block(shape);
+  return shape.experts * blocks_of(shape) * bytes_of_block(shape);
 }
 
 }  // namespace
 
 PackedWeight::PackedWeight(const PackedShape& shape)
     : shape_(shape), memory_(checked_bytes(shape)) {
-  const size_t padded = static_cast<size_t>(blocks() * kBlockRows);
+  const size_t padded = static_cast<size_t>(all_blocks() * kBlockRows);
   const bool grouped = code_bits(shape_.kind) != 0, int8 = is_int8(shape_.kind);
   if (int8 || grouped) scale_.assign(padded, 0.0f);
   if (is_f8(shape_.kind)) {
@@ -74,13 +82,15 @@ PackedWeight::PackedWeight(const PackedShape& shape)
   if (shape_.permuted) permutation_.assign(static_cast<size_t>(shape_.k), 0);
 }
 
-int64_t PackedWeight::blocks() const { return blocks_of(shape_.epilogue, shape_.n); }
+int64_t PackedWeight::blocks() const { return blocks_of(shape_); }
 
 int64_t PackedWeight::source_row(int64_t packed) const {
-  if (!is_gated(shape_.epilogue)) return packed < shape_.n ? packed : -1;
-  const int64_t half = shape_.n / 2, row = packed / kBlockRows * kHalfBlock + packed % kHalfBlock;
-  if (row >= half) return -1;
-  return packed % kBlockRows < kHalfBlock ? row : half + row;
+  const int64_t n = shape_.n / shape_.experts, own_rows = blocks() * kBlockRows;
+  const int64_t first = packed / own_rows * n, own = packed % own_rows;
+  if (!is_gated(shape_.epilogue)) return own < n ? first + own : -1;
+  const int64_t row = own / kBlockRows * kHalfBlock + own % kHalfBlock;
+  if (row >= n / 2) return -1;
+  return first + (own % kBlockRows < kHalfBlock ? row : n / 2 + row);
 }
 
 int64_t PackedWeight::block_bytes() const { return bytes_of_block(shape_); }
@@ -110,15 +120,20 @@ GemmTuning PackedWeight::tuning(int64_t rows) const {
   return {};
 }
 
-GemmArgs PackedWeight::args() const {
+GemmArgs PackedWeight::args(int64_t expert, int64_t from, int64_t to) const {
+  const int64_t first = expert * blocks() + from, row = first * kBlockRows;
+  const int64_t block_columns = is_gated(shape_.epilogue) ? kHalfBlock : kBlockRows;
+  const auto rows_from = [row](const auto& values, int64_t each = 1) {
+    return values.empty() ? nullptr : values.data() + row * each;
+  };
   GemmArgs a{};
-  a.n = blocks() * kBlockRows;
-  a.columns = columns();
+  a.n = (to - from) * kBlockRows;
+  a.columns = std::min(to * block_columns, columns()) - from * block_columns;
   a.k = shape_.k;
-  a.weight = memory_.data();
-  a.scale = scale_.empty() ? nullptr : scale_.data();
-  a.row_sum = row_sum_.data();
-  a.bias = bias_.empty() ? nullptr : bias_.data();
+  a.weight = memory_.data() + first * block_bytes();
+  a.scale = rows_from(scale_, is_f8(shape_.kind) ? f8_groups(shape_.k, shape_.group) : 1);
+  a.row_sum = rows_from(row_sum_);
+  a.bias = rows_from(bias_);
   a.epilogue = shape_.epilogue;
   a.group = shape_.group;
   a.second = shape_.second;
@@ -171,7 +186,7 @@ void PackedWeight::read_row(int64_t packed, float* out) const {
 }
 
 void PackedWeight::unpack(float* out) const {
-  for (int64_t p = 0; p < blocks() * kBlockRows; ++p) {
+  for (int64_t p = 0; p < all_blocks() * kBlockRows; ++p) {
     if (source_row(p) >= 0) read_row(p, out + source_row(p) * shape_.k);
   }
 }

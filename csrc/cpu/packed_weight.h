@@ -40,6 +40,7 @@ struct PackedShape {
   bool permuted = false;
   bool bias = false;
   float input_scale = 0.0f;  // of int8 x; 0: each row has its own
+  int64_t experts = 1;       // that have the n rows, one after the other, each in blocks of its own
 };
 
 // A weight that is quantized already, each array contiguous: codes and groups (pack_grouped.h), or
@@ -59,9 +60,9 @@ class PackedWeight {
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
   // u4 and u6 as `codes` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
-  // other groups and kinds, and for a gated epilogue with an odd n.
+  // other groups and kinds, for a gated epilogue with an odd n, and for an n that `experts` do not divide.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
-               DType dtype, int64_t k, const float* bias, CodeRounding codes);
+               DType dtype, int64_t k, const float* bias, CodeRounding codes, int64_t experts = 1);
   // Keeps the codes as they are.
   PackedWeight(Pool& pool, const PackedShape& shape, const QuantizedSource& source,
                const float* bias);
@@ -70,10 +71,11 @@ class PackedWeight {
   WeightKind kind() const { return shape_.kind; }
   int64_t n() const { return shape_.n; }
   int64_t k() const { return shape_.k; }
-  int64_t columns() const {  // of the product
-    return is_gated(shape_.epilogue) ? shape_.n / 2 : shape_.n;
+  int64_t experts() const { return shape_.experts; }
+  int64_t columns() const {  // of the product, with one expert
+    return shape_.n / shape_.experts / (is_gated(shape_.epilogue) ? 2 : 1);
   }
-  int64_t nbytes() const;  // all that a forward pass reads
+  int64_t nbytes() const;  // all of it: what a forward pass reads, if it reads all experts
 
   // All numbers, in an order that the shape gives.
   struct Region {
@@ -96,8 +98,14 @@ class PackedWeight {
   void tune(std::vector<Tuned> tuned) { tuned_ = std::move(tuned); }
   GemmTuning tuning(int64_t rows) const;
 
-  // The kernels' view, without x and y.
-  GemmArgs args() const;
+  // Of one expert.
+  int64_t blocks() const;
+  int64_t block_bytes() const;
+
+  // The kernels' view of an expert's blocks [from, to), without x and y.
+  GemmArgs args(int64_t expert, int64_t from, int64_t to) const;
+  // Of the first expert, which is all there is of other weights.
+  GemmArgs args() const { return args(0, 0, blocks()); }
   // The weight as stored, as float32 [n, k].
   void unpack(float* out) const;
   // Rows `ids` as an embedding [rows, k] of `dtype`, rounded from what is stored. Not
@@ -105,8 +113,7 @@ class PackedWeight {
   void lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const;
 
  private:
-  int64_t blocks() const;
-  int64_t block_bytes() const;
+  int64_t all_blocks() const { return blocks() * shape_.experts; }
   Grouping grouping() const;
   // The row of the source that is row `packed` of the blocks; -1 for padding.
   int64_t source_row(int64_t packed) const;

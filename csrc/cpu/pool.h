@@ -39,6 +39,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
+  // Jobs that were shared so far, modulo 2^32: each ends with the threads waiting for each other.
+  uint32_t regions() const { return jobs_.load(std::memory_order_relaxed); }
 
   // Calls body(context, task) for every task in [0, tasks), each once, on all threads; those of the
   // queue, or of a share, are claimed in ascending order. Returns when all are done. The body must

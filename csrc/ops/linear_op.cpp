@@ -19,6 +19,7 @@ namespace {
 struct LinearOp final : Op {
   LinearOp(const Kernels& kernels, const PackedWeight& weight, const Matrix& y, const Matrix& x)
       : kernels_(kernels), weight_(weight), y_(y), x_(x) {
+    if (weight.experts() != 1) throw std::invalid_argument("experts are no weight of a linear layer");
     expect(x.rows == y.rows && x.cols == weight.k() && y.cols == weight.columns(), "y", y, "x", x);
   }
   const char* name() const override { return "linear"; }

@@ -156,7 +156,7 @@ struct Moe final : Op {
       multiply_by(pool, *gate_up_[e], between, x_.dtype, x + begin * row_bytes, count);
       multiply_by(pool, *down_[e], z + begin * x_.cols, kFloat32, between, count);
     }
-    const MixArgs mix = {y_.at, z, place, static_cast<const float*>(weights_.at), k, x_.cols, x_.cols};
+    const MixArgs mix = {y_.at, z, place, static_cast<const float*>(weights_.at), k, x_.cols};
     run_tasks(pool, x_.rows, [&](int64_t row) { kernels_.mix[x_.dtype](mix, row); });
   }
 
