@@ -53,8 +53,12 @@ int64_t NgramIndex::propose(int64_t slot, const int32_t* tokens, int64_t num_tok
     for (size_t at = hashes[n] & mask; text.entries[at].position; at = (at + 1) & mask) {
       if (text.entries[at].hash != hashes[n]) continue;
       const int64_t first = text.entries[at].position;
-      const int64_t count = std::min(most, num_tokens - first);
-      std::copy_n(tokens + first, count, drafts);
+      const int64_t limit = std::min(most, num_tokens - first);
+      int64_t count = 0;
+      // A prompt of embeddings has no token ids, but negative numbers.
+      for (; count < limit && tokens[first + count] >= 0; ++count) {
+        drafts[count] = tokens[first + count];
+      }
       return count;
     }
   }

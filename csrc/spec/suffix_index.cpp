@@ -8,7 +8,7 @@ namespace quire {
 
 namespace {
 
-constexpr int32_t kSeparator = -1;
+constexpr int32_t kSeparator = -1;  // also the tokens of a prompt of embeddings
 constexpr int64_t kFirstCapacity = 256;
 constexpr int64_t kEverything = -1;  // a mask that changes no position
 
