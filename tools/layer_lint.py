@@ -32,6 +32,7 @@ LEVELS: list[set[str]] = [
     {"lora", "sampling"},
     {"models"},
     {"runner"},
+    {"spec"},
     {"profile"},
     {"executor"},
     {"resolve"},
@@ -98,7 +99,7 @@ TORCH_SIDE = TORCH_OWNERS | {"models.host_offload"}
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
-OWNERS: dict[str, str] = {"quire._native": "ops", "triton": "ops.torch_ops"}
+OWNERS: dict[str, set[str]] = {"quire._native": {"ops", "spec"}, "triton": {"ops.torch_ops"}}
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "system.env"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -273,9 +274,9 @@ class Lint:
             yield from ((imported.line, m) for m in self._check_torch(module, imported))
 
     def _check_owner(self, module: Module, imported: Import) -> Iterator[str]:
-        for name, owner in OWNERS.items():
-            if _within(imported.target, {name}) and not _within(module.name, {owner}):
-                yield f"only {owner} imports {name}"
+        for name, owners in OWNERS.items():
+            if _within(imported.target, {name}) and not _within(module.name, owners):
+                yield f"only {', '.join(sorted(owners))} may import {name}"
 
     def _check_layer(self, module: Module, imported: Import) -> Iterator[str]:
         target = self._resolve(imported.target)

@@ -208,7 +208,7 @@ class ModelledExecutor(Executor):
             self._undone.update(new.request_id for new in batch.new_sequences)
             self._last = ModelledStep(self._clock, begin, error=StepSkippedError())
             return self._last
-        seconds = batch.width * step_seconds(self._cost, batch) + self._copy_seconds(batch)
+        seconds = batch.num_passes * step_seconds(self._cost, batch) + self._copy_seconds(batch)
         self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
             if request_id in self._undone:  # the scheduler still names those of a failed step
@@ -223,7 +223,7 @@ class ModelledExecutor(Executor):
         try:
             self._last.output = self._run(batch)
             self._last.output.times = StepTimes(model=seconds)
-            self._last.output.num_passes = batch.width
+            self._last.output.num_passes = batch.num_passes
         except ForwardError as error:
             self._last.error = error
             self._forget_new(batch)
@@ -270,10 +270,15 @@ class ModelledExecutor(Executor):
             raise ForwardError(failed_loads, 0.0) from RuntimeError("the modelled step failed")
         self._compute(rows)
         sampled = [self._sample(*row, number) for row, number in zip(rows, most, strict=True)]
+        drafted = None
+        if batch.max_new_tokens is not None and batch.num_passes == 1:
+            drafted = np.maximum(batch.max_new_tokens[None] - 1, 0)
         return ModelOutput(
             token_columns(sampled),
             prompt_logprobs=_prompt_logprobs(batch.request_ids, rows),
             failed_loads=failed_loads,
+            drafted=drafted,
+            accepted=None if drafted is None else np.array([[max(len(s) - 1, 0) for s in sampled]]),
         )
 
     def _start(self, sequence: _Sequence, asked: int) -> int:

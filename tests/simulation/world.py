@@ -11,7 +11,13 @@ from random import Random
 from msgspec.structs import replace
 
 from quire.core.batch import SchedulerOutput
-from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
+from quire.core.config import (
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    TierConfig,
+)
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
 from quire.core.options import RequestOptions
@@ -39,6 +45,7 @@ class World:
     """
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = rng = Random(seed)
         # A quarter of the worlds have adapters, drawn apart: seeds that once found something stand
         # for what they did.
@@ -63,8 +70,10 @@ class World:
         }
         poisons = rng.random() < 0.2
         self.poison = {r.request_id for r in self.requests if poisons and rng.random() < 0.2}
-        # An eighth of the worlds yields any number of the tokens that a step may.
-        self._accept_rng = Random(~seed) if seed % 8 == 3 else None
+        # An eighth of the worlds, and those with drafts, yield any number of the tokens that a step
+        # may.
+        varied = seed % 8 == 3 or self.limits.speculative is not None
+        self._accept_rng = Random(~seed) if varied else None
         if seed % 8 == 7:
             self._go_on(Random(~seed))
         self.clock = VirtualClock()
@@ -81,7 +90,17 @@ class World:
             preemption_mode=rng.choice(["auto", "recompute", "swap"]),
             max_itl_stretch=rng.choice([None, 1.0, 1.5, 3.0]),
             max_loras=self._adapter_rng.randint(1, 3) if self._adapter_rng else None,
+            speculative=self._speculation(),
         )
+
+    def _speculation(self) -> SpeculativeConfig | None:
+        """Half of the worlds draft, half of those as many tokens as they may."""
+        draw = Random(self.seed ^ 0x5BEC)
+        if draw.random() < 0.5:
+            return None
+        most = draw.randint(1, 6)
+        always = ((1, 1000, most),) if draw.random() < 0.5 else ()
+        return SpeculativeConfig("ngram", most, num_speculative_tokens_per_batch_size=always)
 
     def _give_adapters(self) -> dict[str, int]:
         draw, adapters = self._adapter_rng, dict[str, int]()
@@ -199,10 +218,14 @@ class World:
         counts = batch.num_scheduled_tokens
         total, further = int(counts.sum()), 0
         if batch.max_new_tokens is not None:
-            assert batch.width <= self.core.config.num_scheduler_steps, "too many tokens at once"
+            speculative = self.limits.speculative
+            depth = speculative.num_speculative_tokens if speculative else 0
+            assert batch.num_passes <= self.core.config.num_scheduler_steps, "too many passes"
+            assert batch.width <= batch.num_passes * (1 + depth), "too many tokens at once"
             further = sum(max(most - 1, 0) for most in batch.max_new_tokens.tolist())
         assert total + further == batch.total_num_scheduled_tokens, "tokens were miscounted"
-        assert total <= self.limits.max_num_batched_tokens, "budget exceeded"
+        first = total + (further if batch.num_passes == 1 else 0)
+        assert first <= self.limits.max_num_batched_tokens, "budget exceeded"
         assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
         assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"

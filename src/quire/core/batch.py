@@ -102,6 +102,7 @@ class SchedulerOutput:
         total_num_scheduled_tokens: of all entries, including new tokens that are computed, too.
         block_copies: to do before the step computes; None if there are none.
         max_new_tokens: int64 [B]; the blocks hold all of them but the last. None means one each.
+        num_passes: how often the model may run for them.
         batch_version: two steps in a row with equal versions have the same `request_ids`, so cached
             lookups stay valid. 0 is equal to no version, not even to 0.
     """
@@ -117,6 +118,7 @@ class SchedulerOutput:
     block_copies: BlockCopies | None = None
     max_new_tokens: Column | None = None
     batch_version: int = 0
+    num_passes: int = 1
 
     @property
     def empty(self) -> bool:
@@ -155,6 +157,8 @@ class ModelOutput:
         num_passes: how often the model ran.
         copy_seconds: time of `block_copies`; 0 means unknown.
         failed_loads: KV blocks whose loads failed.
+        drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
+            them were right; None if the step had none.
     """
 
     sampled_token_ids: Column
@@ -166,6 +170,13 @@ class ModelOutput:
     num_passes: int = 1
     copy_seconds: float = 0.0
     failed_loads: list[int] = field(default_factory=list)
+    drafted: Column | None = None
+    accepted: Column | None = None
+
+    def computed(self, step: SchedulerOutput) -> Column:
+        """Return the tokens that the first pass of `step` computed, with its drafts, int64 [B]."""
+        scheduled = step.num_scheduled_tokens
+        return scheduled if self.drafted is None else scheduled + self.drafted[0]
 
 
 def total_tokens(scheduled: Column, max_new_tokens: Column | None) -> int:

@@ -19,6 +19,7 @@ HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 DeviceType = Literal["cpu", "cuda"]
+SpeculativeMethod = Literal["ngram", "suffix"]
 
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
@@ -43,6 +44,9 @@ ITL_STRETCH = 1.5
 with 8 streams and prompts of 4,096 tokens, in bfloat16)."""
 STEP_TOKENS = 2048
 """Default of `max_num_batched_tokens`."""
+LOGITS_ROWS = 64
+"""Rows of logits that exist at a time, if `max_num_seqs` is not more: those of a long prompt would
+take gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,35 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How to draft tokens, and how many to verify at once.
+
+    Attributes:
+        num_speculative_tokens: most drafts of a sequence in one pass.
+        prompt_lookup_min, prompt_lookup_max: lengths of the n-grams of `ngram`.
+        suffix_decoding_max_tree_depth: most tokens of a context, and of drafts.
+        suffix_decoding_max_cached_requests: earlier answers to search; 0 searches only the request.
+        suffix_decoding_max_spec_factor: drafts per token of matched context.
+        suffix_decoding_min_token_prob: least estimated probability of a draft.
+        num_speculative_tokens_per_batch_size: (first, last, drafts): fixed numbers of drafts by the
+            number of decoding sequences. Without it, predicted times decide.
+        synthetic_acceptance_rate: probability of accepting a draft whatever it is, for
+            measurements; the answers have no meaning then.
+    """
+
+    method: SpeculativeMethod
+    num_speculative_tokens: int
+    prompt_lookup_min: int = 5
+    prompt_lookup_max: int = 5
+    suffix_decoding_max_tree_depth: int = 24
+    suffix_decoding_max_cached_requests: int = 10_000
+    suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_min_token_prob: float = 0.1
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
+    synthetic_acceptance_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits of a step and the order of the queue."""
 
@@ -256,6 +289,8 @@ class SchedulerConfig:
     """Compute each prompt in one step."""
     max_loras: int | None = None
     """Most adapters in one step; None without LoRA."""
+    speculative: SpeculativeConfig | None = None
+    """None without speculative decoding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,16 @@ class HostTierStats(msgspec.Struct, array_like=True):
     """Blocks that could not be loaded correctly and were computed again."""
 
 
+class SpecDecodingStats(msgspec.Struct, array_like=True):
+    """Speculative decoding. Counters are totals since the start."""
+
+    num_drafts: int
+    """Passes of a sequence with drafts."""
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_pos: list[int]
+
+
 class SchedulerStats(msgspec.Struct, array_like=True):
     """The scheduler's state after a step. Counters are totals since the start."""
 
@@ -151,6 +161,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """None if there is no host tier."""
     kv_blocks_cached: int = 0
     """Free blocks that still hold a known prefix."""
+    spec_decoding: SpecDecodingStats | None = None
+    """None without speculative decoding."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

@@ -99,6 +99,7 @@ class Step(msgspec.Struct, tag=True, array_like=True):
     total_num_scheduled_tokens: int
     block_copies: BlockCopies | None
     max_new_tokens: bytes | None
+    num_passes: int
 
     @classmethod
     def of(cls, number: int, batch: SchedulerOutput, *, same_requests: bool) -> Step:
@@ -115,6 +116,7 @@ class Step(msgspec.Struct, tag=True, array_like=True):
             batch.total_num_scheduled_tokens,
             batch.block_copies,
             None if batch.max_new_tokens is None else batch.max_new_tokens.tobytes(),
+            batch.num_passes,
         )
 
     def batch(self, request_ids: list[str]) -> SchedulerOutput:
@@ -131,6 +133,7 @@ class Step(msgspec.Struct, tag=True, array_like=True):
             self.block_copies,
             None if self.max_new_tokens is None else column(self.max_new_tokens),
             self.batch_version,
+            self.num_passes,
         )
 
 

@@ -33,6 +33,7 @@ from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.runner.runner import ModelRunner
 from quire.sampling.grammars import Grammars
+from quire.spec.proposers import acceptance, new_proposer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def new_runner(
             grammars=grammars,
             pooling=config.pooling,
             adapters=adapters,
+            proposer=new_proposer(config.scheduler),
+            agrees=acceptance(config.scheduler),
         )
     except (RuntimeError, MemoryError) as error:
         # Torch raises a RuntimeError if it gets no memory.

@@ -7,53 +7,59 @@ of its own would, if all drafts before it are right. The tokens up to the first 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quire.core.batch import Column, ModelOutput, SchedulerOutput
-from quire.runner.state import SequenceStates
+from quire.core.batch import Column, ModelOutput, NewSequence, SchedulerOutput
+from quire.sampling.rng import uniform
 from quire.sampling.sampler import SampleResult, SamplingBatch
+from quire.sampling.state import SamplingState
+
+if TYPE_CHECKING:
+    from quire.runner.state import SequenceStates
+
+Agrees = Callable[[SamplingState, int, int], bool]
+"""Whether a sequence's sampled token accepts the draft at its position."""
 
 
 class Proposer(Protocol):
     """Guesses tokens. A wrong guess costs time and changes no token."""
 
-    def propose(self, token_ids: NDArray[np.int32], count: int) -> Sequence[int]:
-        """Return up to `count` tokens that may follow `token_ids` [n]."""
+    def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
+        """Start a sequence whose tokens are in `slot`."""
+
+    def end(self, states: SequenceStates, slot: int) -> None:
+        """Forget the sequence in `slot`; its tokens are still there."""
+
+    def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
+        """Write up to most[i] drafts behind the tokens of slots[i]; return how many, int64."""
 
 
 def place_drafts(
-    states: SequenceStates, step: SchedulerOutput, slots: Column, proposer: Proposer, room: int
-) -> Column:
-    """Write drafts behind the tokens of the step's sequences.
+    states: SequenceStates, proposer: Proposer, slots: Column, most: Column, room: int
+) -> Column | None:
+    """Write drafts behind the tokens of sequences; return how many each has, None if none.
 
     Args:
-        room: drafts that the step may have.
-
-    Returns:
-        The number of each sequence's drafts, int64 [B].
+        most: the most drafts of each.
+        room: drafts that the pass may have.
     """
-    counts = np.zeros_like(slots)
-    if step.max_new_tokens is None:
-        return counts
-    for entry, (slot, most) in enumerate(
-        zip(slots.tolist(), step.max_new_tokens.tolist(), strict=True)
-    ):
-        wanted = min(most - 1, room)
-        if wanted > 0:
-            end = int(states.num_tokens[slot])
-            drafts = list(proposer.propose(states.token_ids[slot, :end], wanted))[:wanted]
-            states.token_ids[slot, end : end + len(drafts)] = drafts
-            states.sampling[slot].num_drafts = counts[entry] = len(drafts)
-            room -= len(drafts)
+    most = np.clip(most, 0, states.max_model_len - states.num_tokens[slots])
+    most = np.clip(most, 0, np.maximum(room - (np.cumsum(most) - most), 0))
+    if not most.any():
+        return None
+    counts = proposer.propose(states, slots, most)
+    if not counts.any():
+        return None
+    for entry in counts.nonzero()[0].tolist():
+        states.sampling[int(slots[entry])].num_drafts = int(counts[entry])
     return counts
 
 
 def sampling_rows(states: SequenceStates, slots: Column, drafts: Column) -> SamplingBatch:
-    """A row for the token behind each sequence's output, and for those behind its drafts."""
+    """Return a row for the token after each sequence's output, and for those after its drafts."""
     each = list(zip(slots.tolist(), drafts.tolist(), strict=True))
     return SamplingBatch(
         [states.sampling[slot] for slot, count in each for _ in range(count + 1)],
@@ -61,23 +67,38 @@ def sampling_rows(states: SequenceStates, slots: Column, drafts: Column) -> Samp
     )
 
 
+def is_draft(state: SamplingState, token: int, draft: int) -> bool:
+    """Return whether the sampled token is the draft."""
+    return token == draft
+
+
+def synthetic(rate: float) -> Agrees:
+    """Return an `Agrees` that accepts a share of all drafts, right or wrong, for measurements."""
+    return lambda state, token, draft: uniform(0x5EED, state.num_output_tokens) < rate
+
+
 def accept(
     states: SequenceStates,
     step: SchedulerOutput,
     entries: Column,
-    slots: Column,
     drafts: Column,
+    slots: Column,
     result: SampleResult,
     output: ModelOutput,
+    agrees: Agrees = is_draft,
 ) -> None:
     """Append the tokens that count, and enter them into `output`.
 
     An error counts in a sequence's first row alone: the next step meets a later one first.
 
     Args:
-        entries, slots, drafts: of the sequences that sample; as many drafts as they were given.
+        entries: of the step, those that sample.
+        drafts, slots: of these entries.
         result: of `sampling_rows`.
     """
+    output.drafted = np.zeros((1, len(step.request_ids)), dtype=np.int64)
+    output.accepted = np.zeros_like(output.drafted)
+    output.drafted[0, entries] = drafts
     first = 0
     for entry, slot, count in zip(entries.tolist(), slots.tolist(), drafts.tolist(), strict=True):
         name, state = step.request_ids[entry], states.sampling[slot]
@@ -89,10 +110,12 @@ def accept(
             if row in result.errors:
                 break
             token = int(result.token_ids[row])
+            right = ahead < count and agrees(state, token, guesses[ahead])
             output.sampled_token_ids[entry, ahead] = token
+            output.accepted[0, entry] += right
             if row in result.logprobs:
                 output.logprobs.setdefault(name, []).append(result.logprobs[row])
             states.append(np.array([slot]), np.array([token]))
-            if state.ended_by(token) or (ahead < count and token != guesses[ahead]):
+            if state.ended_by(token) or not right:
                 break
         first += count + 1

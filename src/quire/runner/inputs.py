@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.core.config import LOGITS_ROWS
 from quire.core.dtypes import HostArray
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device
 from quire.ops.metadata import AttentionMetadata
-from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 from quire.runner.state import SequenceStates
 
 
@@ -74,7 +74,7 @@ class StepInputBuilder:
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
         max_seqs = len(states.num_tokens)
-        self._max_rows = max(max_seqs, ROWS_AT_ONCE)
+        self._max_rows = max(max_seqs, LOGITS_ROWS)
         longest = max(max_num_batched_tokens, self._max_rows + 1)
         self._arange = np.arange(longest, dtype=np.int64)
         self._input_ids = device.array((max_num_batched_tokens,), np.int64)

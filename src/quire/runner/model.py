@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from quire.core.config import SchedulerConfig
+from quire.core.config import LOGITS_ROWS, SchedulerConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops, torch_note
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
 from quire.runner.inputs import StepInputs
-from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -45,7 +44,7 @@ class Model(Protocol):
     def logits(self, hidden: Array) -> Array:
         """Return float32 logits [S, vocab], or [S, labels] of a classifier, for [S, hidden].
 
-        S is at most `max_num_seqs` or ROWS_AT_ONCE. A model without a head has no logits.
+        S is at most `max_num_seqs` or LOGITS_ROWS. A model without a head has no logits.
         """
 
 
@@ -115,7 +114,7 @@ class PlannedModel:
                 ops,
                 decoder.compute_logits,
                 (hidden,),
-                max(limits.max_num_seqs, ROWS_AT_ONCE),
+                max(limits.max_num_seqs, LOGITS_ROWS),
                 modules,
             )
             plans.append(self._logits)

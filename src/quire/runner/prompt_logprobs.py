@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.config import LOGITS_ROWS
 from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
 from quire.sampling.sampler import sick_logits
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
-
-ROWS_AT_ONCE = 64
-"""Rows of logits that are computed at once, because those of a long prompt are gigabytes."""
 
 
 def prompt_logprobs(
@@ -40,8 +38,8 @@ def prompt_logprobs(
         FloatingPointError: a row of logits holds NaN or infinity.
     """
     entries: list[TokenLogprobs] = []
-    for start in range(0, len(targets), ROWS_AT_ONCE):
-        chunk = targets[start : start + ROWS_AT_ONCE].tolist()
+    for start in range(0, len(targets), LOGITS_ROWS):
+        chunk = targets[start : start + LOGITS_ROWS].tolist()
         logits = compute_logits(hidden[start : start + len(chunk)])
         for peak in ops.argmax(logits)[1].tolist():
             if not math.isfinite(peak):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import compress, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,17 +13,17 @@ from quire.core.batch import (
     ModelOutput,
     SchedulerOutput,
     StepTimes,
-    block_columns,
     token_columns,
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
 from quire.core.dtypes import DType
 from quire.ops.array import Array
-from quire.runner.drafts import Proposer, accept, place_drafts, sampling_rows
+from quire.runner.drafts import Agrees, Proposer, accept, is_draft, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
+from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
@@ -55,8 +54,8 @@ class ModelRunner:
         grammars: of structured output; None refuses it.
         pooling: what it gives in place of tokens; None where it samples.
         adapters: those of the decoder's layers, None where it was built without.
-        proposer: guesses tokens, if a step may yield several. Without it, several come by as many
-            passes.
+        proposer: guesses tokens, if a pass may yield several of a sequence.
+        agrees: whether a sampled token accepts the draft at its position.
     """
 
     def __init__(
@@ -75,9 +74,10 @@ class ModelRunner:
         pooling: PoolingConfig | None = None,
         adapters: AdapterPool | None = None,
         proposer: Proposer | None = None,
+        agrees: Agrees = is_draft,
     ) -> None:
         self.states = SequenceStates(
-            scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters
+            scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer
         )
         self.kv_caches = allocate_kv_caches(
             ops,
@@ -112,9 +112,9 @@ class ModelRunner:
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars)
-        self._proposer = proposer
+        self._agrees = agrees
+        self._passes = Passes(self.states, self._inputs, proposer)
         self._sampled = 0
-        self._versions = count(-1, -1)  # of parts of a step, below all of the scheduler's
         self._batch = SamplingBatch([])
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
@@ -142,12 +142,10 @@ class ModelRunner:
         if np.any(computed != step.num_computed_tokens):
             step = replace(step, num_computed_tokens=computed)
         try:
-            if self._proposer is not None and step.max_new_tokens is not None:
-                output = self._verify(step, slots, self._proposer)
-            else:
+            if step.max_new_tokens is None:
                 output = self._compute(step, slots)
-            if self._proposer is None and step.max_new_tokens is not None:
-                self._go_on(step, slots, step.max_new_tokens, output)
+            else:
+                output = self._passes.run(step, slots, step.max_new_tokens, self._compute)
         except BaseException:
             self._masks.end()
             states.num_tokens[slots] = num_tokens
@@ -161,20 +159,16 @@ class ModelRunner:
         output.times = StepTimes(**self._watch.seconds)
         return output
 
-    def _verify(self, step: SchedulerOutput, slots: Column, proposer: Proposer) -> ModelOutput:
-        """As many tokens of each sequence as were guessed right, and one more, in one pass."""
-        drafts = place_drafts(self.states, step, slots, proposer, self._inputs.room(step))
-        try:
-            scheduled = step.num_scheduled_tokens + drafts
-            return self._compute(replace(step, num_scheduled_tokens=scheduled), slots, drafts)
-        finally:
-            for slot in slots.tolist():
-                self.states.sampling[slot].num_drafts = 0
-
     def _compute(
         self, step: SchedulerOutput, slots: Column, drafts: Column | None = None
     ) -> ModelOutput:
-        """One token at most for each sequence, and one for each draft, or one vector."""
+        """One token at most for each sequence, and one for each draft, or one vector.
+
+        Args:
+            drafts: the number of each sequence's drafts, which lie behind its tokens.
+        """
+        if drafts is not None:
+            step = replace(step, num_scheduled_tokens=step.num_scheduled_tokens + drafts)
         inputs = self._inputs.build(step, slots, drafts)
         if self.states.followed:
             self._begin_masks(slots[inputs.samples])
@@ -204,7 +198,7 @@ class ModelRunner:
             entries = np.flatnonzero(inputs.samples)
             slots, drafts = slots[entries], drafts[entries]
             result = self._sampler.sample(logits, sampling_rows(self.states, slots, drafts))
-            accept(self.states, step, entries, slots, drafts, result, output)
+            accept(self.states, step, entries, drafts, slots, result, output, self._agrees)
         self._watch.lap("sample")
         return output
 
@@ -215,47 +209,6 @@ class ModelRunner:
         if states.prompt_embeds and (given := given_embeds(states, step, slots)):
             return forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given)
         return self.model.forward(inputs, rows)
-
-    def _go_on(
-        self, step: SchedulerOutput, slots: Column, most: Column, output: ModelOutput
-    ) -> None:
-        """Compute further tokens, after the first ones' `output`, up to `most` of each entry.
-
-        An entry that ends or fails yields no more. What fails here fails again as the first token
-        of the next step, which reports it.
-        """
-        columns = np.full((len(slots), step.width), -1, dtype=np.int64)
-        columns[:, :1] = output.sampled_token_ids
-        output.sampled_token_ids = columns
-        entries, names, version = np.arange(len(slots)), step.request_ids, step.batch_version
-        for number in range(1, step.width):
-            tokens = columns[entries, number - 1].tolist()
-            alive = [self._goes_on(*row) for row in zip(slots.tolist(), tokens, strict=True)]
-            going = np.array(alive) & (most[entries] > number)
-            if not going.all():
-                entries, slots, names = entries[going], slots[going], list(compress(names, going))
-                version = next(self._versions)
-            if not names:
-                return
-            following = SchedulerOutput(
-                step=step.step,
-                request_ids=names,
-                num_scheduled_tokens=np.ones_like(slots),
-                num_computed_tokens=self.states.num_tokens[slots] - 1,
-                new_blocks=block_columns([]),
-                new_sequences=[],
-                removed=[],
-                total_num_scheduled_tokens=len(names),
-                batch_version=version,
-            )
-            result = self._compute(following, slots)
-            output.num_passes += 1
-            columns[entries, number] = result.sampled_token_ids[:, 0]
-            for name, entry in result.logprobs.items():
-                output.logprobs[name] += entry
-
-    def _goes_on(self, slot: int, token: int) -> bool:
-        return token >= 0 and not self.states.sampling[slot].ended_by(token)
 
     def _sample(
         self,

@@ -14,6 +14,7 @@ from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
+    from quire.runner.drafts import Proposer
 
 NEVER = 2**40
 """Beyond any position."""
@@ -53,6 +54,7 @@ class SequenceStates:
 
     Args:
         adapters: the pool of adapters; None refuses them.
+        proposer: learns which sequences enter and leave which slots.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class SequenceStates:
         max_model_len: int,
         block_size: int,
         adapters: AdapterPool | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
+        self._proposer = proposer
         max_blocks = -(-max_model_len // block_size)
         self.max_model_len = max_model_len
         self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
@@ -96,6 +100,8 @@ class SequenceStates:
         for request_id in request_ids:
             slot = self._slots.pop(request_id, None)
             if slot is not None:
+                if self._proposer is not None:
+                    self._proposer.end(self, slot)
                 del self.sampling[slot]
                 self.prompt_logprobs.pop(slot, None)
                 self.followed.discard(slot)
@@ -197,6 +203,8 @@ class SequenceStates:
         if new.prompt_embeds is not None:
             rows = np.frombuffer(new.prompt_embeds, np.float32)
             self.prompt_embeds[slot] = rows.reshape(new.num_prompt_tokens, -1)
+        if self._proposer is not None:
+            self._proposer.begin(self, slot, new)
 
     def _check_names(self, step: SchedulerOutput) -> None:
         added: set[str] = set()

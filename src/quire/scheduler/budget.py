@@ -39,8 +39,8 @@ class StepBudget:
         self.max_tokens = max_tokens
         self._cost = cost
         self._stretch = max_itl_stretch
-        self._decode = _Scales()
-        self._mixed = _Scales()
+        self._decode = Scales()
+        self._mixed = Scales()
 
     def tokens(self, wanted: Column, computed: Column, waiting: int = 0) -> int:
         """Return the token budget of the next step.
@@ -106,7 +106,7 @@ class StepBudget:
         return scale * self._cost.seconds(total, num_seqs + 1, context + behind + chunk, attended)
 
 
-class _Scales:
+class Scales:
     """Running averages of measured over predicted time, one per power of two of tokens."""
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress, count, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.core.batch import Column
 from quire.core.request import Request
@@ -43,16 +44,18 @@ class RunningBatch:
         num_pending: how many tokens steps in flight may yield.
         num_computed: tokens that are computed once the steps in flight have landed.
         scheduled: tokens that the next step computes.
+        further: tokens that it may yield after the first, each computed in it but the last.
         limit: the number of tokens at which the request ends.
         capacity: tokens that its blocks hold.
         entered: tokens in blocks that are in the prefix cache.
         slid: blocks at the start of its table that left the window and were freed.
         awaits_first: 1 until a step may sample its first token since its admission.
+        drafted, accepted: recent drafts whose predecessors were right, and the right ones.
     """
 
     def __init__(self, max_num_seqs: int, block_size: int) -> None:
         self._block_size = block_size
-        self._columns = np.zeros((9, max_num_seqs), dtype=np.int64)
+        self._columns = np.zeros((12, max_num_seqs), dtype=np.int64)
         self.requests: list[Request] = []
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
@@ -70,11 +73,14 @@ class RunningBatch:
             self.num_pending,
             self.num_computed,
             self.scheduled,
+            self.further,
             self.limit,
             self.capacity,
             self.entered,
             self.slid,
             self.awaits_first,
+            self.drafted,
+            self.accepted,
         ) = self._columns[:, : len(self.requests)]
         self.quiet = 0
 
@@ -109,15 +115,16 @@ class RunningBatch:
         first: Column = np.minimum(self.num_tokens - self.num_pending - 1, self.num_computed)
         return first
 
-    def further_tokens(self, wanted: Column, num_tokens: int) -> Column | None:
-        """Return the tokens that each request may yield after its first, of `num_tokens`.
+    def allow(self, decodes: NDArray[np.bool_], most: Column | int) -> None:
+        """Set `further`.
 
-        None unless all requests decode.
+        Args:
+            decodes: requests that compute just one token, and sample.
+            most: tokens that each may yield in all.
         """
-        if wanted.max() != 1:
-            return None
-        left: Column = np.minimum(self.limit - self.num_tokens, num_tokens)
-        return np.maximum(left - 1, 0, out=left)
+        left = np.minimum(self.limit - self.num_tokens, most) - 1
+        np.maximum(left, 0, out=self.further)
+        self.further[~decodes] = 0
 
     def rows_of(self, requests: list[Request]) -> Column:
         """Return the row of each of these requests; -1 if it is not running."""
@@ -159,11 +166,14 @@ class RunningBatch:
                 0,
                 new.num_computed,
                 new.scheduled,
+                0,
                 new.request.max_total_tokens,
                 len(new.table) * self._block_size,
                 new.entered,
                 new.slid,
                 1,
+                0,
+                0,
             )
             self.stop_ids.update(new.request.stop_ids)
         line = self.requests[max(start - 1, 0) :]

@@ -60,6 +60,7 @@ class Scheduler:
                 max_tokens=config.max_num_batched_tokens,
                 max_itl_stretch=config.max_itl_stretch,
             )
+        self._depth = state.depth
         self._arrivals = count()
 
     # -- requests in and out -------------------------------------------------------------
@@ -110,8 +111,8 @@ class Scheduler:
         """Choose the tokens of the next step and their blocks.
 
         Args:
-            num_steps: decode steps to take at once, if no request waits and all running ones
-                decode.
+            num_steps: passes of the model to take at once, if no request waits and all running
+                ones decode.
         """
         running = self.running
         self._steps.begin(now)
@@ -121,10 +122,10 @@ class Scheduler:
         victims = self._make_way()
         preempted = self._state.num_preemptions
         budget = self._choose_budget()
-        further, blocks = self._schedule_running(num_steps, budget)
+        num_passes, blocks = self._schedule_running(num_steps, budget)
         admitted: list[Admitted] = []
         if self._state.num_preemptions == preempted:
-            budget -= int(running.scheduled.sum())
+            budget -= int(running.scheduled.sum() + running.further.sum())
             admitted = self._admission.admit(budget, now, victims)
             for request, num_tokens in self._loading.begun(self._steps.number):
                 self._events.note("load", request, num_tokens)
@@ -135,7 +136,7 @@ class Scheduler:
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
-        return self._steps.issue(further, blocks, admitted)
+        return self._steps.issue(num_passes, blocks, admitted)
 
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Apply the result of the oldest step in flight: append tokens, end requests."""
@@ -147,12 +148,14 @@ class Scheduler:
             self.waiting.push(request)
         if self._budget is not None and any(result.times):
             seconds = sum(result.times) / result.num_passes
-            self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
+            self._budget.observe(result.computed(step), step.num_computed_tokens, seconds)
         if self._state.tier_cost is not None and step.block_copies is not None:
             self._state.tier_cost.observe(step.block_copies, result.copy_seconds)
         outputs = StepOutputs([], None, now)
         if flight.requests:
             before = len(self.requests)
+            if self._depth is not None:
+                self._depth.observe(flight, result, self.running)
             self._results.take_in(flight, result, outputs)
             self._steps.reconcile(flight, result.sampled_token_ids)
             if len(self.requests) < before:
@@ -223,39 +226,34 @@ class Scheduler:
         waiting = min(len(self.waiting), seats) + len(self._loading)
         return self._budget.tokens(wanted, self.running.num_computed, waiting)
 
-    def _schedule_running(
-        self, num_steps: int, budget: int
-    ) -> tuple[Column | None, list[BlockRun]]:
+    def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
         """Schedule tokens of running requests; preempt the last ones while blocks are short.
 
-        The tokens to compute are in `running.scheduled` afterwards.
+        They are in `running.scheduled` and `running.further` afterwards.
 
         Returns:
-            The tokens that each request may yield after its first, and the new blocks by row.
+            The passes of the step, and the new blocks by row.
         """
         running, pool = self.running, self.kv.pool
         if not len(running):
-            return None, []
+            return 1, []
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
-            running.scheduled[:] = scheduled = running.share(wanted, budget)
-            ends = running.num_computed + scheduled
-            further = None
-            if num_steps > 1 and not self.waiting and not len(self._loading):
-                further = running.further_tokens(wanted, num_steps)
-            missing = running.blocks_missing(ends if further is None else ends + further)
-            total = int(missing.sum())
-            if total > pool.num_free and further is not None:
-                further = None
+            running.scheduled[:] = running.share(wanted, budget)
+            num_passes = self._choose_further(wanted, num_steps, budget)
+            ends = running.num_computed + running.scheduled
+            missing = running.blocks_missing(ends + running.further)
+            if int(missing.sum()) > pool.num_free and running.further.any():
+                running.further[:], num_passes = 0, 1
                 missing = running.blocks_missing(ends)
-                total = int(missing.sum())
+            total = int(missing.sum())
             if total <= pool.num_free:
                 break
             self._preemption.preempt_last()
         if not total:
-            return further, []
+            return num_passes, []
         rows = missing.nonzero()[0]
         counts = missing[rows]
         running.capacity[rows] += counts * self.kv.block_size
@@ -264,7 +262,22 @@ class Scheduler:
         for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
             part = [next(new) for _ in range(number)]
             blocks.append((row, self.kv.extend(running.requests[row], part), part))
-        return further, blocks
+        return num_passes, blocks
+
+    def _choose_further(self, wanted: Column, num_steps: int, budget: int) -> int:
+        """Set the tokens that each request may yield after its first; return the passes."""
+        running = self.running
+        decodes = (wanted == 1) & (running.scheduled == 1)
+        prompts = bool(wanted.max(initial=0) > 1)
+        waiting = bool(self.waiting) or bool(len(self._loading))
+        num_passes = 1 if waiting or prompts else num_steps
+        most: Column | int = num_passes
+        if self._depth is not None:
+            mixed = prompts or self._may_admit()
+            drafts = self._depth.choose(running, decodes, budget, mixed=mixed)
+            most = num_passes * (1 + drafts)
+        running.allow(decodes, most)
+        return num_passes
 
     def _slide(self, window: int) -> None:
         """Free the blocks that left the sliding window."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.cost import StepCost
 from quire.core.messages import SchedulerStats
 from quire.core.request import Request
 from quire.kv.manager import KVCacheManager
+from quire.scheduler.depth import Depth
 from quire.scheduler.events import Events
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
@@ -22,6 +24,7 @@ class SchedulerState:
 
     Attributes:
         tier_cost: None if all copies to and from the tiers are assumed to pay off.
+        depth: None without speculative decoding.
         num_preemptions: preemptions so far.
     """
 
@@ -34,6 +37,8 @@ class SchedulerState:
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
         self.tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
+        speculative = config.speculative
+        self.depth = Depth(config, speculative, cost) if speculative else None
         self.num_preemptions = 0
 
     def _new_queue(self) -> WaitingQueue:
@@ -55,6 +60,7 @@ class SchedulerState:
             step_tokens=self.steps.num_tokens,
             host_tier=self.kv.tier.stats() if self.kv.tier else None,
             kv_blocks_cached=self.kv.pool.num_cached,
+            spec_decoding=copy(self.depth.stats) if self.depth else None,
         )
 
     def check_integrity(self, requests: Mapping[str, Request]) -> None:

@@ -87,19 +87,20 @@ class Steps:
         return sum(request in flight.requests for flight in self.in_flight)
 
     def issue(
-        self, further: Column | None, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
+        self, num_passes: int, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
     ) -> SchedulerOutput:
-        """Return the step described by `running.scheduled`; its tokens count as computed now.
+        """Return the step described by `running`; its tokens count as computed now.
 
         Args:
-            further: tokens that each request may yield after its first; None if none.
+            num_passes: how often the model may run for them.
             blocks: new blocks by row.
         """
         running = self._running
         scheduled, active = running.scheduled, running.scheduled > 0
         all_active = np.count_nonzero(active) == len(active)
         computed = running.num_computed.copy()
-        samples, may_yield = self._count_tokens(active, further)
+        several = bool(running.further.any())
+        samples, may_yield = self._count_tokens(active)
         # A row's first token and its last possible one come in a full `CoreOutput`.
         fresh = running.awaits_first > 0
         detailed = (running.num_tokens >= running.limit) | fresh
@@ -116,9 +117,9 @@ class Steps:
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
         running.quiet = 0
-        if further is None and len(running) and np.count_nonzero(samples) == len(samples):
+        if not several and len(running) and np.count_nonzero(samples) == len(samples):
             running.count_quiet(self._kv.window)
-        max_new_tokens = None if further is None else may_yield
+        max_new_tokens = may_yield if several else None
         return self._launch(
             SchedulerOutput(
                 step=self.number,
@@ -132,6 +133,7 @@ class Steps:
                 block_copies=self._copies(),
                 max_new_tokens=max_new_tokens,
                 batch_version=version,
+                num_passes=num_passes if several else 1,
             ),
             requests,
             tokens,
@@ -141,7 +143,7 @@ class Steps:
             fresh.nonzero()[0].tolist(),
         )
 
-    def _count_tokens(self, active: Column, further: Column | None) -> tuple[Column, Column]:
+    def _count_tokens(self, active: Column) -> tuple[Column, Column]:
         """Count the step's tokens as computed; return which rows sample, and how much they yield.
 
         Returns:
@@ -151,10 +153,8 @@ class Steps:
         running.num_computed += running.scheduled
         samples: Column = running.num_computed >= running.num_tokens
         samples &= active
-        may_yield = samples.astype(np.int64)
-        if further is not None:
-            running.num_computed += further
-            may_yield += further
+        may_yield = samples + running.further
+        running.num_computed += running.further
         self._enter_full_blocks()
         running.num_pending += may_yield
         running.num_tokens += may_yield

@@ -68,10 +68,10 @@ class LengthExecutor(Executor):
         """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
         host = self._cost.host_seconds(len(batch.request_ids))
-        device = batch.width * (step_seconds(self._cost, batch) - host)
+        device = batch.num_passes * (step_seconds(self._cost, batch) - host)
         self._clock.advance(host)
         self._free_at = max(self._clock(), self._free_at) + device
-        output.times, output.num_passes = StepTimes(model=device), batch.width
+        output.times, output.num_passes = StepTimes(model=device), batch.num_passes
         return _Pending(output, self._clock, self._free_at)
 
     def _sample(self, batch: SchedulerOutput) -> NDArray[np.int64]:

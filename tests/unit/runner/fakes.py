@@ -150,8 +150,14 @@ class Driver:
         self.preempt(name)
         del self.tokens[name]
 
-    def schedule(self, counts: dict[str, int], num_steps: int = 1) -> SchedulerOutput:
-        """A step of `counts[name]` tokens of each; or several, of one token each."""
+    def schedule(
+        self, counts: dict[str, int], num_steps: int = 1, *, num_passes: int | None = None
+    ) -> SchedulerOutput:
+        """A step of `counts[name]` tokens of each; or up to `num_steps` tokens of each.
+
+        Args:
+            num_passes: of the model; one per token if None.
+        """
         added = []
         new_blocks: list[BlockRun] = []
         for name, count in counts.items():
@@ -181,10 +187,13 @@ class Driver:
             removed=removed,
             total_num_scheduled_tokens=sum(counts.values()) * num_steps,
             max_new_tokens=np.full(len(counts), num_steps) if num_steps > 1 else None,
+            num_passes=num_steps if num_passes is None else num_passes,
         )
 
-    def step(self, counts: dict[str, int], num_steps: int = 1) -> ModelOutput:
-        batch = self.schedule(counts, num_steps)
+    def step(
+        self, counts: dict[str, int], num_steps: int = 1, *, num_passes: int | None = None
+    ) -> ModelOutput:
+        batch = self.schedule(counts, num_steps, num_passes=num_passes)
         return self.update(batch, self.runner.execute(batch))
 
     def update(self, batch: SchedulerOutput, output: ModelOutput) -> ModelOutput:

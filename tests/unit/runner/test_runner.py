@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import ModelOutput
+from quire.core.batch import Column, ModelOutput, NewSequence
 from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.runner import ModelRunner
+from quire.runner.state import SequenceStates
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
 
 PARAMS: list[dict[str, Any]] = [
@@ -362,8 +363,26 @@ class Guesser:
         self.answers = {tuple(prompt): answers[name] for name, prompt in prompts().items()}
         self.rng = rng
         self.guesses = 0
+        self.slots: set[int] = set()
 
-    def propose(self, token_ids: NDArray[np.int32], count: int) -> list[int]:
+    def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
+        assert slot not in self.slots
+        self.slots.add(slot)
+
+    def end(self, states: SequenceStates, slot: int) -> None:
+        self.slots.remove(slot)
+
+    def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
+        counts = np.zeros_like(most)
+        for entry, (slot, count) in enumerate(zip(slots.tolist(), most.tolist(), strict=True)):
+            assert slot in self.slots
+            end = int(states.num_tokens[slot])
+            guesses = self.guess(states.token_ids[slot, :end], count)[:count]
+            states.token_ids[slot, end : end + len(guesses)] = guesses
+            counts[entry] = len(guesses)
+        return counts
+
+    def guess(self, token_ids: NDArray[np.int32], count: int) -> list[int]:
         known = tuple(token_ids.tolist())
         prompt = next(prompt for prompt in self.answers if known[: len(prompt)] == prompt)
         answer, done = self.answers[prompt], len(known) - len(prompt)
@@ -382,7 +401,7 @@ def test_drafts_change_no_token(seed: int) -> None:
     driver = decoding(make_runner(proposer=guesser, tokens=40))
     passes = 0
     while live := [name for name in prompts() if len(driver.output(name)) < wanted]:
-        batch = driver.schedule(dict.fromkeys(live, 1), 6)
+        batch = driver.schedule(dict.fromkeys(live, 1), 6, num_passes=1)
         most = rng.integers(1, 7, len(live))
         output = driver.runner.execute(replace(batch, max_new_tokens=most))
         assert (np.array(num_sampled(output)) <= most).all()
@@ -403,11 +422,11 @@ def test_nothing_counts_behind_a_stop_token_in_drafts() -> None:
     answers = {name: alone(name, prompt, 12).output(name) for name, prompt in prompts().items()}
     stop = answers["0"][3]
     sure = Guesser(answers, np.random.default_rng(0))
-    sure.propose = lambda tokens, count: answers["0"][1 : 1 + count]  # type: ignore[method-assign]
+    sure.guess = lambda tokens, count: answers["0"][1 : 1 + count]  # type: ignore[method-assign]
     driver = Driver(make_runner(proposer=sure))
     driver.add("0", prompts()["0"], stop_token_ids=[stop])
     driver.step({"0": len(prompts()["0"])})
-    driver.step({"0": 1}, 8)
+    driver.step({"0": 1}, 8, num_passes=1)
     assert driver.output("0") == answers["0"][: answers["0"].index(stop) + 1]
 
 
@@ -419,12 +438,12 @@ def test_a_sick_row_behind_drafts_is_an_error_once_it_comes_first() -> None:
     sick = False
     answer = alone("0", prompts()["0"], 12).output("0")
     guesser = Guesser(dict.fromkeys(prompts(), answer), np.random.default_rng(0))
-    guesser.propose = lambda tokens, count: answer[1 : 1 + count]  # type: ignore[method-assign]
+    guesser.guess = lambda tokens, count: answer[1 : 1 + count]  # type: ignore[method-assign]
     driver = Driver(make_runner(FakeDecoder(spoil), proposer=guesser))
     driver.add("0", prompts()["0"])
     driver.step({"0": len(prompts()["0"])})
     sick = True
-    assert num_sampled(driver.step({"0": 1}, 4)) == [3]
+    assert num_sampled(driver.step({"0": 1}, 4, num_passes=1)) == [3]
     assert not driver.errors
     assert driver.output("0") == answer[:4]
     assert list(driver.step({"0": 1}).errors) == ["0"]

@@ -1,0 +1,198 @@
+"""Chooses how many drafts each request may have in a step.
+
+A draft costs a row of the step and yields a token only if it is accepted, with all drafts before
+it. So the best number depends on the acceptance of each position, of each request, and on the time
+that further rows take: almost none while a step reads weights, a full share once it is bound by
+arithmetic. Both are predicted from earlier steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import Column, ModelOutput
+from quire.core.config import LOGITS_ROWS, SchedulerConfig, SpeculativeConfig
+from quire.core.cost import StepCost
+from quire.core.messages import SpecDecodingStats
+from quire.scheduler.budget import Scales
+from quire.scheduler.running import RunningBatch
+from quire.scheduler.steps import InFlight
+
+PRIOR = (4.0, 3.0)
+"""Drafts of each position, and accepted ones, before anything was measured: try it."""
+MEMORY = 256.0
+"""Drafts of a position after which older ones count half."""
+OWN_MEMORY = 32
+"""The same for the drafts of one request."""
+OWN_PRIOR = 4.0
+"""Drafts of all requests that count in the rate of each."""
+INTERVAL = 8
+"""Steps between two choices for the same batch."""
+PROBE = 8
+"""Choices without drafts until one draft is tried again."""
+GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+"""Numbers of drafts in a step whose speed is predicted."""
+
+
+class Depth:
+    """Chooses numbers of drafts, from its arguments and past steps only.
+
+    Args:
+        cost: predicts a step's seconds; the scale is learned. None always drafts as many as it may.
+
+    Attributes:
+        stats: counters since the start.
+    """
+
+    def __init__(
+        self, limits: SchedulerConfig, config: SpeculativeConfig, cost: StepCost | None
+    ) -> None:
+        self._rows = max(limits.max_num_seqs, LOGITS_ROWS)
+        self.stats = SpecDecodingStats(0, 0, 0, [0] * config.num_speculative_tokens)
+        self._most = config.num_speculative_tokens
+        self._by_batch_size = config.num_speculative_tokens_per_batch_size
+        self._cost = None if self._by_batch_size else cost
+        self._scales = Scales()
+        self._tested = np.full(self._most, PRIOR[0])
+        self._right = np.full(self._most, PRIOR[1])
+        self._version = 0
+        self._calls = 0
+        self._without = 0
+        self._chosen = np.zeros(0, dtype=np.int64)
+
+    def choose(
+        self, running: RunningBatch, decodes: NDArray[np.bool_], budget: int, *, mixed: bool
+    ) -> Column:
+        """Return the most drafts of each request, int64 [n].
+
+        Args:
+            decodes: requests that compute just one token, and sample.
+            budget: tokens that the step may have.
+            mixed: prompts run or wait; drafts must not starve them.
+        """
+        room = budget - int(running.scheduled.sum())
+        room = max(min(room // 2 if mixed else room, self._rows - len(running)), 0)
+        left: Column = np.clip(running.limit - running.num_tokens - 1, 0, self._most)
+        left[~decodes] = 0
+        if not left.any():
+            return left
+        if self._cost is None:
+            number = int(np.count_nonzero(decodes))
+            fixed = [k for first, last, k in self._by_batch_size if first <= number <= last]
+            most = min(fixed[0], self._most) if fixed else self._most
+            wanted = np.minimum(left, 0 if self._by_batch_size and not fixed else most)
+            return _within(wanted, room)
+        self._calls += 1
+        if running.version != self._version or self._calls >= INTERVAL:
+            self._version, self._calls = running.version, 0
+            self._chosen = self._predict(self._cost, running, left, room)
+            self._probe(left)
+        return _within(np.minimum(self._chosen, left), room)
+
+    def observe(self, flight: InFlight, result: ModelOutput, running: RunningBatch) -> None:
+        """Learn from a step that has landed. Its entries' rows must be known."""
+        tokens = int(flight.step.num_scheduled_tokens.sum())
+        drafted, accepted = result.drafted, result.accepted
+        if drafted is None or accepted is None:
+            self._observe_seconds(flight, result, tokens, 0)
+            return
+        self._observe_seconds(flight, result, tokens, int(drafted.sum()))
+        positions = np.arange(self._most)[:, None]
+        drafts, right = drafted.ravel(), accepted.ravel()
+        hits = (right > positions).sum(axis=1)
+        self.stats.num_drafts += int(np.count_nonzero(drafts))
+        self.stats.num_draft_tokens += int(drafts.sum())
+        self.stats.num_accepted_tokens += int(right.sum())
+        per_position = self.stats.num_accepted_tokens_per_pos
+        self.stats.num_accepted_tokens_per_pos = [
+            total + new for total, new in zip(per_position, hits.tolist(), strict=True)
+        ]
+        self._tested += ((drafts > positions) & (right >= positions)).sum(axis=1)
+        self._right += hits
+        old = self._tested > MEMORY
+        self._tested[old] *= 0.5
+        self._right[old] *= 0.5
+        self._observe_requests(flight, drafted, accepted, running)
+
+    def _observe_requests(
+        self, flight: InFlight, drafted: Column, accepted: Column, running: RunningBatch
+    ) -> None:
+        tested, right = np.minimum(accepted + 1, drafted).sum(axis=0), accepted.sum(axis=0)
+        rows = np.arange(len(running)) if isinstance(flight.rows, slice) else flight.rows
+        here = rows >= 0
+        rows = rows[here]
+        running.drafted[rows] += tested[here]
+        running.accepted[rows] += right[here]
+        old = running.drafted > OWN_MEMORY
+        running.drafted[old] //= 2
+        running.accepted[old] //= 2
+
+    def _observe_seconds(
+        self, flight: InFlight, result: ModelOutput, tokens: int, drafts: int
+    ) -> None:
+        seconds = sum(result.times)
+        if self._cost is None or seconds <= 0.0 or result.num_passes > 1 or not tokens:
+            return
+        step = flight.step
+        context = tokens + int(step.num_computed_tokens.sum())
+        predicted = _seconds(self._cost, tokens, len(step.request_ids), context, drafts)
+        self._scales.observe(tokens + drafts, seconds / predicted)
+
+    def _predict(self, cost: StepCost, running: RunningBatch, left: Column, room: int) -> Column:
+        """Return the numbers of drafts with the most expected tokens per second."""
+        gains = np.cumprod(self._rates(running), axis=1)
+        gains[np.arange(self._most) >= left[:, None]] = 0.0
+        flat = gains.ravel()
+        order = np.argsort(-flat, kind="stable")
+        total = np.cumsum(flat[order])
+        most = min(room, int(np.count_nonzero(flat)))
+        tokens = int(running.scheduled.sum())
+        number, context = len(running), tokens + int(running.num_computed.sum())
+        decodes = int(np.count_nonzero(running.scheduled))
+        best, fastest = 0, decodes / self._step_seconds(cost, tokens, number, context, 0)
+        for drafts in (*(size for size in GRID if size < most), most):
+            if drafts <= 0:
+                break
+            yields = decodes + float(total[drafts - 1])
+            speed = yields / self._step_seconds(cost, tokens, number, context, drafts)
+            if speed > fastest:
+                best, fastest = drafts, speed
+        return np.bincount(order[:best] // self._most, minlength=number)
+
+    def _rates(self, running: RunningBatch) -> NDArray[np.float64]:
+        """Return the probability that a draft is right if those before it are, [n, positions]."""
+        rates = self._right / self._tested
+        mean = float(self._right.sum() / self._tested.sum())
+        own = (running.accepted + OWN_PRIOR * mean) / (running.drafted + OWN_PRIOR)
+        scaled = rates * (own / mean)[:, None] if mean else np.zeros((len(own), self._most))
+        return np.minimum(scaled, 1.0)
+
+    def _step_seconds(
+        self, cost: StepCost, tokens: int, number: int, context: int, drafts: int
+    ) -> float:
+        scale = self._scales.at(tokens + drafts) or 1.0
+        return scale * _seconds(cost, tokens, number, context, drafts)
+
+    def _probe(self, left: Column) -> None:
+        """Now and then try a draft although none is predicted to pay."""
+        if self._chosen.any() or not left.any():
+            self._without = 0
+            return
+        self._without += 1
+        if self._without % PROBE == 0:
+            able = left.nonzero()[0]
+            self._chosen[able[self._without // PROBE % len(able)]] = 1
+
+
+def _seconds(cost: StepCost, tokens: int, number: int, context: int, drafts: int) -> float:
+    """Predict a step; each draft is a row to sample, with the mean context."""
+    attended = context + drafts * context // max(number, 1)
+    return cost.seconds(tokens + drafts, number + drafts, context, attended)
+
+
+def _within(wanted: Column, room: int) -> Column:
+    """Return `wanted`, cut so that its sum is at most `room`."""
+    if int(wanted.sum()) <= room:
+        return wanted
+    return np.clip(wanted, 0, np.maximum(room - (np.cumsum(wanted) - wanted), 0))
