@@ -21,14 +21,17 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from quire import LLM, LoRARequest, SamplingParams
+from quire.core.batch import Column, NewSequence
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.options import RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.request import EMBEDDED
 from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.models.adapters import lora_targets
-from tests.fuzz.engines import MODELS, PLENTY, Asked, World, draw_world, write_model
+from quire.runner.state import SequenceStates
+from tests.fuzz.engines import MODELS, PLENTY, VOCAB, Asked, World, draw_world, write_model
 
 MAX_STEPS = 5_000
 PLAIN: dict[str, Any] = {
@@ -110,6 +113,18 @@ class Engine:
 
         self.runner._compute = failing
 
+    def draft_from(self, world: World, answers: list[list[Answer]]) -> None:
+        """Have drafts that mostly are the right tokens."""
+        oracle = Oracle(
+            [
+                ([EMBEDDED] * len(asked.prompt) if asked.embeds else asked.prompt)
+                + answer["tokens"]
+                for asked, each in zip(world.asked, answers, strict=True)
+                for answer in each
+            ]
+        )
+        self.runner.states._proposer = self.runner._passes._proposer = oracle
+
     def _prompt(self, asked: Asked) -> dict[str, Any]:
         if not asked.embeds:
             return {"prompt_token_ids": asked.prompt}
@@ -125,6 +140,37 @@ class Engine:
             wanted = LoRARequest(f"a{number}", next(self._loads), str(folder))
             self._adapters[number] = self.llm._loop.run(self.llm._engine.add_lora(wanted))
         return self._adapters[number]
+
+
+class Oracle:
+    """Guesses the tokens of known answers, and now and then others.
+
+    Args:
+        answers: prompt and output of each completion.
+    """
+
+    def __init__(self, answers: list[list[int]]) -> None:
+        self._answers = answers
+        self._random = np.random.default_rng(0)
+
+    def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
+        pass
+
+    def end(self, states: SequenceStates, slot: int) -> None:
+        pass
+
+    def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
+        counts = np.zeros_like(most)
+        for entry, (slot, count) in enumerate(zip(slots.tolist(), most.tolist(), strict=True)):
+            end = int(states.num_tokens[slot])
+            known = states.token_ids[slot, :end].tolist()
+            found = [each for each in self._answers if each[:end] == known]
+            guesses = np.array(found[0][end : end + count] if found else [], dtype=np.int32)
+            wrong = self._random.random(len(guesses)) < 0.1
+            guesses[wrong] = self._random.integers(0, VOCAB, int(wrong.sum()))
+            states.token_ids[slot, end : end + len(guesses)] = guesses
+            counts[entry] = len(guesses)
+        return counts
 
 
 def _sampling(asked: Asked, kind: RequestOutputKind) -> SamplingParams:
@@ -194,9 +240,13 @@ def alone(world: World, folder: Path) -> list[list[Answer]]:
     return answers
 
 
-def together(world: World, folder: Path) -> tuple[Engine, list[list[Answer]]]:
+def together(
+    world: World, folder: Path, expected: list[list[Answer]]
+) -> tuple[Engine, list[list[Answer]]]:
     """All of them, as the world has it."""
     engine = Engine(world, folder, world.flags)
+    if world.oracle:
+        engine.draft_from(world, expected)
     kinds = [RequestOutputKind(asked.kind) for asked in world.asked]
     names = [f"r{i}" for i in range(len(world.asked))]
     with engine.llm:
@@ -300,7 +350,7 @@ def run(world: World) -> Counter[str]:
     """
     with tempfile.TemporaryDirectory() as temporary:
         expected = alone(world, Path(temporary))
-        engine, got = together(world, Path(temporary))
+        engine, got = together(world, Path(temporary), expected)
     for i, (asked, one, other) in enumerate(zip(world.asked, got, expected, strict=True)):
         found = difference(one, other)
         assert found is None, f"request {i}: {found}"
@@ -315,6 +365,7 @@ def run(world: World) -> Counter[str]:
         loaded=host.loaded if host else 0,
         failed=engine.num_failed,
         hits=stats.prefix_cache_hits,
+        drafted=stats.spec_decoding.num_accepted_tokens if stats.spec_decoding else 0,
     )
 
 

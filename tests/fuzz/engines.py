@@ -121,6 +121,7 @@ class World:
         resets: steps before which the prefix cache is emptied.
         reloads: (step, adapter): before it the adapter is unloaded, and loaded anew.
         failures: steps whose forward pass raises.
+        oracle: drafts are mostly the right tokens.
     """
 
     model: str
@@ -130,6 +131,7 @@ class World:
     resets: list[int] = field(default_factory=list)
     reloads: list[tuple[int, int]] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
+    oracle: bool = False
 
 
 def draw_world(random: Random) -> World:
@@ -145,7 +147,25 @@ def draw_world(random: Random) -> World:
         world.failures = sorted(random.sample(range(1, 60), random.randint(1, 8)))
     if any(asked.adapter for asked in world.asked) and random.random() < 0.4:
         world.reloads = [(random.randint(1, 30), random.randint(1, 3)) for _ in range(3)]
+    if random.random() < 0.5:
+        world.flags["speculative_config"] = _speculation(random)
+        world.oracle = random.random() < 0.7
     return world
+
+
+def _speculation(random: Random) -> dict[str, Any]:
+    most = random.choice([1, 2, 4, 7])
+    config: dict[str, Any] = {
+        "method": random.choice(["ngram", "suffix"]),
+        "num_speculative_tokens": most,
+    }
+    if config["method"] == "ngram":
+        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": random.choice([1, 3])}
+    else:
+        config |= {"suffix_decoding_max_cached_requests": random.choice([0, 1, 100])}
+    if random.random() < 0.8:  # else predicted times decide
+        config["num_speculative_tokens_per_batch_size"] = [[1, 16, most]]
+    return config
 
 
 def _some(random: Random, share: float, choices: dict[str, list[Any]]) -> dict[str, Any]:

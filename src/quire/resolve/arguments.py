@@ -138,6 +138,10 @@ class EngineArgs:
     async_scheduling: bool = False
     """Schedule the next step while the current one runs. Helps if the device is not the
     CPU; a request may then start one step later."""
+    speculative_config: str | None = None
+    """Speculative decoding, as JSON: drafts tokens and verifies several in one step. No answer
+    changes. Example: '{"method": "suffix", "num_speculative_tokens": 8}'. Methods: `ngram` and
+    `suffix` draft from text that was seen before. docs/speculative.md has all fields."""
     num_scheduler_steps: int = 1
     """Decode steps per scheduler call while no request waits."""
     step_timeout: float | None = None

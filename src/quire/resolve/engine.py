@@ -37,6 +37,7 @@ from quire.resolve.parallel import with_ranks
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
+from quire.resolve.speculative import parse_speculative_config
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -119,7 +120,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         memory_budget_bytes=memory_budget(args, hardware, device, notes),
         enable_prefix_caching=args.enable_prefix_caching,
-        scheduler=_scheduler_config(args, model),
+        scheduler=_scheduler_config(args, model, notes),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
@@ -152,7 +153,7 @@ def _source(args: EngineArgs) -> ModelSource:
     return overridden(source, args.hf_overrides)
 
 
-def _scheduler_config(args: EngineArgs, model: ModelConfig) -> SchedulerConfig:
+def _scheduler_config(args: EngineArgs, model: ModelConfig, notes: list[str]) -> SchedulerConfig:
     return SchedulerConfig(
         max_model_len=asked_context(args, model),
         max_num_seqs=args.max_num_seqs,
@@ -162,6 +163,7 @@ def _scheduler_config(args: EngineArgs, model: ModelConfig) -> SchedulerConfig:
         max_itl_stretch=_itl_stretch(args),
         whole_prompts=not model.causal,
         max_loras=args.max_loras if args.enable_lora else None,
+        speculative=parse_speculative_config(args.speculative_config, step_tokens(args), notes),
     )
 
 

@@ -303,8 +303,12 @@ def _refuse_generation_flags(args: EngineArgs) -> None:
             fix="Leave it unset.",
             param="enable_prompt_embeds",
         )
-    if args.async_scheduling or args.num_scheduler_steps > 1:
-        name = "async_scheduling" if args.async_scheduling else "num_scheduler_steps"
+    given = {
+        "async_scheduling": args.async_scheduling,
+        "num_scheduler_steps": args.num_scheduler_steps > 1,
+        "speculative_config": args.speculative_config is not None,
+    }
+    for name in [name for name, value in given.items() if value]:
         raise ConfigError(
             f"{name} is for decoding; a pooling model does not decode.",
             fix="Leave it unset.",

@@ -16,7 +16,7 @@ from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
 
 logger = logging.getLogger(__name__)
 
-_JSON_FIELDS = ("pooler_config", "hf_overrides")
+_JSON_FIELDS = ("pooler_config", "hf_overrides", "speculative_config")
 """Fields with JSON text; in Python they may be mappings."""
 _TASKS = {
     "embed": {"runner": "pooling", "convert": "embed"},

@@ -51,7 +51,6 @@ _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` t
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = "steps replay a plan, which takes any number of rows"
 _TEXT = "models accept text only"
-_DRAFT = "Quire has no speculative decoding yet"
 
 FOREIGN: dict[str, Foreign] = {
     # accepted: Quire does this anyway
@@ -174,9 +173,10 @@ FOREIGN: dict[str, Foreign] = {
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
     "enable_mm_embeds": Foreign(_TEXT, _OFF, switch=True),
     "default_mm_loras": Foreign(_TEXT),
-    "speculative_config": Foreign(_DRAFT),
-    "speculative_model": Foreign(_DRAFT),
-    "num_speculative_tokens": Foreign(_DRAFT),
+    **_each(
+        "speculative_model num_speculative_tokens speculative_method",
+        Foreign("use --speculative-config, a JSON object"),
+    ),
     "structured_outputs_config": Foreign(
         "llguidance handles structures; parsers have their own flags"
     ),

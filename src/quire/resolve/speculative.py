@@ -1,0 +1,130 @@
+"""Reads `--speculative-config` into a `SpeculativeConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from quire.core.config import SpeculativeConfig, SpeculativeMethod
+from quire.core.errors import ConfigError
+from quire.core.registry import did_you_mean
+
+FLAG = "--speculative-config"
+MAX_DRAFTS = 64
+"""Most drafts of a sequence in one pass, and the longest n-gram."""
+
+_DEFAULT_DRAFTS = 4
+_FIELDS = [field.name for field in dataclasses.fields(SpeculativeConfig)]
+_WITHOUT_EFFECT = {
+    "rejection_sample_method": "a draft is accepted if it is the token that the model samples",
+    "draft_sample_method": "a draft is accepted if it is the token that the model samples",
+    "disable_padded_drafter_batch": "no batch is padded",
+    "enforce_eager": "drafting from text runs no model",
+    "disable_by_batch_size": "the number of drafts follows predicted step times",
+    "speculative_disable_by_batch_size": "the number of drafts follows predicted step times",
+    "disable_logprobs": "log-probabilities are the same with drafts",
+}
+"""vLLM's other fields that need nothing: name → why."""
+_METHODS = get_args(SpeculativeMethod)
+
+
+def parse_speculative_config(
+    given: str | None, max_num_batched_tokens: int, notes: list[str]
+) -> SpeculativeConfig | None:
+    """Return the configuration in JSON text; None if there is none.
+
+    Args:
+        notes: fields without effect are added.
+
+    Raises:
+        ConfigError: it is no object, a field is unknown or out of range, or Quire lacks its method.
+    """
+    if given is None:
+        return None
+    try:
+        fields = msgspec.json.decode(given, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise ConfigError(
+            f"{FLAG} {given!r} is no JSON object: {error}.",
+            fix=f"""Write {FLAG} '{{"method": "suffix", "num_speculative_tokens": 4}}'.""",
+            param=FLAG,
+        ) from None
+    fields = {name: value for name, value in fields.items() if value is not None}
+    for name in [name for name in fields if name in _WITHOUT_EFFECT]:
+        del fields[name]
+        notes.append(f"{FLAG}: {name} has no effect: {_WITHOUT_EFFECT[name]}.")
+    config = _converted(_completed(fields))
+    _check(config)
+    if config.num_speculative_tokens >= max_num_batched_tokens:
+        raise _wrong(
+            f"num_speculative_tokens is {config.num_speculative_tokens}, but a step has at most "
+            f"{max_num_batched_tokens} tokens (max_num_batched_tokens)."
+        )
+    if config.synthetic_acceptance_rate is not None:
+        notes.append(f"{FLAG}: synthetic acceptance is for measurements; the answers are wrong.")
+    return config
+
+
+def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with vLLM's defaults, which depend on each other."""
+    found = dict(fields)
+    for name in found:
+        if name not in _FIELDS and name != "model":
+            raise _wrong(f"it has a field {name!r}; {did_you_mean(name, _FIELDS)}")
+    model = found.pop("model", None)
+    if "method" not in found:
+        found["method"] = model if model in _METHODS else "draft_model"
+    elif model not in (None, found["method"]):
+        raise _wrong(f"the method {found['method']!r} has no model.", "Leave `model` out.")
+    if found["method"] not in _METHODS:
+        raise _wrong(
+            f"Quire has no method {found['method']!r}.", f"Use one of: {', '.join(_METHODS)}."
+        )
+    lengths = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if name in found]
+    if len(lengths) == 1:
+        found["prompt_lookup_min"] = found["prompt_lookup_max"] = found[lengths[0]]
+    depth = found.get("suffix_decoding_max_tree_depth", 24)
+    suffix = found["method"] == "suffix" and isinstance(depth, int)
+    found.setdefault("num_speculative_tokens", depth if suffix else _DEFAULT_DRAFTS)
+    return found
+
+
+def _converted(fields: Mapping[str, Any]) -> SpeculativeConfig:
+    try:
+        return msgspec.convert(fields, SpeculativeConfig)
+    except msgspec.ValidationError as error:
+        raise _wrong(f"{error}.") from None
+
+
+def _check(config: SpeculativeConfig) -> None:
+    ranges: dict[str, tuple[float, float]] = {
+        "num_speculative_tokens": (1, MAX_DRAFTS),
+        "prompt_lookup_min": (1, MAX_DRAFTS),
+        "prompt_lookup_max": (config.prompt_lookup_min, MAX_DRAFTS),
+        "suffix_decoding_max_tree_depth": (1, 1024),
+        "suffix_decoding_max_cached_requests": (0, 10**6),
+        "suffix_decoding_max_spec_factor": (0, 1e6),
+        "suffix_decoding_min_token_prob": (0, 1),
+    }
+    if config.synthetic_acceptance_rate is not None:
+        ranges["synthetic_acceptance_rate"] = (0, 1)
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise _wrong(f"{name} is {value}; it must be in [{low:g}, {high:g}].")
+    last = 0
+    for row in config.num_speculative_tokens_per_batch_size:
+        begin, end, drafts = row
+        if not last < begin <= end or not 0 <= drafts <= config.num_speculative_tokens:
+            raise _wrong(
+                f"num_speculative_tokens_per_batch_size has {list(row)}; it needs ascending "
+                "[first batch size, last one, drafts], with at most num_speculative_tokens drafts."
+            )
+        last = end
+
+
+def _wrong(why: str, fix: str = "") -> ConfigError:
+    return ConfigError(f"{FLAG}: {why}", fix=fix, param="speculative_config")

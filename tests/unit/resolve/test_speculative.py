@@ -1,0 +1,64 @@
+"""`--speculative-config`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.core.config import SpeculativeConfig
+from quire.core.errors import ConfigError
+from quire.resolve.speculative import parse_speculative_config
+
+
+def parse(fields: Any, notes: list[str] | None = None) -> SpeculativeConfig | None:
+    text = fields if isinstance(fields, str) else json.dumps(fields)
+    return parse_speculative_config(text, 256, [] if notes is None else notes)
+
+
+def test_defaults_are_vllms() -> None:
+    assert parse_speculative_config(None, 256, []) is None
+    assert parse({"method": "ngram", "num_speculative_tokens": 3}) == SpeculativeConfig("ngram", 3)
+    assert parse({"model": "ngram", "prompt_lookup_max": 3}) == SpeculativeConfig("ngram", 4, 3, 3)
+    assert parse({"method": "suffix"}) == SpeculativeConfig("suffix", 24)
+    assert parse({"method": "suffix", "num_speculative_tokens": None}) == parse(
+        {"method": "suffix"}
+    )
+
+
+def test_fields_that_change_nothing_are_noted() -> None:
+    notes: list[str] = []
+    config = parse({"method": "ngram", "rejection_sample_method": "strict"}, notes)
+    assert config == SpeculativeConfig("ngram", 4)
+    assert "rejection_sample_method has no effect" in notes[0]
+    parse({"method": "ngram", "synthetic_acceptance_rate": 0.8}, notes)
+    assert "the answers are wrong" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ("{", "no JSON object"),
+        ("[]", "no JSON object"),
+        ({"method": "medusa"}, "no method 'medusa'. Use one of: ngram, suffix"),
+        ({"model": "some/draft"}, "no method 'draft_model'"),
+        ({"method": "ngram", "model": "some/draft"}, "has no model"),
+        ({"method": "ngram", "num_draft_tokens": 3}, "'num_draft_tokens'; did you mean"),
+        ({"method": "ngram", "num_speculative_tokens": 0}, r"is 0; it must be in \[1, 64\]"),
+        ({"method": "ngram", "num_speculative_tokens": "4"}, "Expected `int`"),
+        ({"method": "ngram", "prompt_lookup_min": 3, "prompt_lookup_max": 2}, "is 2; it must"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "is 1.5; it must be"),
+        ({"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, 9]]}, "1, 4, 9"),
+        ({"method": "ngram", "num_speculative_tokens_per_batch_size": [[5, 4, 1]]}, "ascending"),
+        ({"method": "suffix", "synthetic_acceptance_rate": -0.1}, "is -0.1; it must"),
+    ],
+)
+def test_wrong_configurations_are_refused(fields: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse(fields)
+
+
+def test_drafts_must_fit_into_a_step() -> None:
+    with pytest.raises(ConfigError, match="a step has at most 8 tokens"):
+        parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 8}', 8, [])
