@@ -11,7 +11,6 @@ file before anything is allocated.
 from __future__ import annotations
 
 import math
-import re
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf_split import split_files
 from quire.checkpoint.gguf_types import TENSOR_TYPES, TensorType
 from quire.checkpoint.mapped_file import MappedFile
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
-_SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 _MAX_STRING_BYTES = 1 << 24
 _MAX_ARRAY_ITEMS = 1 << 24
 _MAX_NESTING = 4
@@ -119,41 +118,6 @@ class GGUFFile:
             self.tensors[name] = replace(tensor, part=part)
         self.metadata = self.metadata or metadata
         self._files.append(file)
-
-
-def split_files(path: Path) -> list[Path]:
-    """Return the files of the model that starts with `path`, by name.
-
-    Raises:
-        CheckpointError: `path` is not the first one, or others are missing.
-    """
-    match = _SPLIT.fullmatch(path.name)
-    if match is None:
-        return [path]
-    count = int(match["count"])
-    if int(match["number"]) != 1:
-        raise CheckpointError(
-            f"{path.name} is one of {count} files of a model.",
-            fix="Name the first file (…-00001-of-….gguf), with the others in the same folder.",
-        )
-    names = split_names(path.name)
-    missing = [name for name in names if not path.with_name(name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{len(missing)} of the {count} files of the model are missing: "
-            f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}.",
-            fix="Download the others into the same folder.",
-        )
-    return [path.with_name(name) for name in names]
-
-
-def split_names(first: str) -> list[str]:
-    """Return the file names of the model that starts with `first`."""
-    match = _SPLIT.fullmatch(first)
-    if match is None or not int(match["count"]):
-        return [first]
-    count = int(match["count"])
-    return [f"{match['stem']}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
 
 
 class _HeaderReader:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.checkpoint import gguf_config, hub
-from quire.checkpoint.gguf import GGUFFile, split_names
+from quire.checkpoint import hub
+from quire.checkpoint.gguf_split import split_names
 from quire.checkpoint.json_file import read_config, read_json
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.config import LoadFormat
@@ -192,6 +192,9 @@ def _add_quantization(config: dict[str, Any], path: Path) -> None:
 
 
 def _from_gguf(model: str, path: Path) -> ModelSource:
+    from quire.checkpoint import gguf_config
+    from quire.checkpoint.gguf import GGUFFile
+
     config = gguf_config.hf_config(GGUFFile(path))
     return ModelSource(model, "gguf", path, config, gguf_config.generation_config(config), path)
 

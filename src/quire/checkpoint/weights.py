@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -15,19 +13,14 @@ from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_config import hf_config
 from quire.checkpoint.gguf_names import translate
 from quire.checkpoint.gguf_types import PLAIN
-from quire.checkpoint.json_file import read_json
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
+from quire.checkpoint.weight_files import weight_files
 from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.core.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
     from quire.checkpoint.source import ModelSource
-
-INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
-_MAX_NAME_BYTES = 255
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class Weights(ABC):
@@ -176,79 +169,3 @@ def open_weights(source: ModelSource) -> Weights:
     if source.path.is_file():
         return GGUFWeights(GGUFFile(source.path))
     return SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the .safetensors files of the model in `folder`.
-
-    An index decides; without one, `model.safetensors`, or one complete set of numbered shards,
-    or the only file. Files that an index does not name (another format's copy of the same
-    weights, an adapter) are left alone.
-    """
-    if (folder / INDEX).exists():
-        return _indexed(folder)
-    single = folder / "model.safetensors"
-    if single.exists():
-        return [single]
-    found = sorted(folder.glob("*.safetensors"))
-    shards = [match for path in found if (match := _SHARD.fullmatch(path.name))]
-    if shards:
-        first = shards[0]
-        count = int(first["count"])
-        wanted = [
-            f"{first['stem']}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)
-        ]
-        return _present(folder, wanted, "the names of its other shards")
-    if len(found) > 1:
-        raise CheckpointError(
-            f"{folder.name} holds {len(found)} .safetensors files and no {INDEX}.",
-            fix="Add the index, or leave only the model's own file.",
-        )
-    if not found:
-        raise _nothing_to_load(folder)
-    return found
-
-
-def _indexed(folder: Path) -> list[Path]:
-    index = read_json(folder / INDEX)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{INDEX} has no weight_map.", fix="Download the file again.")
-    for name in weight_map.values():
-        if not isinstance(name, str) or not _is_file_name(name):
-            raise CheckpointError(
-                f"{INDEX} names the file {name!r}, which is not in the model's folder.",
-                fix="Download the file again.",
-            )
-    return _present(folder, sorted(set(weight_map.values())), INDEX)
-
-
-def _is_file_name(name: str) -> bool:
-    """Return whether a name is a plain file name without a path."""
-    plain = Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
-    return plain and len(name.encode("utf-8", "backslashreplace")) <= _MAX_NAME_BYTES
-
-
-def _present(folder: Path, names: list[str], by: str) -> list[Path]:
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{len(missing)} of {len(names)} shards named by {by} are missing: "
-            f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}.",
-            fix="Download the model again; complete files are not downloaded twice.",
-        )
-    return [folder / name for name in names]
-
-
-def _nothing_to_load(folder: Path) -> CheckpointError | ModelNotFoundError:
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
-    if pickled:
-        return CheckpointError(
-            f"{folder.name} holds only a pickled checkpoint ({pickled[0]}), which can run code "
-            "when it is opened.",
-            fix="Convert it to safetensors where you trust it, or use another copy of the model.",
-        )
-    return ModelNotFoundError(
-        f"{folder.name} holds no .safetensors file.",
-        fix="Download the weights, or use --load-format dummy to run without them.",
-    )

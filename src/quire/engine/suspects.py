@@ -27,7 +27,7 @@ class Suspects:
         path: a new file, in which the core notes the structure that native code works on.
 
     Attributes:
-        keys: the structures that may have ended the core (see `text.grammar.structure_key`);
+        keys: the structures that may have ended the core (see `text.structures.structure_key`);
             empty if it ended for another reason.
     """
 

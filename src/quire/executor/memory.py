@@ -9,8 +9,8 @@ from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.errors import OutOfMemoryError
-from quire.kv.manager import most_blocks
-from quire.models.adapters import lora_bytes
+from quire.kv.bounds import most_blocks
+from quire.models.memory import lora_bytes
 
 FLOAT32 = 4
 PREFIX_SHARE = 4

@@ -23,9 +23,9 @@ from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
+from quire.frontend.input.pooling_task import check_task
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.output_processor import OutputProcessor
-from quire.frontend.output.pooling_output import check_task, pooled_output
 from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.metrics.stats import EngineStats
 from quire.resolve.engine import Resolved
@@ -129,6 +129,8 @@ class VllmMethods(NotThere, ABC):
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """Yield a pooling model's one output for a prompt; raises as `generate`."""
         params = pooling_params or PoolingParams()
+        from quire.frontend.output.pooling_output import pooled_output
+
         config = check_task(self.resolved.config.pooling, "score")
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(RequestOutputKind.FINAL_ONLY)

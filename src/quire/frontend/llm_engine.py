@@ -21,8 +21,9 @@ from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
 from quire.frontend.input.input_processor import InputProcessor, Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
+from quire.frontend.input.pooling_task import check_task
 from quire.frontend.not_there import NotThere
-from quire.frontend.output.pooling_output import check_task, pooled_output
+from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.sync_loop import SyncLoop
 from quire.metrics.reader import Metric, read_metrics
 from quire.resolve.arguments import EngineArgs

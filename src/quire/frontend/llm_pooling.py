@@ -22,7 +22,8 @@ from quire.core.sampling_params import SamplingParams
 from quire.frontend.each import one_each
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
-from quire.frontend.output.pooling_output import check_task, instructed, pooled_output
+from quire.frontend.input.pooling_task import check_task, instructed
+from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.scoring import Scoring, paired
 from quire.resolve.engine import Resolved
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from quire.core.config import ModelConfig, PoolingConfig
 from quire.core.errors import InvalidRequestError
 from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
-from quire.frontend.output.pooling_output import Floats, check_task, cosine, instructed
+from quire.frontend.input.pooling_task import check_task, instructed
+
+if TYPE_CHECKING:
+    from quire.frontend.output.pooling_output import Floats
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ class Scoring:
         """Return the pairs' scores from the model's answers to `prompts`."""
         if not self._places:
             return [float(vector[0]) for vector in vectors]
+        from quire.frontend.output.pooling_output import cosine
+
         return [cosine(*pair) for pair in self.pairs_of(vectors)]
 
     def pairs_of(self, answers: Sequence[T]) -> list[tuple[T, ...]]:

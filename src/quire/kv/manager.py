@@ -10,6 +10,7 @@ from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
+from quire.kv.bounds import most_blocks
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier, SwappedBlocks
 
@@ -344,20 +345,6 @@ class KVCacheManager:
         if self.tier:
             self.tier.check_integrity()
         self.pool.check_integrity({name: _held(table) for name, table in self.tables.items()})
-
-
-def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk: int) -> int:
-    """Return the most blocks that a sequence of `num_tokens` tokens holds at a time.
-
-    Args:
-        window: tokens that it attends to; None means all.
-        max_chunk: the most tokens of it in one step.
-    """
-    blocks = -(-num_tokens // block_size)
-    if window is None:
-        return blocks
-    # A step's tokens and the window before them may begin and end within a block.
-    return min(blocks, (window + max_chunk - 2) // block_size + 2)
 
 
 def _needs_all(request: Request) -> bool:

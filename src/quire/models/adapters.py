@@ -11,7 +11,6 @@ from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.core.dtypes import dtype_of
 from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
-from quire.models.memory import DTYPE_BYTES
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.shares import column_run, row_runs
@@ -51,16 +50,6 @@ def shared_delta(share: RankShare, delta: Delta) -> Delta:
         if first < end and begin < first + count
     ]
     return replace(delta, b=np.concatenate(pieces, axis=1))
-
-
-def lora_bytes(config: EngineConfig) -> int:
-    """Memory of `max_cpu_loras` adapters that change every layer with the highest rank."""
-    limits = config.lora
-    if limits is None:
-        return 0
-    ranks = limits.max_cpu_loras * limits.max_lora_rank
-    sizes = (t.rows + t.columns for t in lora_targets(config.model).values())
-    return ranks * sum(sizes) * DTYPE_BYTES[config.dtype]
 
 
 def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:

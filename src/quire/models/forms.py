@@ -4,8 +4,8 @@ any weight."""
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
-from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
@@ -14,6 +14,9 @@ from quire.models.registry import weight_names
 from quire.models.sources import match
 from quire.quant.names import Rounding
 from quire.quant.scheme import Method
+
+if TYPE_CHECKING:
+    from quire.checkpoint.weights import Weights
 
 Forms = dict[str, list[Form | None]]
 """Linear weight → the form of each of its parts, None for a dense one; of experts that are alike,

@@ -7,6 +7,7 @@ from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.layout import parameters
 from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
 from quire.models.parameters import Parameter
+from quire.models.registry import architecture
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to
@@ -86,3 +87,14 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
     if scales or kv_dtype == "int8":
         head += 2
     return 2 * config.kv_layers * config.num_key_value_heads * head
+
+
+def lora_bytes(config: EngineConfig) -> int:
+    """Memory of `max_cpu_loras` adapters that change every layer with the highest rank."""
+    limits, model = config.lora, config.model
+    if limits is None:
+        return 0
+    names = architecture(model.architecture).names
+    linears = [p for p in parameters(model) if p.in_layer]
+    sizes = (rows + p.shape[1] for p in linears for _, rows in names.stored(p))
+    return limits.max_cpu_loras * limits.max_lora_rank * sum(sizes) * DTYPE_BYTES[config.dtype]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from quire.checkpoint.weights import Weights
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
 from quire.models.architecture import WeightNames
@@ -14,6 +14,9 @@ from quire.models.parameters import Parameter
 from quire.models.stacks import Cut, Stacked, stacks
 from quire.quant.gguf import GGUF_FORMS
 from quire.quant.scheme import Method, Scheme, Stored
+
+if TYPE_CHECKING:
+    from quire.checkpoint.weights import Weights
 
 _FIX = "Use weights and config.json of the same model."
 _MOST_NAMED = 5

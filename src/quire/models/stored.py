@@ -20,7 +20,7 @@ from quire.models.registry import weight_names
 from quire.models.sources import Piece, match
 from quire.quant.bits import float32
 from quire.quant.names import Rounding
-from quire.quant.scheme import Array, Method
+from quire.quant.scheme import Method
 
 _COMPARED_ROWS = 4096
 """Rows of two tensors that are compared at once, so that little memory is taken."""
@@ -156,7 +156,7 @@ class StoredParameters:
             self._stacks[name] = weight
         return self._stacks[name]
 
-    def _side(self, name: str, *, raw: bool) -> Array:
+    def _side(self, name: str, *, raw: bool) -> HostArray:
         values, dtype = self._weights.read(name), self._weights.tensors[name].dtype
         return values if raw or dtype in ("I32", "I64", "I8") else float32(values, dtype)
 

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
-from quire.quant.scheme import FLOATS, Array, Stored
+from quire.quant.scheme import FLOATS, Stored
 
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Row within a group of eight of the i-th 4 bits of a word."""
@@ -44,7 +45,7 @@ class Awq:
             "scales": Stored(FLOATS, ((groups, rows),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         return QuantizedWeight(
             _unpack(tensors["qweight"]),
             4,
@@ -54,7 +55,7 @@ class Awq:
         )
 
 
-def _unpack(words: Array) -> npt.NDArray[np.uint8]:
+def _unpack(words: HostArray) -> npt.NDArray[np.uint8]:
     """Return codes [N, K] from int32 [K, N / 8]."""
     columns, words_a_row = words.shape
     by_row = np.ascontiguousarray(words.T).view(np.uint32)

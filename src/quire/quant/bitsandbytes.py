@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
 from quire.quant.fields import Fields, skipped
-from quire.quant.scheme import FLOATS, Array, Scheme, Stored
+from quire.quant.scheme import FLOATS, Scheme, Stored
 
 BLOCK = 64
 _STATE = "weight.quant_state.bitsandbytes__"
@@ -58,7 +59,7 @@ class Bnb4:
             "weight.nested_quant_map": Stored(("F32",), ((256,),), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         state = _state(tensors[_STATE + self.kind], [rows, columns])
         packed = np.ascontiguousarray(tensors["weight"]).view(np.uint8).reshape(-1)
         if len(packed) * 2 != rows * columns:
@@ -75,7 +76,7 @@ class Bnb4:
         return QuantizedWeight(codes, 4, scale, group, codebook=book)
 
 
-def _state(raw: Array, shape: list[int]) -> dict[str, Any]:
+def _state(raw: HostArray, shape: list[int]) -> dict[str, Any]:
     try:
         state = json.loads(raw.tobytes())
         blocks, stored = state["blocksize"], state["shape"]
@@ -88,7 +89,9 @@ def _state(raw: Array, shape: list[int]) -> dict[str, Any]:
     return dict(state)
 
 
-def _nested(absmax: Array, tensors: Mapping[str, Array], state: dict[str, Any]) -> Array:
+def _nested(
+    absmax: HostArray, tensors: Mapping[str, HostArray], state: dict[str, Any]
+) -> HostArray:
     try:
         size, offset = int(state["nested_blocksize"]), float(state["nested_offset"])
         book, scale = tensors["weight.nested_quant_map"], tensors["weight.nested_absmax"]
@@ -116,7 +119,7 @@ class Bnb8:
             "weight_format": Stored(("U8",), ((), (1,)), optional=True, raw=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         layout = tensors.get("weight_format")
         if layout is not None and layout.any():
             raise ValueError("weight_format is not 0, rows")

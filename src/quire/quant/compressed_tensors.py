@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quire.core.dtypes import FLOAT8_E4M3
+from quire.core.dtypes import FLOAT8_E4M3, HostArray
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
@@ -31,7 +31,7 @@ from quire.quant.bits import permutation_of, unpack_rows
 from quire.quant.fields import Fields
 from quire.quant.fp4 import Mxfp4, Nvfp4
 from quire.quant.fp8 import Fp8
-from quire.quant.scheme import FLOATS, Array, Scheme, Stored
+from quire.quant.scheme import FLOATS, Scheme, Stored
 
 _STRATEGIES = {name: name for name in ("tensor", "channel", "group", "block", "tensor_group")}
 _FORMATS = {
@@ -78,7 +78,7 @@ class PackedInt:
             tensors["weight_zero_point"] = Stored(("I32",), ((words, groups),), raw=True)
         return tensors
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         shape = tensors.get("weight_shape")
         if shape is not None and shape.tolist() != [rows, columns]:
             raise ValueError(f"weight_shape is {shape.tolist()}")
@@ -129,7 +129,7 @@ class PlainInt:
             tensors["weight_zero_point"] = Stored(("I8", "I32"), shapes, raw=True)
         return tensors
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         zero = None
         if not self.symmetric:
             zero = _by_row(tensors["weight_zero_point"].astype(np.float32), rows)
@@ -157,12 +157,12 @@ class GroupedFloat:
             "weight_scale": Stored((*FLOATS, "U8"), ((rows, -(-columns // self.group)),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         codes, scale = tensors["weight"].view(FLOAT8_E4M3), tensors["weight_scale"]
         return QuantizedWeight(codes, 8, scale, self.group)
 
 
-def _by_row(numbers: Array, rows: int) -> Array:
+def _by_row(numbers: HostArray, rows: int) -> HostArray:
     """Return numbers per row and group [rows, G] from one for all, or from one axis."""
     if numbers.ndim < 2:
         numbers = numbers.reshape(-1, 1)

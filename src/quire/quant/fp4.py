@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
 from quire.quant.codebooks import E2M1
 from quire.quant.fields import Fields, skipped
 from quire.quant.fp8 import Fp8
-from quire.quant.scheme import Array, Scheme, Stored
+from quire.quant.scheme import Scheme, Stored
 
 _ONE = ((), (1,))
 
@@ -41,7 +42,7 @@ class Mxfp4:
             "weight_scale": Stored(("U8", "F8_E8M0"), ((rows, columns // 32),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         codes, scale = nibbles(tensors["weight_packed"]), tensors["weight_scale"]
         book = np.array(E2M1, np.float32)
         return QuantizedWeight(codes, 4, scale, 32, codebook=book)
@@ -75,7 +76,7 @@ class Nvfp4:
             "input_global_scale": Stored(("F32",), _ONE, optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         scale, whole = tensors["weight_scale"], tensors[self.whole].reshape(())
         scale = (scale / whole if self.divides else scale * whole).astype(np.float32)
         book = np.array(E2M1, np.float32)

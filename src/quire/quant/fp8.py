@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.dtypes import dtype_of
+from quire.core.dtypes import HostArray, dtype_of
 from quire.core.quantization import CodeType, Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import Fields, skipped
-from quire.quant.scheme import FLOATS, Array, Shape, Stored
+from quire.quant.scheme import FLOATS, Shape, Stored
 
 _TYPES: dict[str, CodeType] = {
     "F8_E4M3": "float8_e4m3fn",
@@ -61,7 +61,7 @@ class Fp8:
             "input_scale_ub": Stored(FLOATS, ((), (1,)), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         scale, group = tensors[self.scale], columns
         if self.block:
             scale = np.repeat(scale, self.block[0], axis=0)[:rows]

@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from quire.core.dtypes import HostArray
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import permutation_of, unpack_rows
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
-from quire.quant.scheme import FLOATS, Array, Stored
+from quire.quant.scheme import FLOATS, Stored
 
 _BITS = {2: 2, 3: 3, 4: 4, 8: 8}
 _FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}
@@ -69,7 +70,7 @@ class Gptq:
             "g_idx": Stored(("I32", "I64"), ((columns,),), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         group = self.group or columns
         codes = unpack_rows(tensors["qweight"].T, self.bits, columns)
         zeros = unpack_rows(tensors["qzeros"], self.bits, rows)

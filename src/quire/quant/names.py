@@ -1,16 +1,19 @@
-"""The names that --quantization takes, and how each rounds dense weights."""
+"""The names that --quantization takes, and how each rounds dense weights.
+
+The front end reads the names too, so numpy is imported only for rounding.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from quire.core.dtypes import HostArray
 from quire.core.quantization import CodeType, Form
-from quire.core.quantized import QuantizedWeight
-from quire.quant import ggml
 from quire.quant.gguf import fitting_form
-from quire.quant.rounding import to_codebook, to_float8, to_integers
+
+if TYPE_CHECKING:
+    from quire.core.dtypes import HostArray
+    from quire.core.quantized import QuantizedWeight
 
 
 class Rounder(Protocol):
@@ -52,6 +55,8 @@ class IntRounder:
         return Form(codes, self.bits, group, self.second, "", self.act_order, wide)
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
+        from quire.quant.rounding import to_integers
+
         return to_integers(weight, self.form(weight.shape[1]))
 
 
@@ -66,6 +71,8 @@ class Float8Rounder:
         return Form(self.codes, 8, self.block[1] if self.block else columns)
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
+        from quire.quant.rounding import to_float8
+
         return to_float8(weight, self.form(weight.shape[1]), self.block[0] if self.block else 1)
 
 
@@ -81,6 +88,8 @@ class CodebookRounder:
         return Form("uint8", 4, self.group, codebook=self.codebook)
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
+        from quire.quant.rounding import to_codebook
+
         return to_codebook(weight, self.form(weight.shape[1]), self.scale)
 
 
@@ -94,6 +103,8 @@ class GgufRounder:
         return fitting_form(self.type, columns)
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
+        from quire.quant import ggml
+
         return ggml.quantize(weight, self.type)
 
 

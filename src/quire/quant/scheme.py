@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol
 
 from quire.core.quantization import Form
-from quire.core.quantized import QuantizedWeight
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from quire.core.dtypes import HostArray
+    from quire.core.quantized import QuantizedWeight
 Shape = tuple[int, ...]
 
 FLOATS = ("F32", "F16", "BF16")
@@ -55,7 +54,7 @@ class Scheme(Protocol):
             ValueError: a weight of this shape cannot be stored this way; the message says why.
         """
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         """Return the weight in its canonical form; `tensors` are the existing ones of `stored`.
 
         Raises:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quire import __version__
-from quire.checkpoint.weights import weight_files
+from quire.checkpoint.weight_files import weight_files
 from quire.core.dtypes import HostArray, converted, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.ops.providers import load_ops

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.checkpoint.weights import open_weights
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.quantization import QUANTIZATIONS, Form
@@ -17,6 +16,7 @@ from quire.models.layout import parameters
 from quire.models.packed_bytes import rounds_activations
 from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.quant.registry import GGUF, METHODS, method, quantization_config
+from quire.quant.scheme import Method
 from quire.resolve.arguments import EngineArgs
 
 
@@ -80,15 +80,19 @@ def _of_checkpoint(source: ModelSource, model: ModelConfig) -> Quantized | None:
     said = quantization_config(source.config)
     if said is not None:
         how = method(said)
-        if source.kind == "hf":
-            forms = stored_forms(open_weights(source), model, how)
-        else:
-            forms = said_forms(model, how)
+        stored = source.kind == "hf"
+        forms = _stored_forms(source, model, how) if stored else said_forms(model, how)
         return Quantized(how.name, dict(said), forms)
     if source.kind != "gguf":
         return None
-    forms = stored_forms(open_weights(source), model, None)
+    forms = _stored_forms(source, model, None)
     return Quantized(GGUF, {"quant_method": GGUF}, forms) if forms else None
+
+
+def _stored_forms(source: ModelSource, model: ModelConfig, method: Method | None) -> Forms:
+    from quire.checkpoint.weights import open_weights
+
+    return stored_forms(open_weights(source), model, method)
 
 
 def _note_activations(args: EngineArgs, model: ModelConfig, forms: Forms, notes: list[str]) -> None:

@@ -18,6 +18,7 @@ from quire.core.structured_outputs import StructuredOutputsParams, WrittenStruct
 from quire.sampling.masks import TokenRow
 from quire.sampling.thinking import ThinkingLimit
 from quire.system.native_marks import Mark, make_marks
+from quire.text.structures import grammar_key, structure_key
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -89,7 +90,6 @@ class Grammars:
             written: the structure as a grammar worker wrote it. Without it, it is written here,
                 which delays the steps.
         """
-        from quire.text.grammar import grammar_key
 
         key = grammar_key(params), eos_token_ids
         with self._lock:
@@ -122,7 +122,7 @@ class Grammars:
         eos_token_ids: tuple[int, ...],
         written: WrittenStructure | None,
     ) -> Compiled:
-        from quire.text.grammar import new_matcher, structure_key
+        from quire.text.grammar import new_matcher
 
         tokenizer, specials = self._vocabulary(eos_token_ids)
         key, mark = structure_key(params), self._marks.get()

@@ -10,7 +10,7 @@ import msgspec
 
 from quire import __version__
 from quire.frontend.output.timeline import Lane, Timelines
-from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
+from quire.kv.snapshot_types import BlockMap, KVSnapshot, PrefixTree
 from quire.metrics.histogram import Percentiles
 from quire.metrics.stats import EngineStats
 from quire.profile.device_reading import Device, DeviceReading

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
-from quire.text.template import render_template
 from quire.text.tokenizer import Tokenizer
 
 _RESERVED = frozenset(
@@ -86,7 +85,7 @@ def render_chat(
     end = f"{guard.mark}end "
     if continue_final_message:
         _mark_end(prepared, end)
-    text = render_template(
+    text = _rendered(
         source,
         {
             **tokenizer.special_tokens,
@@ -100,6 +99,13 @@ def render_chat(
     if continue_final_message:
         text = _cut_at_end(text, end)
     return guard.lift(text)
+
+
+def _rendered(source: str, variables: dict[str, Any]) -> str:
+    """Render a template; Jinja is imported in the process that does so."""
+    from quire.text.template import render_template
+
+    return render_template(source, variables)
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:

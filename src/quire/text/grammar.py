@@ -8,33 +8,17 @@ grammar is refused on every machine or on none.
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.composition import Specials, placed
 from quire.text.grammar_probe import demanding_strings, walk_error
-from quire.text.grammar_writer import GrammarWriter, refused
+from quire.text.grammar_writer import GrammarWriter
+from quire.text.structures import refused
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-
-CHECKED_KEPT = 1024
-"""Grammars that were found to be good and need not be checked again."""
-
-
-def grammar_key(params: StructuredOutputsParams) -> bytes:
-    """Return a digest of 16 bytes, equal for equal grammars."""
-    data = msgspec.msgpack.encode(msgspec.structs.replace(params, field=None))
-    return blake2b(data, digest_size=16).digest()
-
-
-def structure_key(params: StructuredOutputsParams) -> bytes:
-    """Return `grammar_key` of the structure alone, without its reasoning."""
-    return grammar_key(msgspec.structs.replace(params, reasoning=None))
 
 
 def new_matcher(

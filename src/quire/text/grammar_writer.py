@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import (
@@ -27,7 +26,6 @@ from quire.text.composition import (
 )
 from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
 from quire.text.json_schema import (
-    REFUSED,
     SchemaError,
     closed,
     rewritten,
@@ -35,6 +33,7 @@ from quire.text.json_schema import (
     with_marks,
 )
 from quire.text.multiples import too_many_remainders
+from quire.text.structures import MAX_WRITTEN_BYTES, refused
 
 MAX_GRAMMAR_BYTES = 256 * 2**10
 """Longest schema, expression, grammar or list of choices."""
@@ -46,8 +45,6 @@ MAX_DEPTH = 100
 WHITESPACE = r"( |\r?\n{1,2}[ \t]{0,20})"
 """Between JSON's tokens, unless the request says otherwise: bounded, for a model that has nothing
 to say would go on with white space for ever."""
-MAX_WRITTEN_BYTES = 4 * 2**20
-"""Of the grammars of one structure."""
 
 MIN_NUMBER = -(2**63) + 1024
 """In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
@@ -286,18 +283,3 @@ def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
         except (ValueError, RecursionError):
             raise refused("%json is followed by no JSON", params) from None
         _check_schema(schema, params)
-
-
-def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
-    """Return the error for an unsupported structure, with the reason."""
-    what = params.field or f"structured_outputs.{params.kind}"
-    if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
-        reason = "the grammar is too large"
-    if "coerce_one_of" in reason:
-        reason = "oneOf: its branches overlap, and no value is known to be in one alone"
-    if REFUSED in reason:
-        reason = reason.partition(REFUSED)[2].partition("\n")[0]
-    reason = reason.split("<backtrace>")[0].replace("<non-verbose/>", "").strip().rstrip(".")
-    return InvalidRequestError(
-        f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"
-    )

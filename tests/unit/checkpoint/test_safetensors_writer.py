@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.safetensors_writer import StoredTensor, write_checkpoint, write_file
-from quire.checkpoint.weights import INDEX, weight_files
+from quire.checkpoint.weight_files import INDEX, weight_files
 
 ARRAYS: dict[str, tuple[str, npt.NDArray[Any]]] = {
     "words": ("I32", np.arange(6, dtype=np.int32).reshape(2, 3)),

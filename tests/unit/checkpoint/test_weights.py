@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import INDEX, open_weights, weight_files
+from quire.checkpoint.weight_files import INDEX, weight_files
+from quire.checkpoint.weights import open_weights
 from quire.core.errors import CheckpointError, ModelNotFoundError
 from tests.unit.checkpoint.make_files import write_folder, write_safetensors
 

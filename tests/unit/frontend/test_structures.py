@@ -20,11 +20,13 @@ from quire.core.structured_outputs import (
     WrittenStructure,
 )
 from quire.frontend.workers import grammar_pool, known_structures, structures
+from quire.frontend.workers.grammar_messages import Checked, Setup
 from quire.frontend.workers.grammar_pool import GrammarPool
-from quire.frontend.workers.grammar_worker import Checked, Setup, _checks
+from quire.frontend.workers.grammar_worker import _checks
 from quire.frontend.workers.structures import Structures
-from quire.text.grammar import new_matcher, structure_key
+from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import GrammarWriter
+from quire.text.structures import structure_key
 from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 from tests.unit.frontend.test_core_client import gone, until
 

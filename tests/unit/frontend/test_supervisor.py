@@ -28,7 +28,7 @@ from quire.frontend.input.input_processor import derive_seed
 from quire.frontend.workers import structures
 from quire.resolve.arguments import EngineArgs
 from quire.system.native_marks import make_marks
-from quire.text.grammar import structure_key
+from quire.text.structures import structure_key
 from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.frontend.test_async_llm import running
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, gone, until

@@ -7,7 +7,8 @@ from quire.core.config import CacheConfig, TierConfig
 from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
-from quire.kv.manager import TO_LOAD, KVCacheManager, most_blocks
+from quire.kv.bounds import most_blocks
+from quire.kv.manager import TO_LOAD, KVCacheManager
 
 BLOCK = 16
 

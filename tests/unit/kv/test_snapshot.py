@@ -14,7 +14,8 @@ from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv import snapshot as snapshot_module
-from quire.kv.snapshot import CACHED, FREE, OWNED, SHARED, KVSnapshot, PrefixTree, kv_snapshot
+from quire.kv.snapshot import kv_snapshot
+from quire.kv.snapshot_types import CACHED, FREE, OWNED, SHARED, KVSnapshot, PrefixTree
 from quire.scheduler.scheduler import Scheduler
 
 SIZE = 8

@@ -16,9 +16,9 @@ from compressed_tensors.compressors.pack_quantized.base import PackedQuantizatio
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from torch import Tensor
 
+from quire.core.dtypes import HostArray
 from quire.quant.bits import float32
 from quire.quant.registry import method
-from quire.quant.scheme import Array
 from tests.arrays import tensor
 from tests.unit.quant.packers import E2M1
 from tests.unit.quant.test_checkpoints import TensorWeights
@@ -101,7 +101,7 @@ def read(form: str, weights: dict[str, Any], tensors: dict[str, Tensor], **more:
     scheme = how.scheme("model.layers.0.mlp.up_proj")
     assert scheme is not None
     specs, stored = scheme.stored(N, K), TensorWeights(tensors)
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, HostArray] = {}
     for name, info in stored.tensors.items():
         assert info.dtype in specs[name].dtypes
         assert not specs[name].shapes or info.shape in specs[name].shapes

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from quire.checkpoint.weights import INDEX
+from quire.checkpoint.weight_files import INDEX
 from quire.core.errors import ConfigError
 from quire.quantize.gguf_target import GGUFTarget
 from quire.quantize.job import Job, quantize

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Scope
 
-from quire.kv.snapshot import KVSnapshot, kv_snapshot
+from quire.kv.snapshot import kv_snapshot
+from quire.kv.snapshot_types import KVSnapshot
 from quire.server import feed as feed_module
 from quire.server import snapshot as snapshot_module
 from quire.server.errors import ApiError

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
@@ -21,7 +19,6 @@ from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.input.embeds import embeds_of
 from quire.frontend.input.params import check_ids, check_params, packed_params, truncated
 from quire.frontend.input.restrictions import check_restrictions
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
@@ -30,6 +27,10 @@ from quire.resolve.engine import Resolved
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class InputProcessor:
         """
         checked = self.bounded(prompt, params)
         embeds = None
-        if isinstance(checked, np.ndarray):
+        if not isinstance(checked, str | list | ChatPrompt):
             token_ids, embeds = [EMBEDDED] * len(checked), checked.tobytes()
         else:
             token_ids = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
@@ -220,6 +221,8 @@ class InputProcessor:
         """
         if isinstance(prompt, Mapping):
             if list(prompt) == ["prompt_embeds"]:
+                from quire.frontend.input.embeds import embeds_of
+
                 return embeds_of(prompt["prompt_embeds"], self._config)
             prompt = _from_mapping(prompt)
         if isinstance(prompt, ChatPrompt):
@@ -274,7 +277,7 @@ class InputProcessor:
         """Return a prompt's token ids; raise if they leave no room for `max_tokens` more."""
         self.check_task()
         checked = self.bounded(prompt, SamplingParams(max_tokens=max_tokens))
-        if isinstance(checked, np.ndarray):
+        if not isinstance(checked, str | list | ChatPrompt):
             raise InvalidRequestError(
                 "Beam search needs tokens, not embeddings.", param="prompt_embeds"
             )

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from copy import copy
 from typing import Any
 
-import numpy as np
-
 from quire.core.errors import InvalidRequestError
 from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.sampling_params import SamplingParams
@@ -104,6 +102,8 @@ def packed_params(params: SamplingParams, vocab_size: int) -> SamplingParams:
     if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
         return params
     sent = copy(params)  # without another validation
+    import numpy as np
+
     bits = np.zeros(vocab_size, dtype=np.uint8)
     bits[params.allowed_token_ids] = 1
     sent.allowed_tokens = np.packbits(bits, bitorder="little").tobytes()

@@ -13,7 +13,7 @@ from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_options
-from quire.frontend.output.pooling_output import check_task
+from quire.frontend.input.pooling_task import check_task
 from quire.frontend.workers.tokenizer_worker import PooledText
 
 _NO_TOKENS = SamplingParams(

@@ -9,7 +9,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.messages import Ready
 from quire.core.sampling_params import SamplingParams
-from quire.kv.manager import most_blocks
+from quire.kv.bounds import most_blocks
 from quire.resolve.engine import Resolved
 from quire.text.tokenizer import Tokenizer
 

@@ -13,9 +13,15 @@ import msgspec
 from quire.core.errors import EngineDeadError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.workers.child import LOST, Child
-from quire.frontend.workers.grammar_worker import ADDRESS_BYTES, CPU_SECONDS, READY, Checked, Setup
+from quire.frontend.workers.grammar_messages import (
+    ADDRESS_BYTES,
+    CPU_SECONDS,
+    READY,
+    Checked,
+    Setup,
+)
 from quire.frontend.workers.pipe import frame
-from quire.text.grammar_writer import MAX_WRITTEN_BYTES
+from quire.text.structures import MAX_WRITTEN_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -23,58 +23,27 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.frontend.workers.grammar_messages import (
+    ADDRESS_BYTES,
+    CPU_SECONDS,
+    READY,
+    Checked,
+    Setup,
+)
 from quire.frontend.workers.pipe import frame, read_frame
 from quire.system.parent import end_with
 from quire.text.grammar import checked
-from quire.text.grammar_writer import refused
+from quire.text.structures import refused
 from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 logger = logging.getLogger(__name__)
 
-READY = "ready"
-CPU_SECONDS = 5.0
-"""CPU time for one structure, after which the system ends the process. Wall-clock time would depend
-on other processes. Writing the grammars takes 0.5 s at worst; llguidance's own bounds let slower
-structures through."""
-ADDRESS_BYTES = 2**30
-"""Address space of the process, of which its code and initial data take 0.1 GiB."""
 STACK_BYTES = 4 * 2**20
 """Half the stack of the engine core's threads, so that a valid structure fits there."""
 
 Check = Callable[[StructuredOutputsParams], WrittenStructure | None]
 """Returns the structure written for the engine core; raises `InvalidRequestError` if it cannot be
 served."""
-
-
-class Setup(msgspec.Struct):
-    """The model's control tokens, name → id."""
-
-    specials: dict[str, int] = {}
-
-
-class Checked(msgspec.Struct):
-    """The result of checking a structure; valid if there is no error."""
-
-    error: str | None = None
-    error_param: str | None = None
-    unexpected: bool = False
-    """The error is not the structure's fault."""
-    written: WrittenStructure | None = None
-    """The valid structure as the engine core needs it; writing it there would delay its steps."""
-
-    @property
-    def num_bytes(self) -> int:
-        written = self.written
-        return 0 if written is None else len(written.grammars) + len(written.plain or "")
-
-
-def error_of(checked: Checked) -> Exception | None:
-    """Return the exception to raise in the process that asked, or None."""
-    if checked.error is None:
-        return None
-    if checked.unexpected:
-        return RuntimeError(f"The structure could not be checked: {checked.error}")
-    return InvalidRequestError(checked.error, param=checked.error_param)
 
 
 def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:

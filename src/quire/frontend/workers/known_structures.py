@@ -6,9 +6,8 @@ from collections import OrderedDict
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.frontend.workers.grammar_worker import Checked
-from quire.text.grammar import CHECKED_KEPT, grammar_key, structure_key
-from quire.text.grammar_writer import refused
+from quire.frontend.workers.grammar_messages import Checked
+from quire.text.structures import CHECKED_KEPT, grammar_key, refused, structure_key
 
 KEPT_BYTES = 64 * 2**20
 """Most bytes of valid structures' grammars."""
@@ -49,7 +48,7 @@ class KnownStructures:
             self._good_bytes -= oldest.num_bytes
 
     def learn_deadly(self, key: bytes, reason: str) -> None:
-        """Remember a structure that ended a process, by its `text.grammar.structure_key`."""
+        """Remember a structure that ended a process, by its `text.structures.structure_key`."""
         self._deadly[key] = reason
         self._deadly.move_to_end(key)
         if len(self._deadly) > DEADLY_KEPT:

@@ -16,11 +16,10 @@ from functools import partial
 
 from quire.core.errors import QuireError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.frontend.workers.grammar_messages import error_of
 from quire.frontend.workers.grammar_pool import DeadlyError, GrammarPool
-from quire.frontend.workers.grammar_worker import error_of
 from quire.frontend.workers.known_structures import KnownStructures
-from quire.text.grammar import grammar_key, structure_key
-from quire.text.grammar_writer import refused
+from quire.text.structures import grammar_key, refused, structure_key
 from quire.text.tokenizer import Tokenizer
 from quire.text.vocabulary import special_tokens
 
@@ -95,7 +94,7 @@ class Structures:
         """Refuse structures from now on, because native code ended the core while it used them.
 
         Args:
-            keys: their `text.grammar.structure_key`.
+            keys: their `text.structures.structure_key`.
         """
         for key in keys:
             logger.error(

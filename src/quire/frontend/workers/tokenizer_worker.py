@@ -124,6 +124,8 @@ def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
 
 def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load_tokenizer) -> int:
     """Answer until the input ends."""
+    import quire.text.template  # noqa: F401  # before the first conversation
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)

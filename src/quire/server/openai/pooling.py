@@ -6,7 +6,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.frontend.input.pooling_input import PoolingPrompt
-from quire.frontend.output.pooling_output import Floats, check_task, finish, instructed
+from quire.frontend.input.pooling_task import check_task, instructed
 from quire.frontend.scoring import Scoring, paired
 from quire.server.body import read_request
 from quire.server.connection import while_connected
@@ -53,6 +53,9 @@ from quire.server.openai.pooling_protocol import (
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
 from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState, request_id, request_options, server_state
+
+if TYPE_CHECKING:
+    from quire.frontend.output.pooling_output import Floats
 
 B = TypeVar("B", bound=CommonPooling)
 
@@ -218,6 +221,8 @@ class _Call(Generic[B]):
                 error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+        from quire.frontend.output.pooling_output import finish
+
         return [finish(config, params, output.pooled or b"") for output in outputs]
 
     async def _run(

@@ -36,6 +36,7 @@ from quire.text.json_schema.unions import (
     without,
 )
 from quire.text.string_formats import NARROWED
+from quire.text.structures import REFUSED
 
 _MAPS = ("properties", "patternProperties", "definitions", "$defs")
 _ONES = ("items", "additionalItems", "additionalProperties")
@@ -46,8 +47,6 @@ _ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNa
 _REWRITTEN = _ABOUT | {
     "oneOf", "minProperties", "maxProperties", "format", "exclusiveMinimum", "exclusiveMaximum"
 }  # fmt: skip
-REFUSED = "refused: "
-"""Prefix of an invalid type that carries the reason through llguidance."""
 
 
 def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
