@@ -1,7 +1,7 @@
-// Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float;
+// Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float.
 // attention_pairs.h, attention_float8.h and attention_tall.h have faster products for some caches. A
-// task is a tile of query rows (positions x heads of one kv head), so that a key is read once for all
-// of them; attention_walk.h says in which order.
+// task is a tile of query rows (positions x heads of one kv head), so a key is read once for all of
+// them. attention_walk.h defines the order.
 #include "attention_tall.h"
 #include "attention_walk.h"
 
@@ -9,17 +9,17 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int kHeads = 16;            // most that are taken together
-constexpr int64_t kLead = 10 << 10;   // bytes from what few rows read to what is fetched, if not tuned
+constexpr int kHeads = 16;            // max heads that are computed together
+constexpr int64_t kLead = 10 << 10;   // default prefetch distance in bytes for few rows
 
-// A tile's query rows: floats, or for attention_pairs.h the elements of its products.
+// A tile's query rows: floats, or the element type of attention_pairs.h.
 template <class E>
 struct Queries {
   alignas(64) E rows[kAttentionRows * kWidth];
-  float worth[kAttentionRows];  // what a row's scores are to be multiplied by
+  float worth[kAttentionRows];  // factors of the rows' scores
 };
 
-// Calls some<R>(r) for the rows [0, count), up to four at a time.
+// Calls some<R>(r) for rows [0, count), up to four at a time.
 template <class Some>
 void each_rows(int count, const Some& some) {
   int r = 0;
@@ -32,8 +32,8 @@ void each_rows(int count, const Some& some) {
   }
 }
 
-// One key tile on its way into the sums of some rows: scores, weights, weighted values. `row` is one of
-// the task's, and `slot` its place in here.
+// Adds one key tile to the sums of some rows: scores, weights, weighted values. `row` is a row of the
+// task, and `slot` its index here.
 template <class E, class T>
 struct Step {
   const Rows& rows;
@@ -96,7 +96,7 @@ struct Step {
             worth + slot};
   }
 
-  // All rows of the head whose keys these are.
+  // All rows of the keys' head.
   template <class K>
   void attend(const Keys<K>& keys, const Scales* scales) {
     const int begin = first_group(keys), end = end_group(keys);
@@ -107,8 +107,7 @@ struct Step {
     });
   }
 
-  // The same where they are many: each run of keys and each run of columns is read by all of them while
-  // it is near.
+  // The same for many rows: all of them read a run of keys, or of columns, while it is in cache.
   void attend_tall(const Tall<E, T>& tall, const Scales* scales) {
     for (int j = first_group(tall.keys); j < end_group(tall.keys); j += kGroup) {
       for (int i = 0; i < kGroup; i += 4) ahead.fetch(ahead.pace);
@@ -124,7 +123,7 @@ struct Step {
     }
   }
 
-  // The rows of all heads, in runs of keys: in a block the heads lie one after the other.
+  // The rows of all heads, in runs of keys: heads follow each other within a block.
   void attend_heads(Keys<T> keys) {
     const int begin = first_group(keys), end = end_group(keys);
     const int block = 1 << keys.shift, run = block > kGroup ? block : kGroup;
@@ -189,7 +188,7 @@ void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const 
   }
 }
 
-// What `walk` asks for; E is that in which queries are multiplied.
+// The work for `walk`; E is the element type of queries in products.
 template <class E, class T>
 struct Work {
   using State = QUIRE_ISA::State;
@@ -210,7 +209,7 @@ struct Work {
     tile.last = a.seq_lens[task.seq] - 1;
   }
 
-  // A head's keys are converted once where many rows read them; else heads are taken together.
+  // If many rows read a head's keys, they are converted once; else heads are computed together.
   bool tall() const { return tile.count >= (a.tuning.tall_rows > 0 ? a.tuning.tall_rows : kTall); }
   int heads() const {
     const int fitting = kAttentionRows / tile.count;

@@ -6,14 +6,14 @@
 
 namespace quire {
 
-// Shape of attention's tiles: fixed, because results depend on them to the last bit.
-constexpr int kAttentionRows = 64;        // most query rows (positions * heads a kv head) of a tile
+// Sizes of attention's tiles. They are fixed, because results depend on them to the bit.
+constexpr int kAttentionRows = 64;        // max query rows (positions * heads per kv head) of a tile
 constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at multiples of it
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size (attention_any.h: of any other shape)
 
-// Query rows of one sequence that are computed together, for some kv heads one after the other, over
-// all the keys that they see; or for one head, over some partitions of them: parts.
+// A task: query rows of one sequence, for some kv heads one after the other, over all keys that they
+// see. A part is such a task for one head, over some partitions of the keys.
 struct AttentionTask {
   int32_t seq;
   int32_t row;       // first row of q
@@ -21,29 +21,29 @@ struct AttentionTask {
   int32_t rows;
   int32_t head, end_head;
   int32_t begin, end;   // keys
-  int32_t merge, part;  // where the keys are cut: for the first head, the first part; else merge is -1
+  int32_t merge, part;  // if keys are split: merge and part of the first head; else merge is -1
 };
 
-// The parts of a tile and head. The task that finishes the last of them merges all, in their order.
-// Of heads that are taken together it is the first's, and the room of the others lies behind it.
+// The parts of a tile and head. The task that finishes the last one merges all, in order. If heads
+// are computed together, this is the first one's, and the others' memory follows.
 struct AttentionMerge {
   int64_t at;  // of the first part's partial result, in floats; the others follow
   int32_t parts;
-  int32_t left;  // that are not finished
+  int32_t left;  // unfinished parts
 };
 
-// out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself, or,
-// if that is not causal, over later ones too, which are all there then.
-// q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token;
-// k and v [blocks, kv_heads, block_size, head_dim] have the table entry's dtype, a block is
-// contiguous. Where there are scales, [blocks, kv_heads, block_size], an element is worth its product
-// with its token's.
+// out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t, or if not
+// causal, over all of them.
+// q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token.
+// k and v are [blocks, kv_heads, block_size, head_dim] with the table entry's dtype, contiguous within
+// a block. Scales, if any, are [blocks, kv_heads, block_size]: an element is multiplied by its
+// token's scale.
 struct AttentionArgs {
   void* out;
   const void* q;
   const void* k;
   const void* v;
-  const bf16 *k_scale, *v_scale;   // contiguous; of int8, or of 8-bit floats, else null
+  const bf16 *k_scale, *v_scale;   // contiguous; for int8 and 8-bit floats, or null
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs], this step's tokens included
   const int32_t* block_tables;     // [num_seqs, block_table_stride]
@@ -51,11 +51,11 @@ struct AttentionArgs {
   int64_t heads, kv_heads, head_dim, block_size;
   int64_t out_stride, q_stride;  // elements, from token to token
   int64_t k_block_stride, v_block_stride;
-  int64_t window;  // attend to tokens less than so far away only; 0 is all
+  int64_t window;  // attend only to tokens at a smaller distance; 0 is all
   bool causal;
   float scale;     // positive
-  float softcap;   // scores s become softcap · tanh(s / softcap); 0 leaves them
-  float v_unit;    // what an element of v is worth besides; 1 but for 8-bit floats without scales
+  float softcap;   // scores s become softcap · tanh(s / softcap); 0 is off
+  float v_unit;    // factor of v: 1, except for 8-bit floats without scales
   int q_dtype;
   AttentionTuning tuning;
   const AttentionTask* tasks;
@@ -63,20 +63,20 @@ struct AttentionArgs {
   float* partials;
 };
 
-// Tokens behind a row's own that it sees; as many as there can be where it sees all.
+// Tokens after a row's own that it sees; the maximum if it sees all.
 static inline int64_t attention_ahead(const AttentionArgs& a) {
   return a.causal ? 0 : a.window > 0 ? a.window - 1 : int64_t{1} << 30;
 }
 
-// Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order,
-// with as many rows as fill vectors.
+// Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order.
+// The number of rows is padded to whole vectors.
 static inline int64_t attention_partial_floats(int64_t rows, int64_t head_dim) {
   return (rows + 15) / 16 * 16 * ((head_dim + 15) / 16 * 16 + 2);
 }
 
 struct AttentionKernels {
-  // By the dtype of the cache. Computes task `task`.
-  // A token's result depends on its sequence's tokens alone, not on how tasks cut the step.
+  // One entry per dtype of the cache. Computes task `task`.
+  // A token's result depends only on its sequence's tokens, not on the tasks of the step.
   void (*paged_attention[kCacheDTypeCount])(const AttentionArgs&, int64_t task);
   void (*exp2)(float* y, const float* x, int64_t count);  // the softmax's, for its test
 };

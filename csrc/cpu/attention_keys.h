@@ -1,4 +1,4 @@
-// Where the keys and values of one tile lie in the paged cache, and fetching them ahead of time.
+// The addresses of a tile's keys and values in the paged cache, and their prefetching.
 #pragma once
 
 #include "attention.h"
@@ -11,8 +11,8 @@ constexpr int kKeys = kAttentionKeys;
 constexpr int kMaxBlocks = kKeys / 8;
 constexpr float kLog2E = 1.44269504f;
 
-// What a product s of a query and a key is worth as a score in units of log 2: scale · s, or, where
-// scores are capped, cap · tanh(scale · s).
+// Turns a product s of query and key into a score in units of log 2: scale · s, or for capped scores
+// cap · tanh(scale · s).
 struct Scaling {
   float scale, cap;
 
@@ -20,20 +20,20 @@ struct Scaling {
       : scale(a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E), cap(a.softcap * kLog2E) {}
 };
 
-// One tile of keys: where its blocks lie, null for those outside [first, last); all zero is none.
-// T is the cache's dtype. A block's heads lie one after the other: `set_head` picks one.
+// One tile of keys: addresses of its blocks, null outside [first, last). All zero is no tile. T is the
+// cache's dtype. Heads follow each other within a block: `set_head` selects one.
 template <class T>
 struct Keys {
   const T* k[kMaxBlocks];
   const T* v[kMaxBlocks];
-  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // where the cache has scales
+  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // if the cache has scales
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
-  int64_t offset;  // elements from where `k` and `v` point to the head that is set
+  int64_t offset;  // elements from `k` and `v` to the selected head
 
   int at(int j) const { return j & ((1 << shift) - 1); }
-  // Null where there is no block.
+  // Null if there is no block.
   const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * dim : nullptr; }
   const T* value(int j) const { return v[j >> shift] + offset + at(j) * dim; }
   bool has(int j) const { return j >= first && j < last; }
@@ -87,20 +87,20 @@ struct Scales {
   }
 };
 
-constexpr int kLines = 8;  // a few; more than the smallest blocks have, which does no harm
-constexpr int64_t kWholeTile = 1ll << 40;  // as a lead: what is asked for is the next tile
+constexpr int kLines = 8;  // more than the smallest blocks have, which is harmless
+constexpr int64_t kWholeTile = 1ll << 40;  // a lead that prefetches the next tile
 
-// Keys and values that lie `lead` bytes behind those in use, asked for a few lines at a time between
-// the steps of a tile: all at once would fill the line buffers and stop the work that they should
-// overlap. They go to the second cache. Heads that are taken together are one run in every block.
+// Prefetches keys and values `lead` bytes ahead into the L2 cache, a few lines between the steps of a
+// tile. All at once would fill the line buffers and stop the work that should overlap. Heads that are
+// computed together are one run in every block.
 struct Ahead {
   const char* blocks[4 * kMaxBlocks];
   int count = 0, block = 0;
   int64_t at = 0, size;  // bytes of a block's run
-  int64_t left;          // bytes to ask for
-  int pace;              // lines that four keys take, or four values
+  int64_t left;          // bytes to prefetch
+  int pace;              // lines of four keys or values
 
-  // The beginning of `keys`, which come first.
+  // Prefetches the beginning of the first tile, `keys`.
   template <class T>
   Ahead(const Keys<T>& keys, int heads, int64_t lead)
       : size(heads * (keys.dim << keys.shift) * static_cast<int64_t>(sizeof(T))),
@@ -109,7 +109,7 @@ struct Ahead {
     add(keys, heads);
   }
 
-  // While `keys` are in use, and `next`, which may be none, come behind them.
+  // Begins a tile: `keys` are in use, and `next`, which may be none, follows.
   template <class T>
   Ahead(const Keys<T>& keys, const Keys<T>& next, int heads, int64_t lead)
       : Ahead(keys, heads, lead) {

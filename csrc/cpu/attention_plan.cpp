@@ -10,12 +10,12 @@ namespace quire {
 
 namespace {
 
-constexpr int64_t kThreadTasks = 8;  // if not tuned
-constexpr int64_t kRun = 8192;       // elements that few heads read together, if they can
-constexpr int64_t kPartFloats = 1 << 20, kParts = 512;  // most of split tiles, a thread
+constexpr int64_t kThreadTasks = 8;  // default
+constexpr int64_t kRun = 8192;       // elements that heads should read together
+constexpr int64_t kPartFloats = 1 << 20, kParts = 512;  // limits of split tiles per thread
 
-// A task for one head, not cut, and what it costs: keys times rows; one row costs as much as a few,
-// because keys are read once.
+// A whole task for one head, and its cost: keys times rows. One row costs as much as a few, because
+// keys are read once.
 struct Tile {
   AttentionTask task;
   int64_t cost;
@@ -44,7 +44,7 @@ std::vector<Tile> cut_rows(const AttentionArgs& a) {
       position += rows;
     }
   }
-  // Tiles of a prompt come first, and the dearest of each kind.
+  // Prompt tiles come first, and the most expensive of each kind.
   std::sort(tiles.begin(), tiles.end(), [](const Tile& x, const Tile& y) {
     if ((x.task.rows > 1) != (y.task.rows > 1)) return x.task.rows > 1;
     return x.cost != y.cost ? x.cost > y.cost : x.task.row < y.task.row;
@@ -52,8 +52,7 @@ std::vector<Tile> cut_rows(const AttentionArgs& a) {
   return tiles;
 }
 
-// When the last of the tiles' tasks, of so many heads each, ends if each goes to the thread that is
-// free first.
+// Returns when the last task ends if each, with this many heads, goes to the first free thread.
 int64_t finish(const AttentionArgs& a, const std::vector<Tile>& tiles, int64_t heads, int threads) {
   std::vector<int64_t> free_at(static_cast<size_t>(threads), 0);
   const auto later = std::greater<int64_t>();
@@ -77,8 +76,8 @@ bool are_few(const AttentionArgs& a, const std::vector<Tile>& tiles, int threads
   return static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * thread_tasks(a) * threads;
 }
 
-// Heads that a decoding sequence's tasks have at least. In a block they lie one after the other, and
-// memory gives long runs faster; but as many tasks of so many heads may leave a thread waiting.
+// Minimum heads of a decoding sequence's tasks. Heads follow each other within a block, and long runs
+// are read faster. But large tasks may leave a thread waiting.
 int64_t least_heads(const AttentionArgs& a, const std::vector<Tile>& tiles, int threads) {
   int64_t heads = 1;
   while (heads < a.kv_heads && heads * a.block_size * a.head_dim < kRun) {
@@ -90,8 +89,8 @@ int64_t least_heads(const AttentionArgs& a, const std::vector<Tile>& tiles, int 
   return heads;
 }
 
-// Marks the tiles that are cut into parts: those that a thread could be left with while others idle.
-// Not where that gains a twelfth at most: a part's first keys are not fetched ahead of time.
+// Marks the tiles to split: those that one thread would still compute while others are idle. A gain of
+// at most a twelfth does not count, because a part's first keys are not prefetched.
 void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
                    int64_t share, std::vector<Tile>& tiles) {
   const bool always = split == AttentionSplit::kAlways;
@@ -113,7 +112,7 @@ void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, in
   }
 }
 
-// Writes tasks one after the other, and the merges of those that are parts.
+// Writes tasks, and the merges of those that are parts.
 struct Writer {
   const AttentionArgs& a;
   int64_t share;  // cost of a task
@@ -146,13 +145,13 @@ struct Writer {
   }
 };
 
-// Most tiles that a step can have.
+// Maximum tiles of a step.
 int64_t most_tiles(const AttentionArgs& a, int64_t tokens) {
   const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
   return std::min(tokens, tokens / positions + 2 * a.num_seqs);
 }
 
-// Where the parts of `memory` begin.
+// Offsets of the regions of `memory`.
 struct Layout {
   int64_t merges, partials, bytes;
 
@@ -192,9 +191,8 @@ int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threa
   uint8_t* const start = static_cast<uint8_t*>(memory);
   Writer to{a, share, reinterpret_cast<AttentionTask*>(start),
             reinterpret_cast<AttentionMerge*>(start + layout.merges)};
-  // The tiles of a prompt share a head's keys, and go through them head by head. The heads of a
-  // decoding sequence run better in one task, which fetches the next one's keys ahead of time, as long
-  // as no task is so large that the other threads wait for it.
+  // Prompt tiles share a head's keys and go head by head. The heads of a decoding sequence run better in
+  // one task, which prefetches the next head's keys, if no task is so large that other threads wait.
   const int64_t chunks = std::count_if(tiles.begin(), tiles.end(),
                                        [](const Tile& tile) { return tile.task.rows > 1; });
   for (int64_t head = 0; head < a.kv_heads; ++head) {

@@ -1,9 +1,9 @@
-// Products of attention by pairs where many rows read a tile, a prompt's: keys and values are put in order
-// once for all of them, and each run of keys or of columns is read by all while it is near.
+// Products of attention_pairs.h for the many rows of a prompt's tile. Keys and values are reordered once
+// for all rows, and all rows read a run of keys or columns while it is in cache.
 //
-// A vector of keys holds one pair of columns of 16 of them, so that a row's 16 dot products are the lanes
-// of a sum, and nothing is summed over lanes. That sum is taken in the order in which `fold` and `join` take
-// it where rows are few: a score has the same bits either way.
+// A vector holds one pair of columns of 16 keys. So a row's 16 dot products are the lanes of a sum, and
+// no sum over lanes is needed. The order of summation is that of `fold` and `join` for few rows, so
+// scores have the same bits.
 #pragma once
 
 #include "attention_float8.h"
@@ -50,7 +50,7 @@ struct TallPairs {
     }
   }
 
-  // The 16 keys from j on; zeros for those of a block that the tile has not.
+  // The 16 keys from j on; zeros for blocks outside the tile.
   void put_keys(int j) {
     constexpr int kVectors = KeyReader<E, T>::kVectors;
     const KeyReader<E, T> reader;
@@ -79,8 +79,8 @@ struct Tall<Halved, F8> : TallPairs<Halved, F8> {
   using TallPairs<Halved, F8>::TallPairs;
 };
 
-// sums[r] = what R rows' dot products with 16 keys have in `lane`, or, of kBits > 0, in 2^kBits lanes from
-// it on, in the order of `fold` and `join`.
+// sums[r] = the part of R rows' dot products with 16 keys in `lane`, or for kBits > 0 in 2^kBits lanes
+// from it on, in the order of `fold` and `join`.
 template <int R, int kBits, class E>
 QUIRE_INLINE inline void sum_lanes(const E* q, const uint32_t (*pairs)[kGroup], int64_t dim, int lane,
                                    Vec* sums) {
@@ -113,7 +113,7 @@ void score_tall(const E* q, const TallPairs<E, T>& tall, const Scales* scales, i
   }
 }
 
-// `add_weighted` for kTallColumns of a tile's columns, or those that are left, from d on.
+// `add_weighted` for kTallColumns of a tile's columns, or the remaining ones, from d on.
 template <int R, class E, class T>
 void add_tall(const Sums& sums, const E* weights, const TallPairs<E, T>& tall, Ahead& ahead,
               int64_t d) {

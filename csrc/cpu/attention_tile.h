@@ -1,4 +1,4 @@
-// The running softmax of a tile of query rows, in floats; for the kernels on vectors.
+// The running softmax of a tile of query rows, in floats, for the vector kernels.
 #pragma once
 
 #include "attention_keys.h"
@@ -25,10 +25,10 @@ constexpr bool kIsInt16<int16_t> = true;
 
 constexpr int kWidth = kAttentionHeadDim;
 constexpr int kGroup = static_cast<int>(kLanes);  // keys whose dot products are reduced together
-constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
+constexpr float kNothing = -1e30f;  // `top` of a row without keys: exp2(kNothing - x) is 0
 static_assert(kKeys % (2 * kLanes) == 0 && kAttentionPartition % kKeys == 0);
 
-// The groups of keys that a tile's touch: [begin, end).
+// The groups of keys that contain a tile's keys: [begin, end).
 template <class T>
 int first_group(const Keys<T>& keys) {
   return keys.first / kGroup * kGroup;
@@ -38,18 +38,18 @@ int end_group(const Keys<T>& keys) {
   return (keys.last + kGroup - 1) / kGroup * kGroup;
 }
 
-// Rows of a tile from which keys and values are converted once for all of them, if not tuned.
+// Default number of rows from which keys and values are converted once for all of them.
 constexpr int kTall = 12;
-constexpr int64_t kTallColumns = 64;  // of such a tile's values: all rows' sums pass over so many that stay near
+constexpr int64_t kTallColumns = 64;  // columns of values that all rows of such a tile use while in cache
 
 struct Rows {
-  int heads;         // that are computed at once: their rows follow each other
-  int count;         // of a head
-  int group;         // heads a position
-  int64_t position;  // of row 0
+  int heads;         // heads that are computed together; their rows follow each other
+  int count;         // rows of a head
+  int group;         // heads per position
+  int64_t position;  // position of row 0
   int64_t dim;
-  int64_t window, ahead;  // tokens that a row sees up to its own, 0 is all; and behind it
-  int64_t last;           // of the sequence's positions
+  int64_t window, ahead;  // tokens that a row sees up to its own (0 is all), and after it
+  int64_t last;           // last position of the sequence
 
   int total() const { return heads * count; }
   // The keys that row r of a head sees: [low, high].
@@ -67,12 +67,12 @@ struct State {
   alignas(64) float acc[kAttentionRows * kWidth];
 };
 
-// Where the weighted values of some rows are summed.
+// Sums of the weighted values of some rows.
 struct Sums {
   float* acc;
-  int32_t* whole;     // sums of integers, while a tile's keys come in runs
-  const float* keep;  // a row's factor of what acc has before the tile
-  const float* worth;  // what a row's products are worth
+  int32_t* whole;      // integer sums, while a tile's keys come in runs
+  const float* keep;   // per row, the factor of acc before the tile
+  const float* worth;  // per row, the factor of its products
 };
 
 inline float exp2(float x) { return largest(exp2(broadcast(x))); }
@@ -107,8 +107,9 @@ inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
   }
 }
 
-// Scores of R rows, of the groups of keys [begin, end), to weights: raises `top`, adds to `sum`, and
-// sets `keep` to that by which the earlier weights shrink. The rows take turns, for each waits long.
+// Turns the scores of R rows and the groups of keys [begin, end) into weights. Updates `top` and `sum`,
+// and sets `keep` to the factor of earlier weights. Rows are interleaved, because each has a long
+// latency.
 template <int R>
 void weigh(float* scores, int begin, int end, const float* scale, float* top_, float* sum_,
            float* keep) {
@@ -155,7 +156,7 @@ inline void merge(const Rows& rows, State& total, const State& part) {
   }
 }
 
-// A partial result to plain floats and back.
+// Stores a partial result as plain floats, and loads it.
 inline void save(const Rows& rows, const State& state, float* to) {
   const int64_t width = (rows.dim + 15) / 16 * 16;
   for (int r = 0; r < rows.total(); ++r, to += width + 2) {

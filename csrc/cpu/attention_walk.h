@@ -1,12 +1,12 @@
-// The walk of a task over its heads and key tiles; the same for the kernels on vectors and on tiles.
+// The loop of a task over its heads and key tiles, for vector and tile kernels.
 //
 //             keys  0 .. 127 | 128 .. 255 | ... | 1024 ..     tiles of kAttentionKeys
 //   rows      ------> top, sum, acc      ...    | merged into the total after kAttentionPartition
 //
-// What is computed for a row is a function of its position alone: tiles and partitions begin at
-// fixed positions, a row's dot products and sums have one order whatever other rows are in the
-// task, and keys it may not see change nothing (0 * v is added, or the tile is left out). Partitions
-// are merged in their order, whether one task walks through them or each is a task of its own.
+// A row's result depends only on its position. Tiles and partitions begin at fixed positions. A row's
+// dot products and sums have one order, whatever other rows are in the task. Hidden keys have no
+// effect (0 * v is added, or the tile is skipped). Partitions are merged in order, by one task or by
+// several.
 #pragma once
 
 #include "attention_keys.h"
@@ -22,7 +22,7 @@ void save_part(const AttentionArgs& a, const AttentionMerge& merge, int64_t inde
   work.save(part, a.partials + merge.at + index * size);
 }
 
-// Counts `done` parts as finished. Merges all into `total` if they were the last.
+// Counts `done` parts as finished. Merges all parts into `total` if they were the last.
 template <class W>
 bool merge_parts(const AttentionArgs& a, AttentionMerge& merge, int done, W& work,
                  typename W::State& total, typename W::State& part) {
@@ -37,11 +37,11 @@ bool merge_parts(const AttentionArgs& a, AttentionMerge& merge, int done, W& wor
   return true;
 }
 
-// W, the work on a tile of rows, has a State of the sums over some keys, and
-//   heads()                                 how many it takes together at most
-//   lead()                                  of what is asked for ahead of time (Ahead)
-//   load(head, heads)  store(head, state)   queries and results, of so many heads
-//   rows()                                  of those heads
+// W, the work on a tile of rows, has a State with the sums over some keys, and
+//   heads()                                 max heads that it computes together
+//   lead()                                  prefetch distance (Ahead)
+//   load(head, heads)  store(head, state)   queries and results of these heads
+//   rows()                                  rows of these heads
 //   clear(state)  merge(total, part)
 //   attend(keys, ahead, start, state)       adds the key tile that begins at `start`
 //   save(state, floats)  restore(floats, state)

@@ -1,16 +1,16 @@
-// Arguments and table of the small operations: what a decoder does between its matrix products.
+// Arguments and table of the small ops, which a decoder runs between its matrix products.
 //
-// Rows are cut into tasks of `task_rows` rows (row_blocks.h has the rule); a kernel computes one
-// task, [task * task_rows, …), on one thread. Every tensor has the table entry's dtype unless its
-// type is written out; strides are in elements and count from row to row; sums and functions are
-// in float. Plain data only: this header is compiled into every ISA.
+// Rows are split into tasks of `task_rows` rows (row_blocks.h has the rule). A kernel computes one task,
+// [task * task_rows, …), on one thread. Every tensor has the table entry's dtype, unless its type is
+// written out. Strides are in elements from row to row. Sums and functions are in float. Plain data
+// only: this header is compiled into every ISA.
 #pragma once
 
 #include "gemm.h"
 
 namespace quire {
 
-// y[r] = f(x[r]); y may be x. Gated activations read 2 · cols of a row, gate and then up, into cols.
+// y[r] = f(x[r]); y may be x. Gated activations turn 2 · cols of a row, gate and then up, into cols.
 struct UnaryArgs {
   void* y;
   const void* x;
@@ -29,8 +29,8 @@ struct AddArgs {
   int64_t task_rows;
 };
 
-// y[r] = weight · (x[r] / rms(x[r])), rounded to the weight's dtype before the product with it, and to
-// the table entry's after it. A wide weight is of float: then the first rounding is none.
+// y[r] = weight · (x[r] / rms(x[r])), rounded to the weight's dtype before the product, and to the table
+// entry's dtype after it. A wide weight is float, so only the second rounding happens.
 // y may be x; any other overlap is an error.
 struct RmsNormArgs {
   void* y;
@@ -81,14 +81,13 @@ struct AddLayerNormArgs {
   int64_t task_rows;
 };
 
-// What stands between the qkv product and attention, a row of which is heads of q, k and v:
-// q and k are normalized a head (unless q_norm / k_norm is null), turned (unless cos_sin is null);
-// q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, the
-// rotation and a copy, one after the other.
-// The cache is of the table entry's dtype, or bfloat16, or of 8 bits and head_dim at most 256. Where
-// there are k_scale and v_scale, a head of k or v is stored as round(x / scale), with the scale
-// max|x| / most, rounded up, in its token's place; most is 127, 448 (E4M3) or 57344 (E5M2). Else
-// 8-bit floats hold x / unit, and the largest they can where that is larger.
+// The ops between the qkv product and attention. A row has heads of q, k and v. q and k are normalized
+// per head (unless q_norm / k_norm is null) and rotated (unless cos_sin is null). q goes to q_out, k and
+// v go to slot_mapping[r] of the paged cache. The bits are those of rms_norm, rotation and copy.
+// The cache has the table entry's dtype, bfloat16, or 8 bits with head_dim at most 256. With k_scale and
+// v_scale, a head of k or v is stored as round(x / scale), with the scale max|x| / most, rounded up, at
+// the token's index; most is 127, 448 (E4M3) or 57344 (E5M2). Without them, 8-bit floats hold x / unit,
+// saturated.
 struct RopeKvArgs {
   void* q_out;          // [rows, heads, head_dim], contiguous
   const void *q, *k, *v;  // [rows, heads or kv_heads, head_dim]; the heads of a row are contiguous
@@ -96,21 +95,21 @@ struct RopeKvArgs {
   const int64_t* positions;
   const float* cos_sin;         // [max positions, rotary_dim]
   const void *q_norm, *k_norm;  // [head_dim]
-  bool wide_norms;              // these two are of float
+  bool wide_norms;              // the two norms are float
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
   int cache_dtype;
   bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
-  float k_unit, v_unit;         // of 8-bit floats without scales
+  float k_unit, v_unit;         // for 8-bit floats without scales
   const int64_t* slot_mapping;  // block * block_size + offset
   int64_t block_size, block_stride, head_stride;  // a token's elements are contiguous
   int64_t rows, heads, kv_heads, head_dim, rotary_dim;
   float eps;
-  int64_t max_positions, slots;  // what positions and slot_mapping are below; the caller checks
+  int64_t max_positions, slots;  // upper limits of positions and slot_mapping; the caller checks them
   int64_t task_rows;
 };
 
-// The largest of each piece of a row and its first index; a row is cut into pieces of
-// kArgmaxColumns, and task = row * pieces + piece. NaN outranks everything.
+// The largest value of each piece of a row, and its first index. A row is split into pieces of
+// kArgmaxColumns, and task = row * pieces + piece. NaN counts as the largest.
 struct ArgmaxArgs {
   const float* x;
   int64_t rows, cols, x_stride;
@@ -119,7 +118,7 @@ struct ArgmaxArgs {
 };
 enum : int64_t { kArgmaxColumns = 16384 };
 
-// By epilogue (gemm.h) and dtype.
+// One entry per epilogue (gemm.h) and dtype.
 struct ActivationKernels {
   void (*of[kEpilogueCount][kDTypeCount])(const UnaryArgs&, int64_t task);
 };

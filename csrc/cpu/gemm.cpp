@@ -1,5 +1,5 @@
-// GEMM with float arithmetic: weights of float32 and float16; and where no instruction multiplies
-// bfloat16, weights of that and int8 ones under bfloat16 x (s8_a16).
+// GEMM with float arithmetic: weights of float32 and float16. If no instruction multiplies bfloat16,
+// also bfloat16 weights, and int8 weights with bfloat16 x (s8_a16).
 //
 // Lanes are output rows, so an output is one chain of multiply-adds in ascending order of k.
 #include "gemm_rows.h"
@@ -9,8 +9,8 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t kVecs = kBlockRows / kLanes;
-// What the registers hold: rows of a pass, and of one that takes all 32 columns at once. More rows
-// take 16 columns, twice.
+// Rows per pass that fit into registers, and rows of a pass over all 32 columns at once. With more rows,
+// a pass handles 16 columns, twice.
 constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
 constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
 
@@ -41,7 +41,7 @@ struct Columns {
   }
 };
 
-// The same for weights in tiles: a line has two columns of x side by side, for 16 output rows.
+// The same for weights in tiles: a line has two adjacent columns of x for 16 output rows.
 template <class Line>
 struct Tiles {
   static constexpr bool kRoundX = true;
@@ -136,12 +136,12 @@ inline void lanes(float* sums, const Pass<float>& p, int64_t n) {
   }
 }
 
-// x as floats: where it is, or copied, padded, and rounded to bfloat16 if the weight asks for that.
+// x as floats: in place, or copied, padded, and rounded to bfloat16 if the weight requires it.
 template <class W>
 bool in_place(const GemmArgs& a) {
   return !W::kRoundX && a.x_dtype == kFloat32;
 }
-// Not a power of two: the rows of a pass share no cache set.
+// Not a power of two, so that the rows of a pass share no cache set.
 template <class W>
 int64_t copied_stride(const GemmArgs& a) {
   return W::padded_k(a.k) + 16;

@@ -1,9 +1,8 @@
-// GEMM on AMX tiles: bf16 and int8 weights, the latter under int8 or bf16 x (s8_a16), and
-// 8-bit floats under bf16 x. Every count of rows takes the same steps over k.
+// GEMM on AMX tiles: bf16 weights, int8 weights with int8 or bf16 x (s8_a16), and 8-bit floats with
+// bf16 x. The steps over k do not depend on the number of rows.
 //
-// x is in tiles too: a tile of 16 rows (fewer at the end) is a sequence of steps, a step 64 bytes of
-// each row, so that a tile register is loaded from consecutive lines. Few rows of bf16 are loaded
-// where they are.
+// x is in tiles too. A tile of 16 rows (fewer at the end) is a sequence of steps of 64 bytes per row, so
+// a tile register is loaded from consecutive lines. Few rows of bf16 are loaded in place.
 #include "gemm_amx_kinds.h"
 
 #if defined(QUIRE_TILES)
@@ -13,12 +12,12 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kInPlaceRows = 32;          // at most so many rows of bf16 are loaded in place
-constexpr int64_t kChunkBytes = 1 << 20;      // of x a task: half of a common L2 cache
-constexpr int64_t kAhead = 8192;              // bytes of W fetched ahead when it is read once
+constexpr int64_t kInPlaceRows = 32;          // max rows of bf16 that are loaded in place
+constexpr int64_t kChunkBytes = 1 << 20;      // bytes of x per task: half of a common L2 cache
+constexpr int64_t kAhead = 8192;              // prefetch distance in W if it is read once
 
-// Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W. Their shape
-// for `upper` and `lower` rows of x.
+// Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W. This sets their
+// shape for `upper` and `lower` rows of x.
 void configure(int64_t upper, int64_t lower) {
   const uint8_t u = static_cast<uint8_t>(upper);
   const uint8_t l = static_cast<uint8_t>(lower > 0 ? lower : 1);
@@ -32,7 +31,7 @@ struct Rows {
   int64_t row_stride, step_stride;  // bytes
 };
 
-// What to fetch while computing: `lines` of 64 bytes a step.
+// What to prefetch while computing: `lines` of 64 bytes per step.
 struct Fetch {
   const uint8_t* at;
   int64_t lines;
@@ -88,8 +87,8 @@ void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t 
   _tile_stored(1, sums + 16, kBlockRows * 4);
 }
 
-// sums[rows][32] of one or two tiles of x, whose weights are in groups: a group's sum is multiplied by
-// its scales, `scale`, 32 a group.
+// sums[rows][32] of one or two tiles of x with weights in groups: a group's sum is multiplied by its 32
+// scales, `scale`.
 template <class T>
 void in_groups(const GemmArgs& a, float* sums, int64_t rows, Rows upper, Rows lower,
                const uint8_t* weight, int64_t steps, const float* scale, Fetch fetch) {
@@ -123,7 +122,7 @@ bool in_place(const GemmArgs& a) {
   return T::kBytes == 2 && a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
 }
 
-// The tile that begins at row r, where `prepare` or the caller put it.
+// The tile that begins at row r, in the scratch memory or in place.
 template <class T>
 Rows tile_at(const GemmArgs& a, int64_t r) {
   if (in_place<T>(a)) {
@@ -135,7 +134,7 @@ Rows tile_at(const GemmArgs& a, int64_t r) {
   return {all + r * steps_of<T>(a) * kStepBytes, kStepBytes, rows * kStepBytes};
 }
 
-// How a call is cut into tasks: chunks of rows that stay in the cache, groups of blocks of W.
+// Tasks of a call: chunks of rows that stay in the cache, and groups of blocks of W.
 struct Cut {
   int64_t chunk_rows, chunks, group_blocks, groups;
 };
@@ -167,8 +166,8 @@ void task(const GemmArgs& a, int64_t index) {
   int64_t shape = 0;
   const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
   for (int64_t b = block; b < end; ++b, weight += block_bytes) {
-    // The passes of a block fetch the next one, a share each. The first block nobody has fetched: its
-    // first pass reads it as a stream, as does every block that is read once.
+    // The passes of a block prefetch the next one, a part each. Nothing prefetched the first block: its
+    // first pass reads it as a stream, like a block that is read once.
     const bool streams = passes == 1 || b == block;
     const int64_t lines = ceil_div(kLines, larger(passes - (streams ? 1 : 0), 1));
     Fetch fetch = {weight + block_bytes, lines};

@@ -1,7 +1,7 @@
-// GEMM with the dot instruction of AVX-512 BF16: x is bfloat16, and so are weights, or they are int8,
-// which become bfloat16 exactly (s8_a16).
+// GEMM with the dot instruction of AVX-512 BF16: x is bfloat16. Weights are bfloat16, or int8, which is
+// converted to bfloat16 exactly (s8_a16).
 //
-// A lane is an output row: it adds the products of two columns at a time, in ascending order of k.
+// A lane is an output row. It adds the products of two columns at a time, in ascending order of k.
 #include "gemm_rows.h"
 
 #if defined(__AVX512BF16__)
@@ -13,16 +13,16 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kInPlaceRows = 3 * kWideRows;  // at most so many rows of bf16 are read where they are
+constexpr int64_t kInPlaceRows = 3 * kWideRows;  // max rows of bf16 that are read in place
 
 bool in_place(const GemmArgs& a) {
   return a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
 }
 int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
-// Not a power of two: the rows of a pass share no cache set.
+// Not a power of two, so that the rows of a pass share no cache set.
 int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
 
-// A line has two columns of x side by side, for 16 output rows.
+// A line has two adjacent columns of x for 16 output rows.
 struct BF16Line {
   static constexpr int64_t kLineBytes = 64;
   static __m512i line(const uint8_t* p) { return _mm512_loadu_si512(p); }

@@ -1,4 +1,4 @@
-// What the GEMM kernels of an ISA share: sizes, the end of a row, the quantizer of x.
+// The common parts of an ISA's GEMM kernels: sizes, epilogues, the quantizer of x.
 #pragma once
 
 #include "activation_math.h"
@@ -22,19 +22,19 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-// A field of GemmTuning: 0 is the kernel's own value, less is none.
+// A field of GemmTuning: 0 is the kernel's own value; negative is none.
 inline int64_t tuned(int64_t field, int64_t own) { return field == 0 ? own : larger(field, 0); }
 
-// Where there is AVX-512 BF16 but no tiles, the processor is a Zen. Its own prefetchers follow a row of
-// x or two through W faster undisturbed: int4 came at 58 GB/s on Zen 4, and at 49 with hints. They
-// see no stream in what many rows read slowly, and hints from far make the difference: int4 and two
-// rows, 50 GB/s for 32.
+// A processor with AVX-512 BF16 and without tiles is a Zen. For one or two rows of x, its own
+// prefetchers follow W best without hints: int4 came at 58 GB/s on Zen 4, and at 49 with hints. With
+// more rows, W is read too slowly for them to see a stream, and hints far ahead help: int4 with two
+// rows came at 50 GB/s instead of 32.
 #if defined(__AVX512BF16__) && !defined(QUIRE_TILES)
 constexpr bool kZen = true;
 #else
 constexpr bool kZen = false;
 #endif
-constexpr int64_t kStreamAhead = kZen ? 16384 : 4096;  // bytes from what is read to what is fetched
+constexpr int64_t kStreamAhead = kZen ? 16384 : 4096;  // prefetch distance in bytes
 
 template <class T>
 inline void put(T* y, Vec v, int64_t n) {
@@ -45,8 +45,8 @@ inline void put(T* y, Vec v, int64_t n) {
   }
 }
 
-// A product, rounded to T, and the same written. For bf16 there may be an instruction, which takes
-// subnormal floats for zero: good enough for a sum of products, not for what an activation makes.
+// A product, rounded to T, and stored. The instruction for bf16 treats subnormal floats as zero. That is
+// acceptable for sums of products, but not for results of activations.
 template <class T>
 inline Vec rounded(Vec sum) {
   return round<T>(sum);
@@ -76,11 +76,11 @@ inline __m512bh s8_pairs(const uint8_t* p) {
 }
 #endif
 
-// Stands for no activation.
+// No activation.
 struct Identity {};
 
-// The end of `rows` rows from r on, of the packed rows n0 … n0+31: sums[rows][32] get their bias,
-// are rounded, pass through the activation, and are written where there is a column for them.
+// The epilogue of `rows` rows from r on and the packed rows n0 … n0+31: sums[rows][32] get their bias,
+// are rounded, pass through the activation, and are stored if y has the column.
 template <class T, class Activation>
 inline void finish_each(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
   T* y = static_cast<T*>(a.y) + r * a.y_stride + n0;
@@ -140,7 +140,7 @@ __attribute__((noinline)) inline void finish(const GemmArgs& a, int64_t r, int64
   }
 }
 
-// The same for sums of int8 products: they are scaled by the row of W and then by the row of x.
+// The same for sums of int8 products, which are scaled by W's row and then by x's row.
 // At most 32 rows.
 inline void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums,
                    const float* x_scale) {
@@ -165,7 +165,7 @@ inline int64_t s8_scratch_bytes(const GemmArgs& a) {
   return round_up(a.rows * 4, 64) + a.rows * s8_bytes(a);
 }
 
-// The end of a kernel of which the sums may be of either type. Sums of s8_a16 get their scales.
+// The epilogue of a kernel with sums of either type. Sums of s8_a16 get their scales.
 inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
   if (a.scale != nullptr) {
     for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
@@ -204,10 +204,10 @@ inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_s
   }
 }
 
-// Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one. By
-// its largest x, or by a.input_scale where there is one, whose ends are int8's.
-// Returns x / q. If an x is not finite, the result is not either, and nor are the row's products.
-// scaled(x) is what is rounded, within int8's range.
+// Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one. The
+// scale follows the largest |x|, or is a.input_scale, if set, with saturation.
+// Returns x / q. If an x is not finite, neither are the result and the row's products.
+// scaled(x) is the value to round, within int8's range.
 template <class T, class Scaled>
 inline void quantize_by(const T* __restrict x, int64_t k, int8_t* __restrict q, int64_t step_stride,
                         const Scaled& scaled) {
@@ -234,7 +234,7 @@ inline void quantize_by(const T* __restrict x, int64_t k, int8_t* __restrict q, 
 template <class T>
 inline float quantize_row_as(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
   const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
-  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  uint32_t largest = 0;  // as bits, which have the order of the magnitudes, with NaN above all
   for (int64_t i = 0; i < a.k; ++i) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, as_float(x[i])) & 0x7fffffff;
     largest = bits > largest ? bits : largest;

@@ -1,11 +1,11 @@
-// The walk of the kernels without tiles over rows and blocks, the same for every kind of weight.
+// The loop of the kernels without tiles over rows and blocks, for every kind of weight.
 //
 // A kernel K multiplies R rows of x by one block of W, for every R from 1 to K::kMost:
-//   X, Sum             what it reads x as, and what it sums in
-//   input(a)           where x is and how the weight is cut
-//   block<R>(sums, p)  sums[R][32], each summed in the same order whatever R
-//   kStreamRows        at most so many pass over W as fast as it comes
-// Rows are dealt out evenly: 12 are two passes of 6, not one of 10 and one of 2.
+//   X, Sum             types of x and of sums
+//   input(a)           address and layout of x
+//   block<R>(sums, p)  sums[R][32]; their order of summation does not depend on R
+//   kStreamRows        max rows with which W is read at memory speed
+// Rows are divided evenly: 12 rows are two passes of 6, not one of 10 and one of 2.
 #pragma once
 
 #include "gemm_parts.h"
@@ -19,12 +19,12 @@ template <class T>
 struct Input {
   const T* x;
   int64_t stride;  // elements from row to row
-  int64_t k;       // padded as the weight is
+  int64_t k;       // padded like the weight
   int64_t block_bytes;
 };
 
-// R rows of x by the address of every third, in disguise: for all addresses, which compilers like to
-// keep, registers do not suffice.
+// R rows of x by the address of every third row, hidden from the compiler, which would otherwise keep
+// all addresses in registers and run out of them.
 template <int R, class T>
 struct Thirds {
   const T* row[(R + 2) / 3];
@@ -43,7 +43,7 @@ struct Thirds {
   }
 };
 
-// A pass is not inlined: among its like it would not get the registers that it needs.
+// A pass is not inlined: next to others it would not get enough registers.
 #define QUIRE_PASS __attribute__((noinline))
 
 // Some rows of x against one block.
@@ -52,14 +52,14 @@ struct Pass {
   const T* x;
   int64_t stride, k;
   const uint8_t* weight;
-  int64_t ahead;           // from the line that is read to the one to be fetched, bytes
-  const uint8_t* next;     // for add_wide: where it begins to fetch
-  int64_t passes;          // over the block: each fetches such a part of the next one
-  const int32_t* row_sum;  // s8: of the block
+  int64_t ahead;           // prefetch distance in bytes
+  const uint8_t* next;     // for add_wide: where its prefetching begins
+  int64_t passes;          // passes over the block; each prefetches its part of the next one
+  const int32_t* row_sum;  // s8: sums of the block's rows
 };
 
-// The line that is `ahead`, to the L2 cache. A block is read line by line as it lies: read as two
-// streams, a tile each, it came from memory at a third of the speed.
+// Prefetches the line at distance `ahead` into the L2 cache. A block is read in memory order. Read as two
+// streams, one per tile, it came from memory at a third of the speed.
 inline void fetch(const uint8_t* line, int64_t ahead) { __builtin_prefetch(line + ahead, 0, 2); }
 
 template <class K, int R = K::kMost>
@@ -75,18 +75,18 @@ struct RowCut {
   int64_t chunk_rows, chunks, group_blocks, groups;
 };
 
-constexpr int64_t kChunkBytes = 256 << 10;  // of x
-constexpr int64_t kGroupBytes = 128 << 10;  // of W: starting a stream anew costs little against it
+constexpr int64_t kChunkBytes = 256 << 10;  // bytes of x
+constexpr int64_t kGroupBytes = 128 << 10;  // bytes of W; starting a new stream is cheap in comparison
 
 constexpr int64_t kThreadTasks = 8;
 
-// How far ahead W is fetched where it is read once; 0 leaves it to the processor.
+// Prefetch distance of W if it is read once; 0 leaves it to the processor.
 template <class K>
 int64_t stream_ahead(const GemmArgs& a, int64_t rows) {
   return tuned(a.tuning.ahead_bytes, kZen && rows <= K::kStreamRows ? 0 : kStreamAhead);
 }
 
-// Most rows of a pass.
+// Maximum rows of a pass.
 template <class K>
 int64_t pass_rows(const GemmArgs& a) {
   return smaller(tuned(a.tuning.pass_rows, K::kMost), K::kMost);
@@ -128,7 +128,7 @@ void row_task(const GemmArgs& a, int64_t index) {
     const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + b * in.block_bytes;
     const int64_t n0 = b * kBlockRows;
     const int32_t* row_sum = a.row_sum == nullptr ? nullptr : a.row_sum + n0;
-    // What is read once is a stream; else the next block is fetched, by all passes or the first.
+    // A block that is read once is a stream; else all passes or the first prefetch the next block.
     int64_t ahead = passes == 1 ? stream_ahead<K>(a, last - first) : in.block_bytes;
     const uint8_t* next = weight + ahead;
     for (int64_t r = first, left = passes; left > 0; --left) {

@@ -1,10 +1,9 @@
-// Products of many rows with a block of two tiles, by the instructions of AVX-512 that add the products
-// of 4 bytes.
+// Products of many rows with a block of two tiles, by AVX-512 instructions that add products of 4 bytes.
 //
-// 4 bytes of a row of x are read once for a line of either tile, so that a pass has two sums a row that
-// do not wait for each other, and each pass fetches its part of the next block: on a Zen 4 core twelve
-// rows of bf16 take one pass at 0.97 products a cycle, where two of six, a tile after the other, took
-// them at 0.85. Few rows go by the order of the tiles, in which memory gives W fastest.
+// 4 bytes of a row of x are read once for a line of each tile. So a pass has two independent sums per
+// row, and each pass prefetches its part of the next block. On a Zen 4 core, one pass of twelve rows of
+// bf16 reaches 0.97 products per cycle; two passes of six, one tile after the other, reached 0.85. Few
+// rows use memory order, in which W is read fastest.
 #pragma once
 
 #include "gemm_rows.h"
@@ -12,13 +11,13 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int kWideRows = 12;   // most rows: their sums, lines of W and x fill the registers
-constexpr int kNarrowRows = 6;  // at most so many take one tile after the other
+constexpr int kWideRows = 12;   // max rows: their sums, lines of W and x fill the registers
+constexpr int kNarrowRows = 6;  // max rows that use one tile after the other
 
-// c[R][2] += x · W. Of the kind D of products:
+// c[R][2] += x · W. D, the kind of products, has:
 //   X                elements of x, kColumns of them in 4 bytes
-//   kLineBytes       of W, 16 output rows
-//   line(p)          these as the instruction takes them
+//   kLineBytes       bytes of a line of W, 16 output rows
+//   line(p)          a line as an operand of the instruction
 //   add(c, w, x)     adds products to c
 template <class D, int R, class Sum>
 inline void add_wide(Sum (&c)[R][2], const Pass<typename D::X>& p) {

@@ -1,4 +1,4 @@
-// What the kernels of grouped weights share on an ISA: where things lie, the tasks, the end of a group.
+// The common parts of an ISA's kernels for grouped weights: layout, tasks, the end of a group.
 #pragma once
 
 #include "codes.h"
@@ -6,12 +6,12 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t kGroupedChunk = 96;  // rows of x a task
+constexpr int64_t kGroupedChunk = 96;  // rows of x per task
 constexpr int64_t kGroupedTileRows = 16;
 constexpr int64_t kCodeStep = 16;  // columns
 
 inline int64_t groups_of(const GemmArgs& a) { return ceil_div(a.k, a.group); }
-// Scales, and what goes with them.
+// Scales, and offsets or zero points.
 inline int64_t head_bytes(const GemmArgs& a) { return a.second == kNoSecond ? 64 : 128; }
 template <class C>
 inline int64_t group_bytes(const GemmArgs& a) {
@@ -22,11 +22,10 @@ inline int64_t block_bytes(const GemmArgs& a) {
   return groups_of(a) * group_bytes<C>(a);
 }
 
-// x in the scratch: int8 rows with zeros to the end of the last group, a scale a row, and for each
-// group of a row what its sum of products begins with, -zero * the sum of x; and, where groups
-// have zero points or offsets, the sum of x. A line beyond keeps the rows of a tile out of each
-// other's cache sets; rows are padded to whole tiles, of which AMX computes all and uses some. Rows
-// behind them are for what is not yet permuted, one a prepare task.
+// x in the scratch memory: int8 rows, padded with zeros to whole groups; one scale per row; per group
+// of a row the initial value of its sum, -zero * the sum of x; and, if groups have zero points or
+// offsets, the sum of x. An additional line keeps the rows of a tile in different cache sets. Rows are
+// padded to whole tiles for AMX. More rows, one per prepare task, hold x before it is permuted.
 struct GroupedX {
   int64_t groups, stride, bytes;
   int8_t *q = nullptr, *unordered = nullptr;
@@ -38,7 +37,7 @@ struct GroupedX {
     const int64_t staged = a.permutation == nullptr ? 0 : ceil_div(a.rows, kPrepareRows);
     const int64_t padded = round_up(a.rows, kGroupedTileRows);
     bytes = (padded + staged) * stride + (1 + 2 * groups) * a.rows * 4;
-    if (a.scratch == nullptr) return;  // only its size is asked for
+    if (a.scratch == nullptr) return;  // only the size is needed
     q = static_cast<int8_t*>(a.scratch);
     unordered = q + padded * stride;
     scale = reinterpret_cast<float*>(unordered + staged * stride);
@@ -47,7 +46,7 @@ struct GroupedX {
   }
 };
 
-// How a call is cut into tasks: chunks of rows, and groups of blocks of some 64 KiB.
+// Tasks of a call: chunks of rows, and groups of blocks of about 64 KiB.
 template <class C>
 struct GroupedCut {
   int64_t chunks, task_blocks, parts;
@@ -61,7 +60,7 @@ struct GroupedCut {
   }
 };
 
-// One task's rows of x, first … last - 1, and packed rows of W, from … to - 1.
+// A task's rows of x, first … last - 1, and packed rows of W, from … to - 1.
 template <class C>
 struct GroupedTask {
   int64_t first, last, from, to;
@@ -78,7 +77,7 @@ struct GroupedTask {
   }
 };
 
-// The end of a group, for the columns j … j + kLanes - 1 of a block: what it adds to a sum.
+// The end of a group for columns j … j + kLanes - 1 of a block: adds it to a sum.
 struct GroupEnd {
   Vec scale, offset;
 
@@ -93,7 +92,7 @@ struct GroupEnd {
   Vec add_offset(Vec sum, float x_sum) const { return fma(offset, broadcast(x_sum), sum); }
 };
 
-// The end of `rows` rows from r on, of the packed rows n0 … n0+31.
+// The epilogue of `rows` rows from r on and the packed rows n0 … n0+31.
 inline void grouped_finish(const GemmArgs& a, const GroupedX& x, int64_t r, int64_t rows,
                            int64_t n0, float* sums) {
   for (int64_t i = 0; i < rows; ++i) {

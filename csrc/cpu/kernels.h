@@ -1,4 +1,4 @@
-// The kernel table: what every instruction-set build of csrc/cpu offers.
+// The kernel table of each instruction-set build of csrc/cpu.
 //
 // Only plain data lives here. This header is compiled into every ISA, so an inline function or a
 // template in it would become one weak symbol that the linker may take from the wrong ISA.
@@ -16,12 +16,12 @@
 
 namespace quire {
 
-// One table an ISA. A row's result depends on that row alone, never on `rows` or its position.
+// One table per ISA. A row's result depends only on that row, never on `rows` or its index.
 struct Kernels {
   const char* isa;
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
-  // Rounds w[n], n <= 128, to codes of so many bits: w ~ scale * q + offset (quantize_codes.h).
+  // Rounds w[n], n <= 128, to codes of `bits` bits: w ~ scale * q + offset (quantize_codes.h).
   void (*quantize_codes)(int bits, const float* w, int64_t n, uint8_t* q, float* scale,
                          float* offset);
   AttentionKernels attention;
@@ -46,7 +46,7 @@ const Kernels& table();
 namespace amx {  // + tiles of bf16 and int8
 const Kernels& table();
 }
-namespace amx_emulated {  // those of amx, their tile instructions in software: for tests
+namespace amx_emulated {  // amx with tile instructions in software, for tests
 const Kernels& table();
 }
 

@@ -1,5 +1,5 @@
-// Low-rank adapters. Rows of a task that follow each other with one adapter share its loads; what a
-// row gets is the same alone, for each of its sums has registers of its own.
+// Low-rank adapters. Consecutive rows of a task with the same adapter share its loads. A row's result is
+// the same alone, because each of its sums has its own registers.
 #include "lora_parts.h"
 
 #include "row_range.h"
@@ -9,8 +9,7 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// Calls body(count, row, entry) for each run of rows whose adapter, one for all of them, adds
-// something to the part.
+// Calls body(count, row, entry) for each run of rows with the same adapter, if it adds to the part.
 template <class Body>
 void each_run(const LoraArgs& a, int64_t block, int64_t part, const Body& body) {
   const RowRange range(a.rows, kLoraRows, block);

@@ -1,5 +1,5 @@
-// Low-rank adapters: y[r] += scale · B[i] · (A[i] · x[r]), each row with the adapter i of its own,
-// after Punica (Chen et al. 2023). Plain data only: this header is compiled into every ISA.
+// Low-rank adapters: y[r] += scale · B[i] · (A[i] · x[r]), with one adapter i per row, after Punica
+// (Chen et al. 2023). Plain data only: this header is compiled into every ISA.
 #pragma once
 
 #include "dtype.h"
@@ -11,7 +11,7 @@ namespace quire {
 // kLoraParts parts.
 enum : int64_t { kLoraRows = 4, kLoraRanks = 4, kLoraColumns = 512, kLoraParts = 3 };
 
-// What an adapter adds to one part of a layer; of rank 0, nothing. The table entry's dtype.
+// An adapter's matrices for one part of a layer, in the table entry's dtype; rank 0 adds nothing.
 struct LoraEntry {
   const void* a;  // [rank, k], contiguous
   const void* b;  // [rank, the part's columns], contiguous: B transposed
@@ -21,15 +21,15 @@ struct LoraEntry {
 
 // Every tensor has the table entry's dtype unless its type is written out; strides are in elements.
 // With expand_wide y is float32.
-// Sums are float32, in an order that K and the rank alone decide; y is rounded once.
+// Sums are float32; their order depends only on K and the rank. y is rounded once.
 struct LoraArgs {
-  void* y;                   // [rows, n]: the parts of a merged layer, one beside the other
+  void* y;                   // [rows, n]: the parts of a merged layer next to each other
   const void* x;             // [rows, k]
   const LoraEntry* entries;  // [adapters, parts]
-  const int64_t* adapter;    // [rows]; a negative one leaves its row alone
-  float* low;                // [rows, parts, rank]: scale · A · x, of rows that have an adapter
+  const int64_t* adapter;    // [rows]; negative is none
+  float* low;                // [rows, parts, rank]: scale · A · x of rows with an adapter
   int64_t rows, k, n;
-  int64_t rank;              // the highest of these rows' adapters
+  int64_t rank;              // highest rank of these rows' adapters
   int64_t adapters, parts;
   int64_t ends[kLoraParts];  // of each part: its last column + 1
   int64_t y_stride, x_stride;
