@@ -1,1 +1,1 @@
-"""Low-rank adapters: read from PEFT's folders, and held for the layers that add them."""
+"""Low-rank adapters: read from PEFT's folders, and stored for the layers that add them."""

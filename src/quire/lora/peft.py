@@ -3,7 +3,7 @@
     base_model.model.<module of the model>.lora_A.weight   [rank, in]
     base_model.model.<module of the model>.lora_B.weight   [out, rank]
 
-What an adapter says and Quire does not compute is refused by name.
+Quire refuses adapters that need anything else, and names it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REFUSED = (
     "use_qalora",
     "arrow_config",
 )
-"""Fields of the configuration that change what is computed; each has to be unset."""
+"""Unsupported fields that would change the result; each must be unset."""
 _OTHER_BASES = ("pissa", "olora", "corda", "loftq")
 """Values of init_lora_weights that change the model's own weights as well."""
 
@@ -50,7 +50,8 @@ class LoRATarget:
     """A linear layer of the model that adapters may change: [rows, columns].
 
     Attributes:
-        stem: the layer that it is merged into, "layers.0.attn.qkv"; `part` says as which one.
+        stem: the merged layer that contains it, such as "layers.0.attn.qkv".
+        part: its index in the merged layer.
     """
 
     stem: str
@@ -61,7 +62,7 @@ class LoRATarget:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """scale · Bᵀ · A, float32: what an adapter adds to a layer's weight, or a rank's part of it.
+    """An adapter's change of a layer's weight, or a rank's part of it: scale · Bᵀ · A, float32.
 
     Attributes:
         module: the layer's name in the model.
@@ -78,23 +79,23 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What a folder holds; `digest` is of the values and of all that gives them a meaning."""
+    """The content of a folder; `digest` covers the values and all that affects their meaning."""
 
     deltas: list[Delta]
     digest: bytes
 
 
 def read_adapter(folder: Path, targets: Mapping[str, LoRATarget], max_rank: int) -> Adapter:
-    """The adapter in `folder`.
+    """Return the adapter in `folder`.
 
     Args:
-        targets: name of a module in the model → where it is.
+        targets: name of a module in the model → its layer and part.
 
     Raises:
         ModelNotFoundError: there is none.
-        UnsupportedModelError: it does what Quire does not compute, or changes a layer that adapters
-            cannot change here; names the field or the module.
-        CheckpointError: its rank is too high, or it is damaged; names the field or the tensor.
+        UnsupportedModelError: it needs something that Quire does not compute, or changes a layer
+            that cannot have adapters; the error names the field or the module.
+        CheckpointError: its rank is too high, or it is damaged; the error names field or tensor.
     """
     if not (folder / CONFIG).is_file():
         raise ModelNotFoundError(
@@ -182,7 +183,7 @@ def _delta(
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
-    """Refuse what is no plain LoRA."""
+    """Refuse adapters that are not plain LoRA."""
     kind = config.get("peft_type")
     if kind != "LORA":
         raise UnsupportedModelError(f"{CONFIG}: peft_type is {kind!r}; only LORA is computed.")
@@ -207,7 +208,7 @@ def _check_config(config: Mapping[str, Any]) -> None:
 def _check_modules(config: Mapping[str, Any], targets: Mapping[str, LoRATarget]) -> None:
     """Refuse target_modules that the model does not have, or that cannot have adapters here."""
     wanted = config.get("target_modules")
-    if isinstance(wanted, str):  # a regular expression; the tensors say what it found
+    if isinstance(wanted, str):  # a regular expression; the tensors show what it matched
         return
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
         raise CheckpointError(f"{CONFIG}: target_modules is {wanted!r}; wanted a list of names.")
@@ -244,7 +245,8 @@ def _integer(config: Mapping[str, Any], name: str) -> int:
 
 
 def _pattern(config: Mapping[str, Any], name: str, module: str, default: Any) -> Any:
-    """The value of the first key that ends the module's name; PEFT reads keys as expressions."""
+    """Return the value of the first key that ends the module's name. PEFT treats keys as regular
+    expressions."""
     patterns = config.get(name) or {}
     if not isinstance(patterns, dict):
         raise CheckpointError(f"{CONFIG}: {name} is {patterns!r}; wanted a table.")
@@ -255,9 +257,9 @@ def _pattern(config: Mapping[str, Any], name: str, module: str, default: Any) ->
 
 
 def _matches(key: str, module: str, name: str) -> bool:
-    """Whether a key of rank_pattern or alpha_pattern means this module.
+    """Return whether a key of rank_pattern or alpha_pattern names this module.
 
-    Keys that are names are compared; an expression, which could take for ever, is refused.
+    Regular expressions are refused, because they could run for ever.
     """
     plain = key.removeprefix("^")
     if re.fullmatch(r"[\w.]+", plain) is None:

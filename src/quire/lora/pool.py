@@ -1,11 +1,10 @@
-"""The adapters in memory: loaded beside the steps, held while a sequence uses them.
+"""The adapters in memory: loaded in the background, and held while a sequence uses them.
 
     adapter     ── number ──►  a row in every layer's `LoraTable`
        ▲ read, again if it was evicted            ▲
     LoRARequest                              sequences that run
 
-On a CPU an adapter that is in memory can be computed with: nothing is copied before a
-step. Beside a GPU it is copied there when it gets its number.
+On a CPU, an adapter in memory needs no copy. For a GPU, it is copied when it gets its number.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Loaded(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """An adapter in memory, and how many sequences use it."""
+    """An adapter in memory, and the number of sequences that use it."""
 
     number: int
     digest: bytes
@@ -52,15 +51,15 @@ class _Held:
 
 
 class AdapterPool:
-    """At most `max_cpu_loras` adapters; the least recently used that nobody uses make room.
+    """At most `max_cpu_loras` adapters. The least recently used one that is not in use is evicted.
 
-    Safe to call from several threads. Adapters are known by their `lora_int_id`.
+    It is thread-safe. Adapters are identified by their `lora_int_id`.
 
     Args:
         tables: stem of a layer → its adapters, with `max_cpu_loras` numbers.
-        targets: module of the model → the layer and the part that it is.
-        dtype: the model's.
-        cut: what of a layer's change is for these tables, where they are a part of the model's.
+        targets: module of the model → its layer and part.
+        dtype: the model's dtype.
+        cut: returns a rank's part of a layer's change, if the tables are a rank's.
     """
 
     def __init__(
@@ -77,16 +76,16 @@ class AdapterPool:
         self._limits = limits
         self._dtype = dtype
         self._held: dict[int, _Held] = {}
-        """The least recently used first."""
+        """Least recently used first."""
         self._free = list(range(limits.max_cpu_loras))[::-1]
         self._loading: dict[int, Future[_Loaded]] = {}
         self._thread = ThreadPoolExecutor(1, "quire-lora")  # starts with the first adapter
         self._lock = RLock()
 
     def add(self, request: LoRARequest, *, wait: bool = False) -> bytes | None:
-        """Load an adapter; its digest once that is done, None before: ask again, or `wait`.
+        """Load an adapter. Return its digest when it is loaded; until then None, unless `wait`.
 
-        Where all that are held are in use, it is read again when a sequence wants it.
+        If all adapters in memory are in use, it is read again when a sequence needs it.
 
         Raises:
             QuireError: it cannot be served; see `peft.read_adapter`.
@@ -104,8 +103,8 @@ class AdapterPool:
             return loaded.digest
 
     def prefetch(self, request: LoRARequest) -> Future[_Loaded] | None:
-        """Begin to load an adapter that a sequence will want; None where there is nothing to wait
-        for, or no room beside those in use: then its first step waits."""
+        """Start loading an adapter that a sequence will need. Return None if no wait is needed, or
+        if all others are in use; then the sequence's first step waits."""
         with self._lock:
             if request.lora_int_id in self._held:
                 return None
@@ -121,7 +120,7 @@ class AdapterPool:
             return self._begin(request)
 
     def acquire(self, request: LoRARequest) -> int:
-        """The number of an adapter, which stays its own until `release`; loads it if it must.
+        """Return the number of an adapter, valid until `release`; load it if needed.
 
         Raises:
             QuireError: it cannot be loaded.
@@ -140,7 +139,7 @@ class AdapterPool:
             return held.number
 
     def release(self, number: int) -> None:
-        """A sequence uses the adapter of this number no more."""
+        """Note that a sequence stopped using the adapter with this number."""
         with self._lock:
             name, held = next(
                 (name, held) for name, held in self._held.items() if held.number == number
@@ -150,7 +149,7 @@ class AdapterPool:
                 self._drop(name)
 
     def remove(self, name: int) -> None:
-        """Free an adapter once no sequence uses it; unknown ones are ignored."""
+        """Free an adapter when no sequence uses it; ignore unknown ones."""
         with self._lock:
             self._loading.pop(name, None)
             held = self._held.get(name)
@@ -161,8 +160,8 @@ class AdapterPool:
                 self._drop(name)
 
     def held(self) -> dict[int, int]:
-        """The adapters in memory → how many sequences use each; one that was removed is there as
-        long as any does."""
+        """Return adapter in memory → number of sequences that use it. A removed adapter is listed
+        while it is in use."""
         with self._lock:
             return {name: held.users for name, held in self._held.items()}
 
@@ -177,7 +176,7 @@ class AdapterPool:
         return found
 
     def _load(self, request: LoRARequest) -> _Loaded:
-        """In a thread of its own: read the files, and convert what they hold."""
+        """Read and convert the files, in the loading thread."""
         try:
             adapter = read_adapter(
                 Path(request.lora_path), self._targets, self._limits.max_lora_rank
@@ -202,12 +201,12 @@ class AdapterPool:
                     fix="Use --dtype bfloat16 or --dtype float32.",
                     param="--dtype",
                 )
-            # Memory of their own: the files' goes.
+            # Copies, because the files are unmapped.
             parts.append(_Part(delta.target, a.copy(), b.copy(), delta.scale))
         return _Loaded(parts, adapter.digest)
 
     def _install(self, name: int, loaded: _Loaded) -> None:
-        """Give an adapter a number, if there is one that nobody uses."""
+        """Give an adapter a number that is not in use, if there is one."""
         if not self._free:
             idle = next((other for other, held in self._held.items() if not held.users), None)
             if idle is None:

@@ -1,8 +1,8 @@
 """`quire run-batch`: send the requests of a file through the server's own application.
 
-A line is an OpenAI batch request; its answer is what the endpoint would have said over HTTP, with
-the same checks and errors. Answers are written as soon as they are there, whatever their order,
-and each at once, so that a run that ends early has lost nothing but what was under way.
+Each line is one OpenAI batch request. Its answer is the endpoint's answer over HTTP, with the same
+checks and errors. Each answer is written as soon as it is complete, in any order. So an interrupted
+run loses only the requests in progress.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Batch:
         """Answer every line, several at a time.
 
         Args:
-            lines: with their numbers.
+            lines: lines with their numbers.
             done: ids of requests to leave out.
 
         Raises:
-            QuireError: the engine is gone for good.
+            QuireError: the engine is dead.
         """
         seats = asyncio.Semaphore(LINES_A_SEAT * self.engine.max_num_seqs)
 
@@ -183,7 +183,7 @@ def keep_succeeded(path: Path) -> set[str]:
         for _, line in read_lines(path):
             try:
                 result = msgspec.json.decode(line, type=BatchResult)
-            except msgspec.MsgspecError:  # what was being written when the run ended
+            except msgspec.MsgspecError:  # an incomplete last line
                 continue
             if result.succeeded and result.custom_id is not None:
                 done.add(result.custom_id)
@@ -220,7 +220,7 @@ async def _post(
 
     async def receive() -> Message:
         if not messages:
-            await asyncio.Event().wait()  # whoever asks stays there
+            await asyncio.Event().wait()  # the client never disconnects
         return messages.pop()
 
     async def send(message: Message) -> None:

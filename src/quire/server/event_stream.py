@@ -27,10 +27,10 @@ from quire.server.protocol import transport_of
 logger = logging.getLogger(__name__)
 
 MAX_BUFFERED_BYTES = 65536
-"""Unsent bytes of a client from which on its outputs wait for it to read."""
+"""With more unsent bytes than this, outputs wait until the client reads."""
 PING_SECONDS = 15.0
-"""Of silence, after which a stream says that it is alive: proxies give one up that sends nothing
-for a minute, and a long prompt may take more."""
+"""Seconds of silence after which a stream sends a comment: proxies close a connection that is
+silent for a minute, and a long prompt may take longer."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -72,8 +72,8 @@ class StreamedAnswer(Protocol):
 
 
 class Framing(NamedTuple):
-    """An API's framing of events: how it reports an error, what ends a stream, and what is
-    sent where there is nothing to tell (a comment, which clients pass over)."""
+    """An API's framing of events: errors, the end of a stream, and the comment that keeps a silent
+    stream alive."""
 
     error: Callable[[Exception], bytes]
     done: bytes
@@ -134,8 +134,7 @@ class EventStream(Response):
         self._awake.set()
 
     async def begin(self) -> None:
-        """Start, and wait for the first output, though not for ever: an error until then can still
-        become a status."""
+        """Start, and wait some time for the first output: before it, an error can be a status."""
         await self._answer.submit(self.sink)
         self._begun = self._take() if await self._woken() else self._framing.ping
         if self._error is not None:
@@ -214,7 +213,7 @@ async def open_stream(
     """Return a response that streams `answer`, once its first output is available.
 
     Raises:
-        Exception: what kept the request from starting, or what it failed with before.
+        Exception: the request could not start, or failed before the first output.
         ClientDisconnect: the client left before it.
     """
     stream = EventStream(answer, framing)

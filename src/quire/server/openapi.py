@@ -1,7 +1,7 @@
 """`GET /openapi.json`: the endpoints in OpenAPI 3.1, from the types that check requests.
 
-An endpoint is in the document as soon as it is a route; what it takes and gives is said beside its
-function (`contract`), by the very types that its body is decoded to and its answer encoded from.
+Every route is in the document. `contract` states the types of its body and answer, which are those
+that the server decodes and encodes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def document(routes: Iterable[BaseRoute], *, needs_key: bool = False) -> dict[st
     """Return the OpenAPI document of these routes, except those without `include_in_schema`.
 
     Args:
-        needs_key: every endpoint but `/health` asks for an API key.
+        needs_key: every endpoint except `/health` needs an API key.
     """
     operations = list(_operations(routes))
     schemas = _Schemas(operations)
@@ -117,13 +117,13 @@ def _open(schema: dict[str, Any]) -> None:
 
 
 class _Docs:
-    """The texts under the fields of types."""
+    """The docstrings of types' fields."""
 
     def __init__(self) -> None:
         self._of_modules: dict[str, dict[str, dict[str, str]]] = {}
 
     def describe(self, kind: type, properties: dict[str, dict[str, Any]]) -> None:
-        """Put them into the schemas of its fields."""
+        """Add them to the schemas of its fields."""
         for each in reversed(kind.__mro__):
             for name, text in self._of(each).items():
                 if name in properties:
@@ -161,7 +161,7 @@ class _Operation:
 
     @property
     def name(self) -> str:
-        """Unique, also where two paths have one function."""
+        """Return an id that is unique even if two paths have one function."""
         return "_".join([self.method, *_WORD.findall(self.path)])
 
     @property
@@ -172,7 +172,7 @@ class _Operation:
         return [kind for kind in given if kind is not None and not isinstance(kind, str)]
 
     def describe(self, schemas: _Schemas, *, needs_key: bool) -> dict[str, Any]:
-        """The operation as the document has it."""
+        """Return the operation for the document."""
         first, _, more = self.text.partition("\n\n")
         described: dict[str, Any] = {"operationId": self.name, "summary": _line(first)}
         if more:

@@ -1,11 +1,10 @@
 """Chat messages to token ids, through the model's chat template.
 
-Special tokens in what users wrote stay ordinary text. Before rendering, every such token in a
-message is broken by an unguessable mark; the template works on the messages as usual (it may
-trim, test or join them); afterwards the marks are taken out, and what was broken by one is not
-read as a control token. The same is done at the edges of a message that could complete a special
-token with what stands beside it. Messages without any of this reach the template untouched, and
-the result is tokenized as one text, exactly as Hugging Face does it.
+Special tokens in users' texts are ordinary text. Before rendering, an unguessable mark breaks every
+such token in a message. The template works as usual: it may trim, test or join messages. Then the
+marks are removed, and broken tokens are not read as control tokens. The same happens at the edges
+of a message if its neighbours could complete a special token. Other messages reach the template
+unchanged, and the result is tokenized as one text, as in Hugging Face's library.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def render_chat(
 
     Args:
         chat_template: the name of one of the tokenizer's templates, or a template's source; the
-            tokenizer's own template if None ("tool_use", where there is one, if tools are given).
-        continue_final_message: leave the last message open, for the model to go on with it.
+            tokenizer's own template if None ("tool_use", if there is one and tools are given).
+        continue_final_message: leave the last message open, so that the model continues it.
         kwargs: further variables for the template (`chat_template_kwargs`).
 
     Raises:
@@ -318,7 +317,7 @@ def _controls(chat: RenderedChat, tokens: tuple[str, ...]) -> list[tuple[int, in
         start, stop = match.span()
         while following is not None and following <= start:
             following = next(breaks, None)
-        inside = max(stop, start + 2)  # a mark can only stand behind a token of one character
+        inside = max(stop, start + 2)  # a mark can only follow a token of one character
         broken = following is not None and following < inside
         if not broken:
             controls.append((start, stop))

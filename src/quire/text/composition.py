@@ -1,7 +1,7 @@
 """Place a structure: as the whole text, after the reasoning, or between tags of a free text.
 
-The structure itself is one or more of llguidance's grammars; around them this writes one in Lark
-that begins the text. Marks that are control tokens of the model stand there as such.
+The structure consists of grammars of llguidance. This module writes a Lark grammar around them.
+Marks that are control tokens of the model are written as control tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from quire.core.structured_outputs import ReasoningMarks
 Specials = Mapping[str, int]
 """Control tokens: text → id."""
 Grammar = dict[str, Any]
-"""One of llguidance's, without its name; `parts` are those that it refers to by `@leaf_0` …"""
+"""A grammar of llguidance without its name; it refers to its `parts` by `@leaf_0` …"""
 
-# Text that is forced is not computed ahead: that would cost each mask as much as there is of it,
-# and would leave the model one spelling in tokens, which need not be its own.
+# Forced text is not computed ahead. That would make masks slower for longer texts, and would force
+# one tokenization, which may not be the model's own.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 _TERMINALS = "TEXT: /(.|\\n)*/\nGAP: /[ \\t\\r\\n]{1,8}/\n"
 
@@ -37,11 +37,10 @@ class Tagged(msgspec.Struct, forbid_unknown_fields=True):
 class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
     """vLLM's `structural_tag`: free text, in which each trigger begins one of the structures.
 
-    `end` follows at once where the structure is complete; then the text is free again.
+    `end` follows the complete structure; then the text is free again.
 
     Attributes:
-        otherwise: a schema. If it is there, nothing is free: the text is JSON of this schema, or
-            tags and nothing else.
+        otherwise: a schema. If set, no text is free: it is JSON of this schema, or only tags.
     """
 
     structures: list[Tagged]
@@ -72,7 +71,7 @@ def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
 
 
 def tagged(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
-    """Free text with tags, `schemas` being the grammars of `tag.structures`, and of `otherwise`."""
+    """Return free text with tags; `schemas`: the grammars of `tag.structures` and `otherwise`."""
     if tag.otherwise is not None:
         return _alone(tag, schemas, specials)
     rules: list[str] = []
@@ -96,7 +95,7 @@ def tagged(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -
 
 
 def _alone(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
-    """Return tags without free text, or JSON in their place."""
+    """Return tags without free text, or JSON instead."""
     *of_tags, otherwise = schemas
     grammars = {f"tag_{index}": schema for index, schema in enumerate(of_tags)}
     bodies = [
@@ -111,7 +110,7 @@ def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) 
     """Return a grammar in which the structure is the whole text, or follows the reasoning.
 
     Args:
-        grammars: of the structure, in JSON, with commas between them.
+        grammars: the structure's grammars in JSON, separated by commas.
     """
     first = {"name": "text", "lark_grammar": _OPTIONS + _start(reasoning, specials)}
     return f'{{"grammars": [{json.dumps(first)}, {grammars}]}}'
@@ -131,7 +130,7 @@ def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
 
 
 def until(rule: str, marks: Sequence[Sequence[str]], text: str = "TEXT") -> str:
-    """Return a rule of free text up to the first of `marks`; control tokens are no free text.
+    """Return a rule of free text, without control tokens, up to the first of `marks`.
 
     Args:
         text: the terminal of that text.

@@ -1,4 +1,4 @@
-"""Which types of JSON values a schema allows, where that can be told without judging a value."""
+"""Find the types of JSON values that a schema allows, without checking a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_KEYWORD = {
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that stands behind references to `root` and unions of one."""
+    """Return the schema behind references to `root` and unions of one."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, dict):
             break
@@ -38,9 +38,9 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def alternatives(schema: Any, root: Mapping[str, Any]) -> list[Any]:
-    """The schemas of which one has to hold, where it is a union of types or of schemas.
+    """Return the alternatives of a union of types or schemas.
 
-    Of more than `MAX_ALTERNATIVES`, or a union that is a part of itself, nothing is said: `{}`.
+    With more than `MAX_ALTERNATIVES`, or if a union contains itself, return `{}`, which allows all.
     """
     left: list[Any] = [schema]
     found: list[Any] = []
@@ -62,12 +62,12 @@ def alternatives(schema: Any, root: Mapping[str, Any]) -> list[Any]:
 
 
 def allowed_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """Types that a value may have; more than there are where the schema does not say."""
+    """Return the types that a value may have: an upper bound."""
     return frozenset[str]().union(*map(_types_of_one, alternatives(schema, root)))
 
 
 def type_of(value: Any) -> str:
-    """A value's own type; of a whole number "integer"."""
+    """Return a value's type; "integer" for a whole number."""
     kinds: dict[type, str] = {
         bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
         dict: "object",
@@ -91,7 +91,7 @@ def _types_of_one(schema: Any) -> frozenset[str]:
 
 
 def _at(root: Any, pointer: str) -> Any:
-    """What a JSON pointer leads to; nothing, if it leads nowhere."""
+    """Return the value at a JSON pointer; nothing if there is none."""
     for part in pointer[2:].split("/"):
         name = part.replace("~1", "/").replace("~0", "~")
         root = root.get(name) if isinstance(root, Mapping) else None

@@ -14,14 +14,14 @@ class Markup:
     """The tags of one format, and their layout.
 
     Attributes:
-        blocks: marks around calls, each with the one that ends it.
-        function: begins the tag with a function's name; empty where the mark itself does.
+        blocks: marks around calls, each with its end mark.
+        function: begins the tag with a function's name; empty if the mark itself does.
         parameter: begins the tag with a parameter's name.
         name_end: ends both tags.
-        value: begins a value that a tag of its own holds.
+        value: begins a value that has a separate tag.
         bare: a call needs no mark around it.
-        newlines: around a value: each is left out, or both where both are there, or none.
-        lead: behind the mark.
+        newlines: line breaks around a value that are not part of it: each, only both, or none.
+        lead: text after the mark.
         head, before, after, tail: a call as the template writes it, `{name}` and `{key}` being
             names, and `{string}` whether a value is a text.
         several: a block may hold several calls.

@@ -1,4 +1,4 @@
-"""What `multipleOf` in a schema costs: a number is followed by its remainder, a state for each."""
+"""The cost of `multipleOf` in a schema: one state per remainder of a number."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from math import lcm
 from typing import Any
 
 MAX_REMAINDERS = 2**15
-"""Of which half a second of compiling is made. Some more, and llguidance takes many seconds, which
-no fuel counts; 32 bits, and it gets them wrong."""
+"""Limit that compiles in half a second. Above it, llguidance takes many seconds, which its fuel
+does not count. With 32 bits its results are wrong."""
 _JOINED = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 
 
 def too_many_remainders(schema: Any) -> str | None:
-    """Why numbers under the schema could not be followed; None if they can.
+    """Return why numbers of the schema cannot be followed; None if they can.
 
-    Where schemas are joined, all `multipleOf` are taken to hold at once, by their least common
-    multiple.
+    In joined schemas all `multipleOf` count at once, as their least common multiple.
     """
     keywords = set[str]()
     multiples = {value.normalize() for value in _multiples(schema, keywords)}
@@ -44,7 +43,7 @@ def _fits(multiples: set[Decimal]) -> bool:
 
 
 def _multiples(schema: Any, keywords: set[str]) -> Iterator[Decimal]:
-    """Every `multipleOf`, wherever it stands; all keys of objects go into `keywords`."""
+    """Yield every `multipleOf` at any depth; add all keys of objects to `keywords`."""
     if isinstance(schema, list):
         for each in schema:
             yield from _multiples(each, keywords)

@@ -8,15 +8,13 @@ from quire.core.request import EMBEDDED
 from quire.text.tokenizer import Tokenizer
 
 TAIL_TOKENS = 16
-"""So many of the prompt's last tokens hold the mark with which a template begins the reasoning, or
-ends it."""
+"""Number of the prompt's last tokens that are searched for marks of reasoning."""
 
 
 def prompt_reasoning(
     tokenizer: Tokenizer, token_ids: list[int], begins: Sequence[str], ends: Sequence[str]
 ) -> bool | None:
-    """True where the prompt ends inside of reasoning, False where behind it, None where it says
-    nothing of it.
+    """Return True if the prompt ends inside reasoning, False if after it, None without a mark.
 
     Args:
         begins, ends: the marks around reasoning.

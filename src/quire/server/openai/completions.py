@@ -95,10 +95,10 @@ async def create_completion(request: Request) -> Response:
 
 
 def _prompts(body: CompletionRequest) -> list[Prompt]:
-    """Those of whichever field.
+    """Return the prompts of `prompt` or `prompt_embeds`.
 
     Raises:
-        ApiError: 400 where there are none, or two kinds.
+        ApiError: 400 if there are none, or both kinds.
     """
     if body.prompt_embeds is None:
         if body.prompt is None:
@@ -124,7 +124,7 @@ async def _filling_in(
     prompts: list[Prompt],
     server: ServerState,
 ) -> tuple[SamplingParams, list[Prompt]]:
-    """The parameters and prompts with which the model fills in what is before `suffix`."""
+    """Return the parameters and prompts with which the model fills in the text before `suffix`."""
     if body.echo:
         raise invalid("echo and suffix exclude each other.", "suffix")
     tokenizer = server.engine.tokenizer
@@ -135,7 +135,7 @@ async def _filling_in(
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
-    """One prompt, text or token ids, or a list of either.
+    """Return the prompts of a text, token ids, or a list of either.
 
     Raises:
         ApiError: 400 for an empty list or a mixed one.
@@ -179,7 +179,7 @@ class _Answer:
     """Whether there has been an event, which had the warnings."""
 
     async def complete(self) -> CompletionResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         outputs = await self.outputs()
         choices: list[CompletionChoice] = []
         warnings: Warnings = UNSET
@@ -193,7 +193,7 @@ class _Answer:
         return answer
 
     async def outputs(self) -> list[RequestOutput]:
-        """The final output of each prompt."""
+        """Return the final output of each prompt."""
         if self.beams is not None:
             try:
                 return await search(self.call, self.beams, self.n)
@@ -208,7 +208,7 @@ class _Answer:
 
     @property
     def n(self) -> int:
-        """Choices of each prompt."""
+        """Return the choices of each prompt."""
         return self.body.n or 1
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
@@ -225,7 +225,7 @@ class _Answer:
         self.call.close()
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
-        """One event for what the output gave one choice."""
+        """Return one event per choice of the output."""
         self.take(prompt, output)
         if len(output.outputs) == 1:
             completion = output.outputs[0]
@@ -242,7 +242,7 @@ class _Answer:
         return b"".join(parts)
 
     def take(self, prompt: int, output: RequestOutput) -> None:
-        """Count what an output gave; of a prompt that is echoed alone, nothing."""
+        """Count an output's tokens; none if only the prompt is echoed."""
         if echoes_alone(self.body):
             for completion in output.outputs:
                 completion.text, completion.token_ids = "", []
@@ -268,7 +268,7 @@ class _Answer:
 
     @property
     def wants_more(self) -> bool:
-        """Whether no event differs from the next in its text alone."""
+        """Return whether events differ in more than their text."""
         return bool(self.body.return_token_ids) or self.used.continuous
 
     def text_event(self, index: int) -> TextEvent:
@@ -286,7 +286,7 @@ class _Answer:
         )
 
     def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:
-        """What `output` tells, a choice each; the first time with the prompt, if it is echoed."""
+        """Return the output's choices; the first ones include an echoed prompt."""
         if output.prompt_logprobs is not None:
             self.prompt_positions[prompt] = output.prompt_logprobs
         positions = self.prompt_positions.get(prompt, [])

@@ -1,7 +1,7 @@
-"""Older and shorter forms of a chat request, brought into the one that the rest reads.
+"""Convert older and shorter forms of a chat request into the present one.
 
-`functions` and `function_call` are the forms of `tools` and `tool_choice` before these existed;
-`allowed_tools` is a choice among tools; a refusal is text that the assistant said.
+`functions` and `function_call` are older forms of `tools` and `tool_choice`. `allowed_tools` is a
+choice among tools. A refusal is a text of the assistant.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from quire.server.openai.protocol import (
 )
 
 _ID_DIGITS = 9
-"""Templates that check a call's id want nine characters."""
+"""Templates that check a call's id require nine characters."""
 
 
 def plain_form(body: ChatRequest) -> ChatRequest:
     """Return the request with tools in place of functions, and each message in its newest form.
 
     Raises:
-        ApiError: 400 where the old and the new form are both given, or contradict themselves.
+        ApiError: 400 if both the old and the new form are given, or they contradict each other.
     """
     fields = _of_functions(body)
     tools = fields.get("tools", body.tools)
@@ -44,7 +44,7 @@ def plain_form(body: ChatRequest) -> ChatRequest:
 
 
 def _of_functions(body: ChatRequest) -> dict[str, Any]:
-    """The fields that `functions` and `function_call` stand for."""
+    """Return the present fields for `functions` and `function_call`."""
     if body.functions is None:
         if body.function_call not in (None, "none", "auto"):
             raise invalid("function_call needs functions.", "function_call")
@@ -64,7 +64,7 @@ def _of_functions(body: ChatRequest) -> dict[str, Any]:
 def _allowed(
     tools: Sequence[ToolDefinition], choice: ChosenTool
 ) -> tuple[list[ToolDefinition], str]:
-    """The tools that may be called, and whether one must be."""
+    """Return the allowed tools, and whether one must be called."""
     wanted = choice.allowed_tools
     where = "tool_choice.allowed_tools"
     if wanted is None:
@@ -79,7 +79,8 @@ def _allowed(
 
 
 def _messages(given: Sequence[ChatMessage]) -> list[ChatMessage] | None:
-    """The messages with calls for function calls and text for refusals; None if none has any."""
+    """Return the messages with tool calls instead of function calls, and refusals as text; None if
+    nothing changes."""
     if not any(map(_is_older, given)):
         return None
     result: list[ChatMessage] = []
@@ -113,7 +114,7 @@ def _is_older(message: ChatMessage) -> bool:
 
 
 def _with_refusal(message: ChatMessage) -> ChatMessage:
-    """The message with what it refused as a part of its text."""
+    """Return the message with its refusal as text."""
     content = message.content
     if isinstance(content, list):
         content = [

@@ -20,9 +20,9 @@ class InfillFormat:
     """The tokens around the beginning and the end: BEGIN prefix HOLE suffix END → middle.
 
     Attributes:
-        end: empty where none is needed.
+        end: empty if the model needs none.
         ends: tokens that end the middle, in addition to the model's own.
-        apart: the texts are tokenized apart, the suffix without a space of the tokenizer's own.
+        apart: the texts are tokenized separately, the suffix without the tokenizer's leading space.
         suffix_first: HOLE suffix BEGIN prefix → middle.
     """
 
@@ -56,14 +56,15 @@ FORMATS = {
     "Codestral": InfillFormat("[PREFIX]", "[SUFFIX]", apart=True, suffix_first=True),
 }
 _NO_SPACE = "☺"
-"""Before a text, it takes the space that a tokenizer puts before texts; its tokens are left out."""
+"""A text in front of another one, which gets the tokenizer's leading space; its tokens are removed.
+"""
 
 
 def infill_format(tokenizer: Tokenizer) -> InfillFormat:
     """Return the format whose tokens the model has.
 
     Raises:
-        ApiError: 400, it has none.
+        ApiError: 400 if it has none.
     """
     for known in FORMATS.values():
         if all(tokenizer.token_to_id(mark) is not None for mark in known.marks):
@@ -81,7 +82,7 @@ async def infill(
     """Return the prompts with the suffix, as the model was trained to see them.
 
     Raises:
-        ApiError: 400, a prompt is no text.
+        ApiError: 400 if a prompt is not a text.
     """
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if len(texts) < len(prompts):
@@ -112,7 +113,7 @@ def _joined(known: InfillFormat, before: list[int], behind: list[int], engine: E
 
 
 def check_length(engine: Engine, text: str) -> None:
-    """Raise `ContextLengthError` for a text that is too long however it is tokenized."""
+    """Raise `ContextLengthError` for a text that is certainly too long."""
     least = engine.tokenizer.least_tokens(text)
     if least >= engine.max_total_tokens:
         raise ContextLengthError(least, engine.max_total_tokens, counted=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LEAST_LOGPROB = -9999.0
-"""Reported for less, as vLLM does: a token that the model rules out has -inf."""
+"""Smallest reported log-probability, as in vLLM, because JSON has no -inf."""
 
 
 def completion_logprobs(
@@ -33,13 +33,13 @@ def completion_logprobs(
     named: Collection[int] = (),
     as_ids: bool = False,
 ) -> tuple[CompletionLogprobs, int]:
-    """The completions endpoint's parallel lists, and the offset behind the last token.
+    """Return the completions endpoint's parallel lists, and the offset after the last token.
 
     Args:
-        positions: one a token, the token itself first; None for a prompt's first token.
-        top: how many of the likeliest tokens were asked for; the chosen one comes on top.
+        positions: one per token, the token itself first; None for a prompt's first token.
+        top: requested number of likeliest tokens; the chosen one is additional.
         offset: characters of the choice's text before the first token.
-        named: tokens to report in any case.
+        named: tokens that are always reported.
         first: the token without log-probabilities, and its text.
         as_ids: name tokens by their ids.
     """
@@ -74,7 +74,7 @@ def chat_logprobs(
     named: Collection[int] = (),
     as_ids: bool = False,
 ) -> ChatLogprobs:
-    """The chat endpoint's list; `bytes` are exact where `token` is part of a character."""
+    """Return the chat endpoint's list; `bytes` are exact even if `token` is part of a character."""
     content = []
     for position in positions:
         token, chosen = next(iter(position.items()))
@@ -93,7 +93,7 @@ def chat_logprobs(
 
 
 def prompt_logprobs(positions: list[PositionLogprobs | None]) -> PromptLogprobs:
-    """vLLM's `prompt_logprobs`."""
+    """Return vLLM's `prompt_logprobs`."""
     return [
         None
         if position is None
@@ -109,9 +109,9 @@ def _named(token: int, text: str | None, *, as_ids: bool) -> str:
 def _reported(
     position: PositionLogprobs, top: int, named: Collection[int]
 ) -> list[tuple[int, Logprob]]:
-    """The `top` likeliest tokens, best first, and then the other ones that are `named`.
+    """Return the `top` likeliest tokens, best first, then the other `named` ones.
 
-    The chosen one is only there if it is among them. No number is infinite: JSON has none.
+    The chosen token is included only if it is among them. All numbers are finite.
     """
     ranked = [(i, p) for i, p in position.items() if p.rank is not None and p.rank <= top]
     ranked.sort(key=lambda entry: entry[1].rank or 0)

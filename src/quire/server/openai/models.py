@@ -22,7 +22,7 @@ class ModelCard(msgspec.Struct):
     root: str
     max_model_len: int
     parent: str | None = None
-    """The model that an adapter is of."""
+    """The base model of an adapter."""
     object: str = "model"
     owned_by: str = "quire"
 

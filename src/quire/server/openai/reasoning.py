@@ -1,4 +1,4 @@
-"""How much a model is to reason, in the words of its chat template."""
+"""Reasoning effort and budget, under the names of the model's chat template."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def template_kwargs(
 
 
 def chat_template_of(server: ServerState) -> str:
-    """Return the template's source; all of them, where the model has several."""
+    """Return the template's source; all sources if the model has several."""
     return server.options.chat_template or "\n".join(
         server.engine.tokenizer.chat_templates.values()
     )

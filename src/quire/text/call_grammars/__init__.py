@@ -1,9 +1,9 @@
-"""Calls of functions as models write them that do not write JSON around the arguments.
+"""Grammars of function calls in formats that do not write arguments as JSON.
 
-Each format is a grammar in Lark of a whole text: free, but that whatever its reader in
-`server/tools` would take for a call is one of the functions, with arguments of its schema. Free
-text is the complement of that, so that no spelling of a call slips through. The arguments'
-schemas are grammars of their own, by name, wherever a value is written in JSON.
+A format is a Lark grammar of a whole text. Text is free, but everything that the parser in
+`server/tools` would read as a call must be a call of one of the functions, with arguments that
+follow its schema. Free text is the complement, so no spelling of a call is missed. JSON values
+inside refer to grammars of their schemas by name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from quire.text.markup import MARKUP
 
 
 class FunctionCalls(msgspec.Struct, forbid_unknown_fields=True):
-    """The calls of a text, in a format that `server/tools` reads under the same name.
+    """The calls of a text, in a format of `server/tools` with the same name.
 
     Attributes:
-        otherwise: a schema. If it is there, nothing is free: the text is JSON of this schema, or
-            calls and nothing else.
+        otherwise: a schema. If set, no text is free: it is JSON of this schema, or only calls.
     """
 
     format: Literal[
@@ -41,10 +40,10 @@ class FunctionCalls(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def write_calls(calls: FunctionCalls, specials: Specials) -> Writing:
-    """The grammar of a text with calls.
+    """Return the grammar of a text with calls.
 
     Raises:
-        ValueError: a schema says what arguments in this format are not held to.
+        ValueError: this format cannot follow a schema.
     """
     writing = Writing(specials, otherwise=calls.otherwise)
     _FORMATS[calls.format](writing, calls.functions)

@@ -1,4 +1,4 @@
-"""Calls of Gemma 4, whose texts stand between marks: see `server/tools/gemma`."""
+"""Calls of Gemma 4, which writes texts between marks: see `server/tools/gemma`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALARS = {"number", "integer", "boolean", "null"}
 
 
 def gemma4(out: Writing, functions: Sequence[Function]) -> None:
-    """`<|tool_call>` begins a call, wherever it is written."""
+    """Return the grammar: `<|tool_call>` begins a call anywhere."""
     out.rule("TEXT", ANY)
     out.rule("RAW", without(ANY, [] if _QUOTE in out.specials else [_QUOTE]))
     calls = []
@@ -79,7 +79,7 @@ def _value(
 
 
 def _way(out: Writing, name: str, schema: Any, root: dict[str, Any], where: str, depth: int) -> str:
-    """One of a union's schemas."""
+    """Write a value that follows one of a union's schemas."""
     if (values := literals(schema)) is not None:
         texts = [value for value in values if isinstance(value, str)]
         rest = [value for value in values if not isinstance(value, str)]
@@ -118,13 +118,13 @@ def _list(item: str, least: Any, most: Any, where: str) -> str:
 
 
 def _pairs(out: Writing) -> str:
-    """Any properties."""
+    """Write an object with any properties."""
     _any(out)
     return "pairs"
 
 
 def _any(out: Writing) -> str:
-    """Any value."""
+    """Write any value."""
     if not any(line.startswith("any: ") for line in out.lines):
         scalar = out.json("any_scalar", {"type": ["number", "boolean", "null"]})
         out.rule("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}:/")

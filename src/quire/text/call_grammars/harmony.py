@@ -9,7 +9,7 @@ from quire.text.call_grammars.writing import ANY, Function, Writing, quoted, wit
 
 
 def harmony(out: Writing, functions: Sequence[Function]) -> None:
-    """Harmony: messages, of which those to a function have its arguments for a body."""
+    """Return the grammar of messages; the body of a message to a function is its arguments."""
     if out.otherwise is not None:
         _alone(out, functions)
         return
@@ -42,7 +42,7 @@ def harmony(out: Writing, functions: Sequence[Function]) -> None:
 
 
 def _alone(out: Writing, functions: Sequence[Function]) -> None:
-    """Messages of reasoning; then calls, or JSON on the channel `final`."""
+    """Write reasoning messages, then calls or JSON on the channel `final`."""
     channel, message, start = (out.text(f"<|{m}|>") for m in ("channel", "message", "start"))
     thought = _span(out, "thought", ANY, ["<|end|>"])
     following = f'{start} "assistant"'
@@ -63,7 +63,7 @@ def _alone(out: Writing, functions: Sequence[Function]) -> None:
 
 
 def _span(out: Writing, name: str, text: str, marks: Sequence[str]) -> str:
-    """Text up to the first of `marks`, which is a part of it."""
+    """Write text up to and including the first of `marks`."""
     spelled = [mark for mark in marks if mark not in out.specials]
     terminal, options = name.upper(), []
     out.rule(f"{terminal}_TEXT", without(text, spelled))

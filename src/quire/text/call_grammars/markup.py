@@ -25,7 +25,7 @@ from quire.text.markup import Markup
 
 
 def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
-    """The mark around calls begins one, and so may the tag of a function alone."""
+    """Return the grammar: the mark around calls begins one, or in some formats a function's tag."""
     if out.otherwise is None:
         out.rule("TEXT", ANY)
     raw = without(ANY, [mark for mark in tags.ends if mark not in out.specials])
@@ -88,7 +88,7 @@ def _arguments(out: Writing, function: Function, index: int, tags: Markup) -> st
 
 
 def _tag(out: Writing, tags: Markup, key: str, text: bool) -> str:
-    """What stands before a value; `key` is Lark's."""
+    """Write the tags before a value; `key` is in Lark."""
     begin, end = tags.before.replace("{string}", "true" if text else "false").split("{key}")
     return " ".join(filter(None, [out.text(begin), key, out.text(end)]))
 
@@ -96,7 +96,7 @@ def _tag(out: Writing, tags: Markup, key: str, text: bool) -> str:
 def _value(
     out: Writing, name: str, schema: Any, root: dict[str, Any], where: str, tags: Markup
 ) -> list[tuple[bool, str]]:
-    """Ways to write a value and its end, and whether it is a text; texts have no quotes."""
+    """Return ways to write a value and its end, and whether each is a text (without quotes)."""
 
     def json(schema: Any) -> tuple[bool, str]:
         return False, f"{out.json(name, with_definitions(schema, root))} {out.text(tags.after)}"
@@ -122,7 +122,7 @@ def _value(
 
 
 def _by_type(schema: Any) -> list[Any]:
-    """A schema of single values as two: of texts, and of others."""
+    """Split a schema of single values into one of texts and one of others."""
     values = literals(schema) or []
     texts = [value for value in values if isinstance(value, str)]
     rest = [value for value in values if not isinstance(value, str)]

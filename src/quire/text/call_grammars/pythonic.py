@@ -22,7 +22,7 @@ from quire.text.json_types import resolved
 
 
 def pythonic(out: Writing, functions: Sequence[Function]) -> None:
-    """`[name(key=value, …), …]` is all of the text up to its bracket, or there is none."""
+    """Return the grammar: the text is `[name(key=value, …), …]`, or has no calls."""
     mark = "<|python_start|>"
     start = f"({out.text(mark)})? " if mark in out.specials else ""
     begins = rf"[ \t\n\r]*({re.escape(mark)})?[ \t\n\r]*\[[ \t\n\r]*"
@@ -61,7 +61,7 @@ def _python_arguments(out: Writing, function: Function, index: int) -> str:
 
 
 def _python_value(out: Writing, name: str, schema: Any, root: dict[str, Any]) -> str:
-    """As Python writes it where it is one of few, or a text; inside of lists, JSON does as well."""
+    """Write enumerated values and texts as Python does; values inside lists are JSON."""
     found = resolved(schema, root)
     values = literals(found)
     if values is not None and all(isinstance(v, str | int | float | None) for v in values):

@@ -1,4 +1,4 @@
-"""What the grammars of all formats share: the grammar in the making, and parts of schemas."""
+"""Common parts of all formats: the builder of a grammar, and parts of schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_TEXTS = {"type", "pattern", "minLength", "maxLength", "format", "enum", "con
 
 
 class Function(msgspec.Struct, forbid_unknown_fields=True):
-    """What may be called; without a schema, its arguments are any object."""
+    """A function; without a schema, its arguments are any object."""
 
     name: str
     schema: dict[str, Any] | None = None
@@ -30,10 +30,10 @@ class Function(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Writing:
-    """A grammar in the making: lines of Lark, and the schemas that it refers to by `@name`.
+    """Builds a grammar: lines of Lark, and the schemas that it refers to by `@name`.
 
     Attributes:
-        otherwise: the schema of a text without calls; None: it is free.
+        otherwise: the schema of a text without calls; None is free text.
     """
 
     specials: Specials
@@ -42,28 +42,28 @@ class Writing:
     schemas: dict[str, Any] = field(default_factory=dict)
 
     def rule(self, name: str, *alternatives: str) -> str:
-        """A rule, or a terminal where the name is in capitals."""
+        """Add a rule, or a terminal if the name is in capitals."""
         self.lines.append(f"{name}: {' | '.join(alternatives)}")
         return name
 
     def json(self, name: str, schema: Any) -> str:
-        """A value in JSON."""
+        """Return a reference to a value in JSON."""
         self.schemas[name] = schema
         return f"@{name}"
 
     def start(self, *calls: str) -> None:
-        """The whole text: any of `calls`, again and again, or else JSON."""
+        """Return the grammar of the whole text: any number of `calls`, or else JSON."""
         self.rule("GAP", "/[ \\t\\r\\n]{1,8}/")
         several = f"(GAP? ({' | '.join(calls)}))+ GAP?"
         self.rule("start", several, self.json("otherwise", self.otherwise))
 
     def text(self, text: str) -> str:
-        """A text as it stands, with control tokens."""
+        """Return a literal text with its control tokens."""
         return " ".join(pieces(text, self.specials))
 
     def ended(self, name: str, text: str, end: str) -> str:
-        """A terminal of free text up to `end`, which has to be a part of it unless it is control
-        tokens: a lexer does not stop before."""
+        """Return a terminal of free text up to `end`. It includes `end`, unless that is a control
+        token, because a lexer does not stop before it."""
         first, *rest = pieces(end, self.specials)
         if not first.startswith("<["):
             text, first = self.rule(name, f"{text} {first}"), ""
@@ -75,7 +75,7 @@ class Writing:
 
 
 def parameters(function: Function) -> Iterator[tuple[str, Any, bool]]:
-    """A function's parameters in order: name, schema, and whether it has to be there."""
+    """Return a function's parameters in order: name, schema, and whether it is required."""
     schema = function.schema or {}
     if unknown := sorted(schema.keys() - _OF_OBJECTS - NOTES):
         raise ValueError(
@@ -93,7 +93,7 @@ def parameters(function: Function) -> Iterator[tuple[str, Any, bool]]:
 
 
 def typed(schema: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A keyword's value; raises `ValueError` where it is of another type."""
+    """Return a keyword's value; raise `ValueError` if it has another type."""
     value = schema.get(name, default)
     if name in schema and not isinstance(value, kind):
         raise ValueError(f"{name} of a schema is no {kind.__name__}")
@@ -101,7 +101,7 @@ def typed(schema: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def in_order(out: Writing, name: str, items: Sequence[tuple[str, bool]], separator: str) -> str:
-    """Items one behind the other, the optional ones or not, with `separator` between them."""
+    """Return a sequence of items with `separator` between them; optional ones may be missing."""
     first = more = ""
     for number, (item, required) in reversed(list(enumerate(items))):
         here = out.rule(f"{name}_{number}", f"{item} {more}".strip())
@@ -116,7 +116,7 @@ def in_order(out: Writing, name: str, items: Sequence[tuple[str, bool]], separat
 
 
 def literals(schema: Any) -> list[Any] | None:
-    """The values of a schema that names them all."""
+    """Return the values of a schema that lists all of them."""
     if not isinstance(schema, dict):
         return None
     if "const" in schema:
@@ -126,12 +126,12 @@ def literals(schema: Any) -> list[Any] | None:
 
 
 def only(schema: Any, kind: str) -> bool:
-    """Whether all that it says is the type."""
+    """Return whether a schema has only a type."""
     return isinstance(schema, dict) and schema.keys() - NOTES == {"type"} and schema["type"] == kind
 
 
 def with_definitions(schema: Any, root: dict[str, Any]) -> Any:
-    """A part of a schema that can stand alone."""
+    """Return a part of a schema as a schema of its own."""
     if not isinstance(schema, dict):
         return schema
     return {**{k: root[k] for k in ("$defs", "definitions") if k in root}, **schema}
@@ -142,18 +142,18 @@ def quoted(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text inside of /…/."""
+    """Return a text for use inside /…/."""
     return slashes(re.escape(text))
 
 
 def without(text: str, marks: Sequence[str]) -> str:
-    """The text, where none of the marks is in it: one complement, for each costs the lexer."""
+    """Return a terminal of text without any of the marks: one complement, because each is slow."""
     spelled = "|".join(map(escaped, marks))
     return f"{text} & ~/(?s:.*)({spelled})(?s:.*)/" if marks else text
 
 
 def raw_text(schema: Any, where: str) -> str:
-    """One of a union that a text is one of, as a terminal; `read_value` takes it for no other."""
+    """Return a terminal for a text in a union, which `read_value` cannot read as another type."""
     if (values := literals(schema)) is not None:
         plain = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
         return f"({' | '.join(map(quoted, plain))})"
@@ -172,7 +172,7 @@ def raw_text(schema: Any, where: str) -> str:
 
 
 def text_of(schema: dict[str, Any], where: str) -> str:
-    """A text that is written without quotes."""
+    """Return the grammar of a text without quotes."""
     if unknown := sorted(schema.keys() - _OF_TEXTS - NOTES):
         raise ValueError(f"{where} has {unknown[0]}, which texts in this format are not held to")
     least, most = typed(schema, "minLength", int, 0), typed(schema, "maxLength", int, "")
