@@ -74,7 +74,7 @@ void RankGroup::sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dty
   run_tasks(pool, tasks, [&](int64_t task) {
     const int64_t begin = task * kPiece, count = std::min(kPiece, n - begin);
     kernels.mix[dtype]({static_cast<uint8_t*>(y) + begin * item, all + begin * ranks_, place, ones,
-                        ranks_, count, count},
+                        ranks_, count},
                        0);
   });
 }
