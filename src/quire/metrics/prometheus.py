@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from quire.core.messages import HostTierStats
+from quire.core.messages import HostTierStats, SpecDecodingStats
 from quire.metrics.families import Family
 from quire.metrics.histogram import Histogram
 from quire.metrics.stats import EngineStats, LoraUse
@@ -29,6 +29,8 @@ class MetricsCollector:
         yield from self._counters()
         if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
             yield from self._host_tier(host)
+        if self._stats.scheduler and (drafts := self._stats.scheduler.spec_decoding):
+            yield from self._speculation(drafts)
         if self._stats.adapters is not None:
             yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
         yield self._seconds()
@@ -89,6 +91,22 @@ class MetricsCollector:
         """Yield metrics of KV blocks outside of the KV cache."""
         yield from (self._one("gauge", *gauge) for gauge in _host_gauges(host))
         yield from (self._one("counter", *count) for count in _host_counters(host))
+
+    def _speculation(self, drafts: SpecDecodingStats) -> Iterator[Family]:
+        counters = (
+            ("num_drafts", "Passes of a sequence with drafts.", drafts.num_drafts),
+            ("num_draft_tokens", "Drafted tokens.", drafts.num_draft_tokens),
+            ("num_accepted_tokens", "Accepted drafts.", drafts.num_accepted_tokens),
+        )
+        for name, text, value in counters:
+            yield self._one("counter", f"vllm:spec_decode_{name}", text, value)
+        yield self._by(
+            "counter",
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted drafts by position; 0 is the first.",
+            "position",
+            {str(i): count for i, count in enumerate(drafts.num_accepted_tokens_per_pos)},
+        )
 
     def _seconds(self) -> Family:
         parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())

@@ -7,10 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.messages import CoreTimes, SchedulerStats, SpecDecodingStats
 from quire.core.outputs import RequestMetrics
 from quire.metrics.histogram import Histogram, RecentLatencies
 from quire.metrics.repeats import RepeatedPrefixes
+from quire.metrics.speculation import speculation_line
 from quire.metrics.times import FrontTimes, joined
 
 logger = logging.getLogger(__name__)
@@ -91,9 +92,9 @@ class EngineStats:
         self._repeats = RepeatedPrefixes()
         self._finish_times: deque[float] = deque(maxlen=64)
         self._log_start: float | None = None
-        self._log_prompt_tokens = 0
-        self._log_generation_tokens = 0
+        self._log_prompt_tokens = self._log_generation_tokens = 0
         self._log_seconds: dict[str, float] = {}
+        self._log_speculation: SpecDecodingStats | None = None
 
     @property
     def kv_cache_usage(self) -> float:
@@ -137,7 +138,7 @@ class EngineStats:
     def forget_core(self) -> None:
         """Reset what the lost core counted; the next one starts at zero."""
         self.scheduler = self.core = None
-        self._log_start = None
+        self._log_start = self._log_speculation = None
 
     def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
         """Record a new request."""
@@ -201,7 +202,12 @@ class EngineStats:
                 100 * self.prefix_hit_rate,
                 self._shares(elapsed),
             )
+            if s and s.spec_decoding:
+                line = speculation_line(s.spec_decoding, self._log_speculation, elapsed)
+                if line is not None:
+                    logger.info(line)
         self._log_start = now
+        self._log_speculation = self.scheduler.spec_decoding if self.scheduler else None
         self._log_prompt_tokens = self.prompt_tokens
         self._log_generation_tokens = self.generation_tokens
         self._log_seconds = self.seconds()

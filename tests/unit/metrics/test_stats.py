@@ -2,8 +2,9 @@
 
 import pytest
 
-from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.messages import CoreTimes, SchedulerStats, SpecDecodingStats
 from quire.core.outputs import RequestMetrics
+from quire.metrics.prometheus import MetricsCollector
 from quire.metrics.stats import EngineStats
 
 
@@ -64,6 +65,40 @@ def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> No
         "prompt 30.0 tok/s, generation 2.0 tok/s, running 3, waiting 1, "
         "KV cache 25.0%, prefix hits 25.0%, model 75%, sample 12%"
     )
+
+
+def test_a_line_about_drafts(caplog: pytest.LogCaptureFixture) -> None:
+    """It counts from the line before; a line without drafts says nothing about them."""
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 131):
+        step = scheduler()
+        drafts = min(second - 100, 20)
+        step.spec_decoding = SpecDecodingStats(
+            10 * drafts, 20 * drafts, 15 * drafts, [9 * drafts, 6 * drafts]
+        )
+        stats.on_step(step, float(second))
+    lines = [message for message in caplog.messages if message.startswith("Spec")]
+    line = (
+        "SpecDecoding metrics: Mean acceptance length: 2.50, "
+        "Accepted throughput: 15.00 tokens/s, Drafted throughput: 20.00 tokens/s, "
+        "Accepted: 150 tokens, Drafted: 200 tokens, Per-position acceptance rate: 0.900, 0.600, "
+        "Avg Draft acceptance rate: 75.0%"
+    )
+    assert lines == [line, line]
+    found = {
+        (sample.name.removeprefix("vllm:spec_decode_"), sample.labels.get("position")): sample.value
+        for family in MetricsCollector(stats, "m").collect()
+        for sample in family.samples
+        if "spec_decode" in sample.name
+    }
+    assert found == {
+        ("num_drafts_total", None): 200,
+        ("num_draft_tokens_total", None): 400,
+        ("num_accepted_tokens_total", None): 300,
+        ("num_accepted_tokens_per_pos_total", "0"): 180,
+        ("num_accepted_tokens_per_pos_total", "1"): 120,
+    }
 
 
 def test_what_several_processes_do_is_counted_in_cores(caplog: pytest.LogCaptureFixture) -> None:
