@@ -72,7 +72,7 @@ def test_a_report(
     assert "very-secret-key" not in "".join(texts.values())
     assert str(tmp_path) not in "".join(texts.values())
     machine = json.loads(texts["machine.json"])
-    assert machine["packages"]["torch"]
+    assert machine["packages"]["numpy"]
     assert machine["environment"]["QUIRE_API_KEY"] == "[hidden]"
     values = {row["name"]: row["value"] for row in json.loads(texts["config.json"])}
     assert values["max_num_seqs"] == 7

@@ -87,6 +87,7 @@ def test_a_gpu_and_a_torch_that_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doctor, "first_gpu", lambda: None)
     assert "gpu" not in findings()
     monkeypatch.setattr(doctor, "first_gpu", lambda: Gpu("A GPU", 80 * 2**30))
+    monkeypatch.setattr(doctor, "torch_folder", lambda: Path("/torch"))
     monkeypatch.setattr(doctor, "torch_cuda_version", lambda: "12.8")
     found = findings()["gpu"]
     assert (found.level, found.found[:15]) == ("ok", "A GPU, 80.0 GiB")
