@@ -88,7 +88,7 @@ format: $(VENV)/.quire-dev  ## Format the sources and fix what can be fixed
 bench: $(VENV)/.quire  ## Measure this machine with the built-in model
 	@$(BIN)/quire bench $(BENCH_ARGS)
 
-cpu-bars: $(VENV)/.quire  ## Measure all that the CPU kernels are held to (CPU_BARS_ARGS="--peer vllm=PYTHON …")
+cpu-bars: $(VENV)/.quire-dev  ## Measure all that the CPU kernels are held to (CPU_BARS_ARGS="--peer vllm=PYTHON …")
 	@$(BIN)/python benchmarks/cpu_bars.py $(CPU_BARS_ARGS)
 
 web:  ## Build the dashboard's page from web/ into the package (needs npm)
