@@ -71,9 +71,19 @@ def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
     while sequence.waiting:
         paged.step([(sequence, min(sequence.waiting, 37))])
     ours = torch.cat(sequence.logits)
-    assert distance(ours, case.truth) <= SLACK * distance(case.transformers, case.truth)
+    over = typical if decoder.config.moe else distance
+    assert over(ours, case.truth) <= SLACK * over(case.transformers, case.truth)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
     """Root mean square of the difference."""
     return float((a.double() - b.double()).square().mean().sqrt())
+
+
+def typical(a: Tensor, b: Tensor) -> float:
+    """Median over the tokens of the same.
+
+    Where two experts have nearly the same logit, a rounding decides which is chosen. Few tokens
+    are so, but they differ by a whole expert, in one program or in the other.
+    """
+    return float((a.double() - b.double()).square().mean(1).sqrt().median())
