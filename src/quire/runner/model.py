@@ -109,7 +109,7 @@ class PlannedModel:
         )
         plans = [self._forward]
         if decoder.config.lm_head or decoder.config.num_labels:
-            hidden = self._forward.run((ids, positions, meta, rows, *adapter))
+            hidden = self._forward.result((ids, positions, meta, rows, *adapter))
             self._logits = record(
                 ops,
                 decoder.compute_logits,
