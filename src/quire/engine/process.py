@@ -44,6 +44,7 @@ from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore
+    from quire.executor.base import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -58,25 +59,36 @@ CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 
 @no_collection()
 def load_core(
-    config: EngineConfig, on_lost: Callable[[int], None] | None = None
+    config: EngineConfig,
+    on_lost: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
 ) -> tuple[EngineCore, Ready]:
     """Return the engine core with its model loaded, and its `Ready` message.
 
-    The phase "import_engine" does not include torch, which the worker imports.
-
     Args:
         on_lost: called in its own thread with the exit status of a lost rank.
+        executor: see `begin_to_load`.
     """
     start = time.monotonic()
-    env.let_idle_threads_sleep()  # before torch is imported
+    env.let_idle_threads_sleep()  # before OpenMP is loaded
     from quire.engine.core import EngineCore
     from quire.executor.multiproc import make_executor
 
     imported = time.monotonic() - start
-    core = EngineCore(config, make_executor(config, on_lost))
+    core = EngineCore(config, executor or make_executor(config, on_lost))
     ready = core.ready()
     phases = {"import_engine": imported, **ready.phases}
     return core, msgspec.structs.replace(ready, phases=phases, began=start)
+
+
+@no_collection()
+def begin_to_load(config: EngineConfig) -> Executor:
+    """Return an executor that reads packed weights in the background, for `load_core`."""
+    from quire.executor.multiproc import make_executor
+
+    executor = make_executor(config)
+    executor.begin()
+    return executor
 
 
 def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:

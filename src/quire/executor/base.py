@@ -42,6 +42,9 @@ class Pending(Protocol):
 class Executor(ABC):
     """Holds the model and the KV cache; computes one step at a time."""
 
+    def begin(self) -> None:  # noqa: B027
+        """Begin what needs no Python, ahead of `start`; optional."""
+
     @abstractmethod
     def start(self) -> None:
         """Load the model and allocate the KV cache. Then the properties are valid."""

@@ -28,6 +28,9 @@ class UniprocExecutor(Executor):
         self._switch_seconds = sys.getswitchinterval()
         self._thread = ThreadPoolExecutor(1, "quire-steps")  # its thread starts with the first step
 
+    def begin(self) -> None:
+        self._worker.begin()
+
     def start(self) -> None:
         self._worker.start()
         if self._async:

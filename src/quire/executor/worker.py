@@ -58,9 +58,18 @@ class Worker:
         self._host: HostKV | None = None
         self._cache: PackCache | None = None
         self._offload: WeightOffload | None = None
+        self._begun = False
         self._profiling: Profiling | None = None
         self._grammars: Grammars | None = None
         self._adapters: AdapterPool | None = None
+
+    def begin(self) -> None:
+        """Begin to read packed weights, if the cache has them; `start` does the rest."""
+        config = self.config
+        in_files = config.cpu_offload_bytes and config.device == "cpu"
+        self._offload = WeightOffload(config) if in_files else None
+        self._cache = open_cache(config, self._offload)
+        self._begun = True
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -78,10 +87,9 @@ class Worker:
         config = self.config
         watch = Stopwatch()
         self.phases = watch.seconds
-        in_files = config.cpu_offload_bytes and config.device == "cpu"
-        offload = self._offload = WeightOffload(config) if in_files else None
-        # Read while the other modules are imported.
-        cache = self._cache = open_cache(config, offload)
+        if not self._begun:
+            self.begin()  # read while the other modules are imported
+        cache, offload = self._cache, self._offload
         from quire.executor import parts
         from quire.models.loader import load_model
         from quire.models.memory import loaded_bytes

@@ -168,7 +168,7 @@ def check_structure(wanted: StructuredOutputsParams) -> WrittenStructure:
     return checked(byte_tokenizer(), wanted, {}, {})
 
 
-def load_echo(config: EngineConfig) -> tuple[EngineCore, Ready]:
+def load_echo(config: EngineConfig, executor: object = None) -> tuple[EngineCore, Ready]:
     """What `process.load_core` is for the real model; "slow" takes 20 ms a step."""
     core = EngineCore(config, EchoExecutor(0.02 if config.model_path == "slow" else 0.0))
     return core, core.ready()

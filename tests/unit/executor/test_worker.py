@@ -16,6 +16,7 @@ from quire.core.errors import OutOfMemoryError
 from quire.core.sampling_params import SamplingParams
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
+from quire.frontend.client.in_process import InProcessClient
 from quire.ops.native_gemm import PackedLinear
 from tests.unit.executor.configs import TINY, config
 
@@ -165,3 +166,16 @@ def test_a_cache_the_system_refuses_is_an_out_of_memory_error() -> None:
 @pytest.mark.parametrize("limits", [{"max_tokens": 4}, {"max_model_len": 2}, {"max_num_seqs": 1}])
 def test_warm_up_keeps_to_the_limits(limits: dict[str, int]) -> None:
     Worker(config(**limits)).start()
+
+
+async def test_weights_are_read_once_from_the_configuration_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr("quire.executor.worker.open_cache", lambda *args: opened.append(args))
+    client = InProcessClient()
+    client.configure(config())
+    assert len(opened) == 1
+    await client.start(config(), print, print)
+    assert len(opened) == 1
+    client.shutdown()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, Call, CoreInput, Ready
-from quire.engine.process import load_core
+from quire.engine.process import begin_to_load, load_core
 from quire.engine.suspects import Suspects
 from quire.frontend.client.core_client import DeathHandler, MessageHandler
 from quire.system.heap import return_memory
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore
+    from quire.executor.base import Executor
 
 
 class InProcessClient:
@@ -30,6 +31,7 @@ class InProcessClient:
 
     def __init__(self) -> None:
         self._core: EngineCore | None = None
+        self._executor: Executor | None = None
 
     @property
     def core(self) -> EngineCore:
@@ -39,7 +41,8 @@ class InProcessClient:
         return self._core
 
     def configure(self, config: EngineConfig) -> None:
-        """Do nothing: `start` loads the model."""
+        """Begin to read the weights; `start` loads the model."""
+        self._executor = begin_to_load(config)
 
     def prepare(self) -> None:
         """Do nothing."""
@@ -48,7 +51,8 @@ class InProcessClient:
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
         """Load the model in this thread."""
-        self._core, ready = load_core(config)
+        executor, self._executor = self._executor, None
+        self._core, ready = load_core(config, executor=executor)
         self._on_message = on_message
         return ready
 
@@ -81,3 +85,6 @@ class InProcessClient:
         if self._core is not None:
             self._core.shutdown()
             self._core = None
+        if self._executor is not None:  # it was never started
+            self._executor.shutdown()
+            self._executor = None
