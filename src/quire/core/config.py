@@ -83,12 +83,14 @@ class RopeConfig:
         rotary_dim: leading elements of each head that are rotated.
         scaling: "default", "linear", "dynamic", "llama3", "yarn" or "longrope".
         params: the scaling's parameters, as in the checkpoint's `rope_scaling`.
+        interleaved: elements 2i and 2i + 1 turn together, not i and i + rotary_dim / 2.
     """
 
     theta: float
     rotary_dim: int
     scaling: str = "default"
     params: dict[str, Any] = field(default_factory=dict)
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +122,29 @@ class ModelConfig:
     embeddings, `norm` after the last layer, `head.norm` inside a classifier."""
     missing_norms: tuple[str, ...] = ()
     """Single norms that are missing: "layers.0.attn_norm" (ModernBERT)."""
+    parallel: bool = False
+    """The feed-forward reads attention's input, and both are added to the residual stream (Cohere).
+    There is no `mlp_norm` then."""
     activation: Activation = "silu_mul"
     moe: MoEConfig | None = None
     embedding_scale: float | None = None
     """Factor of token embeddings (Gemma: the square root of hidden_size)."""
+    embedding_scale_rounded: bool = False
+    """The factor is rounded to the model's dtype first (Gemma)."""
+    residual_scale: float | None = None
+    """Factor of what attention and feed-forward add to the residual stream (Granite)."""
     attention_scale: float | None = None
     """Factor of q · k; None means 1 / sqrt(head_dim)."""
     attention_softcap: float | None = None
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
     logits_softcap: float | None = None
+    logits_scale: float | None = None
+    """Factor of the logits (Cohere 2, Granite)."""
     rope: RopeConfig | None = None
     local_rope: RopeConfig | None = None
     """The RoPE of sliding layers, if it differs (Gemma 3)."""
+    rotated_layers: tuple[bool, ...] | None = None
+    """Which layers have RoPE; None means all. The others have no positions (SmolLM3's NoPE)."""
     learned_positions_offset: int | None = None
     """Set if positions are a learned table: its row of position 0 (OPT: 2)."""
     qkv_bias: bool = False
@@ -172,6 +185,12 @@ class ModelConfig:
         """Return the sliding window of `layer`; None for full attention."""
         slides = self.sliding_layers is None or self.sliding_layers[layer]
         return self.sliding_window if slides else None
+
+    def layer_rope(self, layer: int) -> RopeConfig | None:
+        """Return the RoPE of `layer`; None if it has none."""
+        if self.rotated_layers is not None and not self.rotated_layers[layer]:
+            return None
+        return self.rope if self.window(layer) is None else self.local_rope or self.rope
 
     @property
     def common_window(self) -> int | None:

@@ -104,7 +104,10 @@ class QuantizedWeight:
 
     def rows(self, first: int, count: int, step: int = 1) -> QuantizedWeight:
         """Return rows first, first + step …, `count` of them, as views."""
-        part = slice(first, first + count * step, step)
+        return self.take(slice(first, first + count * step, step))
+
+    def take(self, part: slice | NDArray[np.int64]) -> QuantizedWeight:
+        """Return the rows that `part` selects: views of a slice, else copies."""
         return replace(
             self,
             codes=self.codes[part],

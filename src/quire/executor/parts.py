@@ -23,7 +23,7 @@ from quire.executor.memory import (
     rounded,
 )
 from quire.executor.peers import Peers
-from quire.models.adapters import lora_targets, shared_delta
+from quire.models.adapters import lora_targets, own_delta
 from quire.models.decoder import Decoder
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
@@ -91,7 +91,7 @@ def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> Adap
         lora_targets(whole),
         config.lora,
         dtype_of(config.dtype),
-        partial(shared_delta, config.share) if config.share else None,
+        partial(own_delta, config),
     )
 
 

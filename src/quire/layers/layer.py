@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.layers.norm import Norm
+from quire.layers.norm import Norm, Scale
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -55,12 +55,14 @@ class SubLayer:
         after: behind the mixer.
         join: behind the residual sum; makes the next sub-layer's x.
         rejoins: the normed sum is the next residual stream, too (BERT).
+        parallel: the next sub-layer's x is this one's (Cohere); `join` only adds.
     """
 
     mixer: Mixer
-    after: Norm
+    after: Norm | Scale
     join: Norm
-    rejoins: bool
+    rejoins: bool = False
+    parallel: bool = False
 
 
 class Layer:
@@ -88,12 +90,16 @@ class Layer:
         """
         adapter = tokens.adapter
         for i, sublayer in enumerate(self.sublayers):
-            x = sublayer.mixer.mix(ops, x, cache, tokens)
+            y = sublayer.mixer.mix(ops, x, cache, tokens)
             if rows is not None and i == self._last_mix:
                 wanted, adapter = rows
-                x, residual = ops.embedding(wanted, x), ops.embedding(wanted, residual)
-            x = sublayer.mixer.project(ops, x, adapter)
-            x = sublayer.after.forward(ops, x)
-            x, total = sublayer.join.add_forward(ops, x, residual)
-            residual = x if sublayer.rejoins else total
+                y, residual = ops.embedding(wanted, y), ops.embedding(wanted, residual)
+                if sublayer.parallel:
+                    x = ops.embedding(wanted, x)
+            y = sublayer.mixer.project(ops, y, adapter)
+            y = sublayer.after.forward(ops, y)
+            y, total = sublayer.join.add_forward(ops, y, residual)
+            residual = y if sublayer.rejoins else total
+            if not sublayer.parallel:
+                x = y
         return x, residual

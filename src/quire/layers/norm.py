@@ -1,4 +1,4 @@
-"""RMSNorm, LayerNorm and no norm behind one pair of calls."""
+"""RMSNorm, LayerNorm, a factor and no norm behind one pair of calls."""
 
 from __future__ import annotations
 
@@ -54,6 +54,18 @@ class NoNorm:
     def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
         total = ops.add(x, residual)
         return total, total
+
+
+class Scale:
+    """Multiplies x by a factor."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def forward(self, ops: Ops, x: Array) -> Array:
+        return ops.scale(x, self.factor)
 
 
 Norm = RMSNorm | LayerNorm | NoNorm

@@ -13,6 +13,7 @@ from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
+from quire.models.row_order import row_order
 from quire.models.shares import column_run, row_runs
 
 if TYPE_CHECKING:
@@ -31,6 +32,24 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
         for p in _linears(model)
         for part, (source, rows) in enumerate(names.stored(p))
     }
+
+
+def ordered_delta(model: ModelConfig, delta: Delta) -> Delta:
+    """Return an adapter's change of a layer with its rows as the packed weight has them."""
+    (parameter,) = (p for p in _linears(model) if p.stem == delta.target.stem)
+    order = row_order(parameter)
+    if order is None:
+        return delta
+    begin = sum(_parts(model, parameter)[: delta.target.part])
+    rows = order[begin : begin + delta.target.rows] - begin
+    return replace(delta, b=delta.b[:, rows])
+
+
+def own_delta(config: EngineConfig, delta: Delta) -> Delta:
+    """Return what this process adds to its weight: in the weight's order, a rank's part of it."""
+    if config.share is None:
+        return ordered_delta(config.model, delta)
+    return shared_delta(config.share, ordered_delta(config.share.model, delta))
 
 
 def shared_delta(share: RankShare, delta: Delta) -> Delta:

@@ -16,7 +16,7 @@ from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE
-from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
+from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm, Scale
 from quire.layers.rotary import rope_table
 from quire.models.layout import (
     AttentionSpec,
@@ -28,6 +28,7 @@ from quire.models.layout import (
     NormSpec,
 )
 from quire.models.parameters import ParameterSource
+from quire.models.row_order import bias_in_order, in_order
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
@@ -68,19 +69,19 @@ class Builder:
         self._ops = ops
         run = config.vocab_run
         self._vocab_run = None if run is None else (run[0], config.vocab_size)
-        self._cos_sin = self._rotations(config.rope, max_len)
-        self._local_cos_sin = (
-            self._rotations(config.local_rope, max_len) if config.local_rope else self._cos_sin
-        )
+        self._max_len = max_len
+        self._tables: dict[int, Array] = {}
+        """id of a RoPE → its table, which layers share."""
 
     def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
         """The layer without its first norm, and with `following`, the norm behind it."""
         befores = [*(sublayer.before for sublayer in spec[1:]), following]
         sublayers = []
         for sublayer, before in zip(spec, befores, strict=True):
-            mixer, after = self._mixer(sublayer.mixer), self.norm(sublayer.after)
+            mixer, after = self._mixer(sublayer.mixer), self._after(sublayer.after)
             join = self.norm(sublayer.total or before)
-            sublayers.append(SubLayer(mixer, after, join, sublayer.total is not None))
+            rejoins = sublayer.total is not None
+            sublayers.append(SubLayer(mixer, after, join, rejoins, sublayer.parallel))
         return Layer(sublayers)
 
     def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
@@ -88,9 +89,13 @@ class Builder:
         name, adapters = spec.name, self._adapters.get(spec.stem)
         has_bias = self._source.has(f"{spec.stem}.bias")  # of a summed layer, rank 0 alone
         # The source takes a weight's pages back when it reads the next tensor: the weight is last.
-        bias = self._source.tensor(f"{spec.stem}.bias") if has_bias else None
+        bias = None
+        if has_bias:
+            bias = bias_in_order(spec.weight, self._source.tensor(f"{spec.stem}.bias"))
         packed = self._ops.pack_linear(
-            self._stored[name] if name in self._stored else self._source.parts(name),
+            self._stored[name]
+            if name in self._stored
+            else in_order(spec.weight, self._source.parts(name)),
             bias,
             epilogue=(spec.activation if adapters is None else None) or "none",
             head=head,
@@ -123,6 +128,11 @@ class Builder:
         self.modules[id(weight)] = spec.stem
         return LayerNorm(weight, bias, eps)
 
+    def _after(self, spec: NormSpec | None) -> Norm | Scale:
+        """What a sub-layer's result goes through before it is added."""
+        factor = self._config.residual_scale
+        return self.norm(spec) if factor is None else Scale(factor)
+
     def embedding(self, head: Linear | None) -> Embedding:
         """The embedding; its weight is the head's if they are tied."""
         config, tied = self._config, self._config.tie_word_embeddings
@@ -133,7 +143,10 @@ class Builder:
         positions = self._positions(config)
         if positions is not None:
             self.modules[id(positions)] = "positions"
-        return Embedding(weight, positions, config.embedding_scale, self._vocab_run)
+        scale = config.embedding_scale
+        if scale is not None and config.embedding_scale_rounded:
+            scale = float(converted(np.array([scale], FLOAT32), self._source.dtype)[0])
+        return Embedding(weight, positions, scale, self._vocab_run)
 
     def classifier(self, layout: Layout) -> Classifier | None:
         if layout.classifier is None:
@@ -175,7 +188,7 @@ class Builder:
             window=spec.window,
             scale=config.attention_scale,
             softcap=config.attention_softcap,
-            cos_sin=self._cos_sin if spec.window is None else self._local_cos_sin,
+            cos_sin=self._rotations(spec.rope),
             q_norm=self._gain(spec.q_norm) if spec.q_norm else None,
             k_norm=self._gain(spec.k_norm) if spec.k_norm else None,
             eps=config.norm_eps,
@@ -214,8 +227,12 @@ class Builder:
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight)
 
-    def _rotations(self, rope: RopeConfig | None, max_len: int) -> Array | None:
-        return self._ops.array(rope_table(rope, max_len)) if rope else None
+    def _rotations(self, rope: RopeConfig | None) -> Array | None:
+        if rope is None:
+            return None
+        if id(rope) not in self._tables:
+            self._tables[id(rope)] = self._ops.array(rope_table(rope, self._max_len))
+        return self._tables[id(rope)]
 
     def _array(self, name: str) -> Array:
         """Return a parameter that is not packed, on the device."""

@@ -114,6 +114,8 @@ class Decoder:
             return self._classifier.forward(ops, hidden)
         assert self._lm_head is not None, "the model has no head"
         logits = self._lm_head.logits(ops, hidden)
+        if self.config.logits_scale is not None:
+            logits = ops.scale(logits, self.config.logits_scale)
         cap = self.config.logits_softcap
         return logits if cap is None else ops.softcap(logits, cap)
 

@@ -46,6 +46,7 @@ def parse(
         "activation": hf.GATED[activation],
         "norm_gain": "plus_one",
         "embedding_scale": hf.integer(config, "hidden_size") ** 0.5,
+        "embedding_scale_rounded": True,
         "qkv_bias": bias,
         "output_bias": bias,
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=True),

@@ -9,9 +9,9 @@ class here and one more method of `models.builder.Builder`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from quire.core.config import Activation, ModelConfig
+from quire.core.config import Activation, ModelConfig, RopeConfig
 from quire.core.layers import MoEConfig
 from quire.models.parameters import Cut, Kind, Parameter
 
@@ -48,6 +48,7 @@ class LinearSpec:
     activation: Activation | None = None
     kind: Kind = "linear"
     experts: int = 0
+    paired: int = 0
 
     @property
     def name(self) -> str:
@@ -58,13 +59,28 @@ class LinearSpec:
     def gated(self) -> bool:
         return self.activation is not None and self.activation.endswith("_mul")
 
+    @property
+    def weight(self) -> Parameter:
+        parts = self.parts * max(1, self.experts)
+        return Parameter(
+            self.name,
+            (sum(parts), self.columns),
+            parts,
+            self.kind,
+            self.cut,
+            self.unit,
+            self.gated,
+            self.experts,
+            self.paired,
+        )
+
     def parameters(self) -> Iterator[Parameter]:
-        parts, cut, unit = self.parts * max(1, self.experts), self.cut, self.unit
-        shape, experts = (sum(parts), self.columns), self.experts
-        yield Parameter(self.name, shape, parts, self.kind, cut, unit, self.gated, experts)
+        yield self.weight
         if self.bias:
-            bias = f"{self.stem}.bias"
-            yield Parameter(bias, shape[:1], parts, "bias", cut, unit, experts=experts)
+            shape = self.weight.shape[:1]
+            yield replace(
+                self.weight, name=f"{self.stem}.bias", shape=shape, kind="bias", gated=False
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,7 @@ class AttentionSpec:
     k_norm: NormSpec | None
     out: LinearSpec
     window: int | None
+    rope: RopeConfig | None
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
@@ -133,12 +150,16 @@ Mixer = AttentionSpec | MLPSpec | MoESpec
 
 @dataclass(frozen=True, slots=True)
 class SubLayerSpec:
-    """residual + after(mixer(before(residual))), or the norm `total` of that sum."""
+    """residual + after(mixer(before(residual))), or the norm `total` of that sum.
+
+    With `parallel`, the next sub-layer reads before(residual) too, and has no `before`.
+    """
 
     before: NormSpec | None
     mixer: Mixer
     after: NormSpec | None
     total: NormSpec | None
+    parallel: bool = False
 
     def parameters(self) -> Iterator[Parameter]:
         for child in (self.before, *self.mixer.children, self.after, self.total):
@@ -226,23 +247,28 @@ class Layout:
         before, after, total = (
             self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
         )
-        return SubLayerSpec(before, mixer, after, total)
+        parallel = self._config.parallel and name == "attn"
+        return SubLayerSpec(before, mixer, after, total, parallel)
 
     def _attention(self, prefix: str, index: int) -> AttentionSpec:
         config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim
         q, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
-        hidden = config.hidden_size
+        hidden, rope = config.hidden_size, config.layer_rope(index)
+        paired = rope.rotary_dim if rope is not None and rope.interleaved else 0
         q_norm = k_norm = None
         if config.qk_norm is not None:
             full = config.qk_norm == "full"
             q_norm = NormSpec(f"{stem}.q_norm", q if full else dim)
             k_norm = NormSpec(f"{stem}.k_norm", kv if full else dim)
         return AttentionSpec(
-            LinearSpec(f"{stem}.qkv", (q, kv, kv), hidden, config.qkv_bias, "rows", dim),
+            LinearSpec(
+                f"{stem}.qkv", (q, kv, kv), hidden, config.qkv_bias, "rows", dim, paired=paired
+            ),
             q_norm,
             k_norm,
             LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
             config.window(index),
+            rope,
         )
 
     def _mlp(self, stem: str, width: int, bias: bool, experts: int = 0) -> MLPSpec:

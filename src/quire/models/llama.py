@@ -36,6 +36,7 @@ def parse(
     norm_eps: float = 1e-6,
     partial: float | None = None,
     theta: float = ropes.DEFAULT_THETA,
+    interleaved: bool = False,
     bos: int | None = None,
     eos: int | None = None,
     **differences: Any,
@@ -44,7 +45,7 @@ def parse(
 
     Args:
         head_dim, kv_heads, norm_eps, bos, eos: what absent fields mean (see `hf.heads`).
-        partial, theta: see `models.rope.rope`.
+        partial, theta, interleaved: see `models.rope.rope`.
         differences: a sister architecture's fields.
     """
     if config.get("head_dim") is not None:
@@ -52,7 +53,7 @@ def parse(
     shape = hf.shape(config, head_dim, kv_heads)
     max_len = shape["max_position_embeddings"]
     rope = differences.pop("rope", None) or ropes.rope(
-        config, shape["head_dim"], max_len, partial=partial, theta=theta
+        config, shape["head_dim"], max_len, partial=partial, theta=theta, interleaved=interleaved
     )
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise UnsupportedModelError(

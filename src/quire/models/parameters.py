@@ -36,6 +36,8 @@ class Parameter:
         gated: two parts whose rows alternate in blocks once they are packed.
         experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
             `parts` has those of each.
+        paired: leading elements of each head of q and k that RoPE turns in pairs of neighbours (see
+            `models.row_order`).
     """
 
     name: str
@@ -46,6 +48,7 @@ class Parameter:
     unit: int = 1
     gated: bool = False
     experts: int = 0
+    paired: int = 0
 
     @property
     def numel(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from quire.core.config import RopeConfig
@@ -59,6 +60,7 @@ def rope(
     partial: float | None = None,
     trained: int | None = None,
     theta: float = DEFAULT_THETA,
+    interleaved: bool = False,
 ) -> RopeConfig:
     """The one RoPE of all layers.
 
@@ -71,6 +73,7 @@ def rope(
         trained: what an absent top-level `original_max_position_embeddings` means; None is
             `max_len`.
         theta: what an absent base means.
+        interleaved: see `RopeConfig`.
 
     Raises:
         CheckpointError: a field is wrong, missing, or stated twice; names it.
@@ -90,7 +93,7 @@ def rope(
     top = {name: hf[name] for name in _TOP_LEVEL if hf.get(name) is not None}
     kind = _kind(params)
     if older and newer:
-        _refuse_dropped(newer, older, kind, top)
+        _refuse_dropped(newer, older, kind, top, theta)
     for name in _UNSCALED:
         if name in params and name in top and params[name] != top[name]:
             _warn_twice(name, params[name], top[name], f"Quire takes {params[name]!r}")
@@ -99,7 +102,8 @@ def rope(
     params.setdefault("rope_theta", theta)
     if kind in _STRETCHES:
         _set_trained(params, top.get(_TRAINED), trained, max_len)
-    return _parsed(params, kind, head_dim, max_len, partial=partial)
+    found = _parsed(params, kind, head_dim, max_len, partial=partial)
+    return replace(found, interleaved=interleaved)
 
 
 def ropes(
@@ -307,13 +311,13 @@ def _kind(params: dict[str, Any]) -> str:
 
 
 def _refuse_dropped(
-    newer: dict[str, Any], older: dict[str, Any], kind: str, top: dict[str, Any]
+    newer: dict[str, Any], older: dict[str, Any], kind: str, top: dict[str, Any], theta: float
 ) -> None:
     """Refuse a `rope_parameters` that differs from the `rope_scaling` beside it.
 
     Transformers then reads `rope_scaling` and the top level alone.
     """
-    taken = {"rope_theta": DEFAULT_THETA, "partial_rotary_factor": 1.0} | top | older
+    taken = {"rope_theta": theta, "partial_rotary_factor": 1.0} | top | older
     for name, value in newer.items():
         if name in ("rope_type", "type"):
             agrees = value in ("default", kind)
@@ -364,7 +368,7 @@ def _parsed(
     params: dict[str, Any], kind: str, head_dim: int, max_len: int, *, partial: float | None = None
 ) -> RopeConfig:
     """Check every field of one RoPE and give those that its scaling reads."""
-    theta = number(params, "rope_theta", default=DEFAULT_THETA)
+    theta = number(params, "rope_theta")
     if theta < 1 or (theta == 1 and kind == "yarn"):
         raise wrong("rope_theta", params["rope_theta"], "greater than 1")
     part = number(params, "partial_rotary_factor", default=partial or 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +46,12 @@ def fold_scales(
     columns make up for that.
     """
     fold = _Fold(config, parameters, statistics, target, dtypes)
-    for sublayer in Layout(config).layers[index]:
+    layer = Layout(config).layers[index]
+    for i, sublayer in enumerate(layer):
         mixer = sublayer.mixer
         if sublayer.before is not None:
-            fold.norm(sublayer.before, sublayer.linears[0])
+            readers = layer[i : i + 1 + sublayer.parallel]
+            fold.norm(sublayer.before, [reader.linears[0] for reader in readers])
         if isinstance(mixer, AttentionSpec):
             # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
@@ -67,12 +69,13 @@ class _Fold:
     target: Target
     dtypes: Mapping[str, DType]
 
-    def norm(self, norm: NormSpec, linear: LinearSpec) -> None:
-        """Fold into the weight and bias of the norm before `linear`, which are stored rounded."""
+    def norm(self, norm: NormSpec, readers: Sequence[LinearSpec]) -> None:
+        """Fold the first reader's scale into the norm's weight and bias, which are stored rounded;
+        `readers` are the linear layers that read the norm."""
         name = f"{norm.stem}.weight"
         one = 1.0 if self.config.norm_gain == "plus_one" else 0.0
         gain = self.parameters[name] + one
-        folded = self._rounded(name, gain / self._search(linear) - one)
+        folded = self._rounded(name, gain / self._search(readers[0]) - one)
         # The scale after rounding; a channel of gain 0 does not change.
         off = folded + one == 0
         scale = np.where(off, 1.0, gain / (folded + one))
@@ -80,7 +83,8 @@ class _Fold:
         if norm.bias:
             bias = f"{norm.stem}.bias"
             self.parameters[bias] = self._rounded(bias, self.parameters[bias] / scale)
-        self._scale_columns(linear, scale)
+        for linear in readers:
+            self._scale_columns(linear, scale)
 
     def rows(self, made: LinearSpec, used: LinearSpec, repeats: int = 1, width: int = 1) -> None:
         """Fold into the last part of `made`, whose rows are the columns of `used`; each run of

@@ -314,8 +314,8 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, factor: float) -> Tensor:
-    """x · factor, the factor rounded to x's dtype as well."""
-    return x * torch.tensor(factor, dtype=x.dtype)
+    """x · factor, which is float32, rounded once."""
+    return x * factor
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

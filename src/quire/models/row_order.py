@@ -1,0 +1,64 @@
+"""Rows of q and k for RoPE that turns neighbours: the kernels turn halves.
+
+Some architectures turn elements 2i and 2i + 1 of a head together, others i and i + rotary_dim / 2.
+Attention only takes products of q and k, so the order of a head's elements is free as long as both
+have the same. Their rows are put into the order of the halves when they are packed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.dtypes import HostArray
+from quire.core.quantized import QuantizedWeight
+from quire.models.parameters import Parameter
+
+Parts = list[HostArray] | list[QuantizedWeight]
+
+
+def row_order(parameter: Parameter) -> NDArray[np.int64] | None:
+    """Return the checkpoint's row for each packed row; None if the order is the same.
+
+    The last of the parameter's parts is v, whose rows stay.
+    """
+    if not parameter.paired:
+        return None
+    paired, width = parameter.paired, parameter.unit
+    head = [*range(0, paired, 2), *range(1, paired, 2), *range(paired, width)]
+    rows = parameter.shape[0]
+    turned = rows - parameter.parts[-1]
+    firsts = np.arange(0, turned, width)[:, np.newaxis]
+    return np.concatenate([(firsts + np.array(head)).reshape(-1), np.arange(turned, rows)])
+
+
+def in_order(parameter: Parameter, parts: Parts) -> Parts:
+    """Return the parameter's rows in the order in which they are packed.
+
+    Args:
+        parts: its rows, one after the other; no head lies in two quantized parts.
+    """
+    order = row_order(parameter)
+    if order is None:
+        return parts
+    dense = [part for part in parts if isinstance(part, np.ndarray)]
+    if dense:
+        return [_taken(dense, order)]
+    begin, found = 0, []
+    for part in (part for part in parts if isinstance(part, QuantizedWeight)):
+        end = begin + part.shape[0]
+        found.append(part.take(order[begin:end] - begin))
+        begin = end
+    return found
+
+
+def bias_in_order(parameter: Parameter, bias: HostArray) -> HostArray:
+    """Return the bias of the weight `parameter` in the same order."""
+    order = row_order(parameter)
+    return bias if order is None else _taken([bias], order)
+
+
+def _taken(parts: list[HostArray], order: NDArray[np.int64]) -> HostArray:
+    """Return rows, copied as integers: numpy copies bfloat16 number by number."""
+    whole = np.concatenate([part.view(f"u{part.itemsize}") for part in parts])
+    return np.take(whole, order, axis=0).view(parts[0].dtype)

@@ -1,0 +1,65 @@
+"""Rows of q and k are put in the order in which the kernels turn them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.core.config import RopeConfig
+from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted
+from quire.core.quantized import QuantizedWeight
+from quire.models.layout import Layout
+from quire.models.row_order import bias_in_order, in_order, row_order
+from quire.quant.names import rounding
+from tests.unit.executor.configs import TINY
+
+ROPE = RopeConfig(10_000.0, rotary_dim=4, interleaved=True)
+MODEL = replace(TINY, rope=ROPE, qkv_bias=True)
+QKV = Layout(MODEL).layers[0][0].linears[0].weight
+"""4 heads of q, 2 of k and 2 of v, each of 8 rows."""
+HEAD = [0, 2, 1, 3, 4, 5, 6, 7]
+ORDER = [8 * head + row for head in range(6) for row in HEAD] + list(range(48, 64))
+
+
+def test_pairs_of_neighbours_become_halves() -> None:
+    order = row_order(QKV)
+    assert order is not None
+    assert order.tolist() == ORDER
+
+
+def test_layers_without_such_a_rope_stay() -> None:
+    plain = replace(MODEL, rope=replace(ROPE, interleaved=False))
+    without = replace(MODEL, rotated_layers=(False,) * MODEL.num_hidden_layers)
+    for model in (plain, without):
+        assert row_order(Layout(model).layers[0][0].linears[0].weight) is None
+    assert row_order(Layout(MODEL).layers[0][0].linears[1].weight) is None
+
+
+@pytest.mark.parametrize("cuts", [[], [32, 48], [5, 6, 40]])
+def test_dense_parts_may_be_cut_anywhere(cuts: list[int]) -> None:
+    whole = converted(drawn(), BFLOAT16)
+    [found] = in_order(QKV, np.split(whole, cuts))
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, whole[ORDER])
+
+
+def test_quantized_rows_move_with_their_scales() -> None:
+    rounder = rounding("int4_g32").layers
+    assert rounder is not None
+    parts = [rounder.quantize(part) for part in np.split(drawn(), [32, 48])]
+    found = in_order(QKV, parts)
+    values = [part.dequantize() for part in found if isinstance(part, QuantizedWeight)]
+    whole = np.concatenate([part.dequantize() for part in parts])
+    assert np.array_equal(np.concatenate(values), whole[ORDER])
+
+
+def test_biases_move_with_their_rows() -> None:
+    bias = np.arange(64, dtype=np.float32)
+    assert bias_in_order(QKV, bias).tolist() == ORDER
+
+
+def drawn() -> HostArray:
+    values: HostArray = np.random.default_rng(0).standard_normal((64, 32)).astype(FLOAT32)
+    return values
