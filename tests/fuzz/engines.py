@@ -70,6 +70,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "olmoe": {"model_type": "olmoe", **_EXPERTS},
     "qwen2-moe": {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 64, **_EXPERTS},
     "qwen3-moe": {"model_type": "qwen3_moe", "norm_topk_prob": True, **_EXPERTS},
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+    "granite": {"model_type": "granite", "embedding_multiplier": 12.0, "residual_multiplier": 0.22}
+    | {"attention_multiplier": 0.0156, "logits_scaling": 8.0},
+    "seed-oss": {"model_type": "seed_oss"},
+    "olmo3": {"model_type": "olmo3", "sliding_window": WINDOW, "layer_types": _SLIDES},
+    "glm4": {"model_type": "glm4"},
+    "exaone4": {"model_type": "exaone4", "sliding_window": WINDOW, "layer_types": _SLIDES},
+    "cohere2": {"model_type": "cohere2", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES},
+    "ernie4.5": {"model_type": "ernie4_5"},
+    "internlm3": {"model_type": "internlm3"},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

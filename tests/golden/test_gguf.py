@@ -42,6 +42,15 @@ MODELS = [
     "starcoder2",
     "stablelm",
     "stablelm-biases",
+    "smollm3",
+    "granite",
+    "seed_oss",
+    "olmo3",
+    "glm4",
+    "exaone4-full",
+    "cohere2",
+    "ernie4_5",
+    "internlm3",
 ]
 
 

@@ -45,7 +45,9 @@ DECODERS = {
     key for name, key in HF_CLASSES.items() if task({"architectures": [name]}) == "generate"
 }
 SUITES = {
-    "batch_invariance": [name for name, *_ in test_batch_invariance.CASES],
+    "batch_invariance": [
+        name for name, *_ in test_batch_invariance.CASES + test_batch_invariance.FEW_CASES
+    ],
     "device": test_device.ARCHITECTURES,
     "gguf": test_gguf.MODELS,
     "lora": test_lora.MODELS,

@@ -122,6 +122,15 @@ CASES = [
     ("qwen2-moe", FLOAT32, FLOAT32, "int8"),
     ("mixtral", BFLOAT16, INT8, None),
     ("olmoe", FLOAT16, FLOAT16, None),
+    ("smollm3", BFLOAT16, BFLOAT16, None),
+    ("granite", BFLOAT16, BFLOAT16, "int8"),
+    ("seed_oss", FLOAT16, FLOAT16, None),
+    ("olmo3", BFLOAT16, BFLOAT16, None),
+    ("glm4", BFLOAT16, INT8, "int4_g32"),
+    ("exaone4", FLOAT32, FLOAT32, None),
+    ("cohere2", BFLOAT16, BFLOAT16, "int8"),
+    ("ernie4_5", BFLOAT16, BFLOAT16, None),
+    ("internlm3", FLOAT32, FLOAT32, None),
 ]
 
 

@@ -26,7 +26,7 @@ from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, mak
 from tests.native import tensor_ops
 
 BLOCKS = 200
-WHOLE = {"olmo2", "olmoe"}
+WHOLE = {"olmo2", "olmo3", "olmoe"}
 """Model types whose norms span all heads; they are refused (tests/unit/models/test_shares.py)."""
 NUM_TOKENS = 8
 

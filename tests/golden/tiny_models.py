@@ -172,6 +172,39 @@ TINY_MODELS: dict[str, TinyModel] = {
     ),
     "mixtral": TinyModel("mixtral", {"num_local_experts": 4, "sliding_window": 24}),
     "olmoe": TinyModel("olmoe", {"num_experts": 8, "num_experts_per_tok": 4}),
+    "smollm3": TinyModel("smollm3", {"num_hidden_layers": 4, "tie_word_embeddings": False}),
+    "smollm3-sliding": TinyModel(
+        "smollm3",
+        {"use_sliding_window": True, "sliding_window": 20, "no_rope_layers": [1, 0]},
+    ),
+    "granite": TinyModel(
+        "granite",
+        {
+            "embedding_multiplier": 3.3,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.19,
+            "logits_scaling": 1.7,
+        },
+    ),
+    "seed_oss": TinyModel("seed_oss", {"head_dim": 24}),
+    "olmo3": TinyModel(
+        "olmo3",
+        {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    # Null would be GLM-4's own end tokens, which are beyond this vocabulary.
+    "glm4": TinyModel("glm4", {"head_dim": 16, "eos_token_id": 0}),
+    "exaone4": TinyModel(
+        "exaone4",
+        {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "exaone4-full": TinyModel(
+        "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}
+    ),
+    "cohere2": TinyModel(
+        "cohere2", {"num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7}
+    ),
+    "ernie4_5": TinyModel("ernie4_5", {"head_dim": 16, "use_bias": True}),
+    "internlm3": TinyModel("internlm3", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(

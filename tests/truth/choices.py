@@ -105,6 +105,10 @@ _GPT2_SIZES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer",
 _DISTIL_SIZES = {"hidden_size": "dim", "num_hidden_layers": "n_layers",
                  "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"}  # fmt: skip
 _POOLS = ("embed", "classify")
+_HEAD_DIMS = dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256) | dict.fromkeys(
+    ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3"), 128
+)
+"""Heads' widths where the config does not say, and they are not hidden_size / heads."""
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("Llama", _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG}),
     "mistral": Architecture(
@@ -133,6 +137,75 @@ ARCHITECTURES: dict[str, Architecture] = {
             "qk_layernorm": (*[ABSENT] * 8, False, True),
             "use_parallel_residual": (*[ABSENT] * 8, False, True),
         },
+    ),
+    "smollm3": Architecture(
+        "SmolLM3",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "mlp_bias": _FLAG,
+            "use_sliding_window": (True, False, ABSENT),
+            "sliding_window": _WINDOW,
+            "layer_types": ("types", ABSENT, ABSENT, None),
+            "no_rope_layers": ([1, 0, 1], [0, 0, 1], None, ABSENT),
+            "no_rope_layer_interval": (2, 3, ABSENT),
+        },
+    ),
+    "granite": Architecture(
+        "Granite",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "mlp_bias": _FLAG,
+            "embedding_multiplier": (12.0, 3, 0.3, ABSENT),
+            "residual_multiplier": (0.22, 1.7, ABSENT),
+            "attention_multiplier": (0.015625, 0.3),
+            "logits_scaling": (8.0, 0.7, 3, ABSENT),
+        },
+        tasks=("generate",),
+    ),
+    "seed_oss": Architecture(
+        "SeedOss",
+        _GATED | {"attention_bias": _FLAG, "attention_out_bias": _FLAG, "mlp_bias": _FLAG},
+    ),
+    "olmo3": Architecture(
+        "Olmo3",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+        rope="nested",
+    ),
+    "glm4": Architecture("Glm4", _GATED | {"attention_bias": _FLAG}),
+    "exaone4": Architecture(
+        "Exaone4",
+        _GATED
+        | {
+            "sliding_window": _WINDOW,
+            "sliding_window_pattern": (2, 3, "LLLG", ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+    ),
+    "cohere2": Architecture(
+        "Cohere2",
+        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": _EPS,
+            "attention_bias": _FLAG,
+            "logit_scale": (0.0625, 1.3, ABSENT),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "sliding_window_pattern": (2, 3, ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "ernie4_5": Architecture("Ernie4_5", _GATED | {"use_bias": _FLAG}, tasks=("generate",)),
+    "internlm3": Architecture(
+        "InternLM3",
+        _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG, "qkv_bias": (ABSENT, ABSENT, True)},
+        tasks=("generate",),
     ),
     "phi3": Architecture("Phi3", _GATED | {"sliding_window": _WINDOW}),
     "gemma": Architecture("Gemma", _GEMMA | {"hidden_act": _GELUS}),
@@ -312,9 +385,9 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
     head_dim = config.get("head_dim", ABSENT)
     if head_dim in (ABSENT, None):
         usual = config.get("hidden_size", 64) // config.get("num_attention_heads", 4)
-        head_dim = {"qwen3": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256}.get(kind, usual)
-    usual_part = 0.25 if kind == "stablelm" else 1.0
-    rotates_parts = kind in ("phi3", "stablelm")
+        head_dim = _HEAD_DIMS.get(kind, usual)
+    usual_part = {"stablelm": 0.25, "glm4": 0.5}.get(kind, 1.0)
+    rotates_parts = kind in ("phi3", "stablelm", "glm4")
     partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
     rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
     table, top = scaling(rng, rotary, "longrope" if kind == "phi3" else "")
@@ -405,9 +478,9 @@ def _spelled(rng: Random, table: Config) -> Config:
 
 def _nested(rng: Random, kind: str, table: Config) -> Config:
     """A table for each kind of layers, or the older names; empty for a flat one, a mistake."""
-    full, local = (("rope_theta", "rope_local_base_freq") if kind == "gemma3_text"
-                   else ("global_rope_theta", "local_rope_theta"))  # fmt: skip
-    thetas = {name: rng.choice((*_THETAS, ABSENT)) for name in (full, local)}
+    names = {"gemma3_text": ("rope_theta", "rope_local_base_freq"), "olmo3": ("rope_theta",)}
+    names_of_kind = names.get(kind, ("global_rope_theta", "local_rope_theta"))
+    thetas = {name: rng.choice((*_THETAS, ABSENT)) for name in names_of_kind}
     match rng.choice(("4", "4", "5", "5", "both", "flat")):
         case "4":
             older = dict(table)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_families import CHANGES, rotated_part, sliding_types
 from quire.checkpoint.gguf_names import (
     LONG_FACTORS,
     NORMALIZED,
@@ -34,8 +35,17 @@ _ARCHITECTURES = {
     "olmo2": ("olmo2", "Olmo2ForCausalLM"),
     "stablelm": ("stablelm", "StableLmForCausalLM"),
     "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
+    "smollm3": ("smollm3", "SmolLM3ForCausalLM"),
+    "granite": ("granite", "GraniteForCausalLM"),
+    "seed_oss": ("seed_oss", "SeedOssForCausalLM"),
+    "glm4": ("glm4", "Glm4ForCausalLM"),
+    "exaone4": ("exaone4", "Exaone4ForCausalLM"),
+    "cohere2": ("cohere2", "Cohere2ForCausalLM"),
+    "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
 }
 _DTYPES = {"F32": "float32", "F16": "float16"}
+_PARTLY_ROTATED = ("phi3", "stablelm", "glm4")
+_LAYER_NORMED = ("stablelm", "starcoder2", "cohere2")
 _NO_TOKEN = 0xFFFFFFFF
 _MISSING = object()
 
@@ -147,7 +157,8 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
         return _layer_normed(meta, config)
     if model_type.startswith("gemma"):
         return config | _gemma(meta, config)
-    return config
+    changes = CHANGES.get(meta.architecture)
+    return config if changes is None else config | changes(meta, config)
 
 
 def generation_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -196,15 +207,15 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
             fix="Quire has no such architecture; use another model.",
         )
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and meta.architecture not in ("phi3", "stablelm"):
+    if rotary_dim != head_dim and meta.architecture not in _PARTLY_ROTATED:
         raise UnsupportedModelError(
             f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
             fix="Quire rotates whole heads in this architecture; use another model.",
         )
-    layer_norms = meta.architecture in ("stablelm", "starcoder2")
-    norm = "layer_norm" if layer_norms else "layer_norm_rms"
+    norm = "layer_norm" if meta.architecture in _LAYER_NORMED else "layer_norm_rms"
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in meta.file.tensors,
         "head_dim": head_dim,
         "hidden_act": "silu",
         "hidden_size": hidden,
@@ -252,12 +263,7 @@ def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
     scaling = config["rope_scaling"] or {}
     trained = {k: scaling[k] for k in ("original_max_position_embeddings",) if k in scaling}
-    return trained if rotary_dim == head_dim else trained | _rotated_part(rotary_dim, head_dim)
-
-
-def _rotated_part(rotary_dim: int, head_dim: int) -> dict[str, Any]:
-    # A hair above the quotient, so that head_dim times it is never rounded below rotary_dim.
-    return {"partial_rotary_factor": min(1.0, math.nextafter(rotary_dim / head_dim, 2.0))}
+    return trained if rotary_dim == head_dim else trained | rotated_part(rotary_dim, head_dim)
 
 
 def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
@@ -271,7 +277,7 @@ def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
         "layer_norm_eps": eps,
         "use_qkv_bias": bias,
         "use_parallel_residual": meta.flag("use_parallel_residual"),
-        **_rotated_part(meta.integer("rope.dimension_count", head_dim), head_dim),
+        **rotated_part(meta.integer("rope.dimension_count", head_dim), head_dim),
     }
 
 
@@ -303,9 +309,9 @@ def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
     """Return which of Gemma 3's layers slide: a number, or one bool per layer."""
-    slides = meta.file.metadata.get(f"{meta.architecture}.attention.sliding_window_pattern")
-    if isinstance(slides, list) and len(slides) == layers and all(type(s) is bool for s in slides):
-        return {"layer_types": ["sliding_attention" if s else "full_attention" for s in slides]}
+    types = sliding_types(meta, layers)
+    if types is not None:
+        return {"layer_types": types}
     return {"sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6)}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
 from quire.checkpoint.gguf_names import (
     LONG_FACTORS,
     NAMES,
@@ -31,11 +32,12 @@ ARCHITECTURES = {
     name: name
     for name in (
         *("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2"),
-        *("olmo2", "stablelm", "starcoder2"),
+        *("olmo2", "stablelm", "starcoder2", "smollm3", "granite", "seed_oss", "glm4"),
+        *("exaone4", "cohere2", "ernie4_5"),
     )
 }
-ARCHITECTURES |= {"mistral": "llama", "gemma3_text": "gemma3"}
-ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe"}
+ARCHITECTURES |= {"mistral": "llama", "internlm3": "llama", "gemma3_text": "gemma3"}
+ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe", "olmo3": "olmo2"}
 ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 """`ModelConfig.architecture` → GGUF's."""
 
@@ -211,16 +213,22 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
     }
     if model.moe is not None:
         keys |= _experts(model, model.moe)
+    _check_layers(model)
     if model.sliding_window is not None:
-        _check_sliding_layers(model)
         keys["attention.sliding_window"] = model.sliding_window
     if model.attention_softcap is not None:
         keys["attn_logit_softcapping"] = model.attention_softcap
     if model.logits_softcap is not None:
         keys["final_logit_softcapping"] = model.logits_softcap
-    if model.attention_scale is not None:
+    if model.architecture == "granite":
+        keys |= _granite(model)
+    elif model.logits_scale is not None:
+        keys["logit_scale"] = model.logits_scale
+    elif model.attention_scale is not None:
         _check_attention_scale(model)
-    if model.local_rope is not None:
+    if model.architecture == "olmo3":
+        keys["attention.sliding_window_pattern"] = list(model.sliding_layers or ())
+    elif model.local_rope is not None:
         keys["rope.freq_base_swa"] = model.local_rope.theta
         keys["attention.sliding_window_pattern"] = _pattern(model)
     return keys
@@ -244,14 +252,54 @@ def _experts(model: ModelConfig, moe: MoEConfig) -> dict[str, Value]:
     return keys
 
 
-def _check_sliding_layers(model: ModelConfig) -> None:
-    """Check that all layers of a Mistral slide: the file does not say which ones do."""
-    in_some = not all(model.sliding_layers or (True,))
-    if model.architecture.startswith("qwen") or (model.architecture == "mistral" and in_some):
+def _granite(model: ModelConfig) -> dict[str, Value]:
+    return {
+        "attention.scale": model.attention_scale or 1.0,
+        "embedding_scale": model.embedding_scale or 1.0,
+        "residual_scale": model.residual_scale or 1.0,
+        "logit_scale": 1.0 / (model.logits_scale or 1.0),
+    }
+
+
+def _check_layers(model: ModelConfig) -> None:
+    """Check that the layers that slide, and those without positions, are those that the
+    architecture implies: the file does not say which ones they are."""
+    layers = range(model.num_hidden_layers)
+    slides = tuple(model.window(layer) is not None for layer in layers)
+    rotates = tuple(model.layer_rope(layer) is not None for layer in layers)
+    none, every = (False,) * len(layers), (True,) * len(layers)
+    period = tuple((layer + 1) % PERIOD != 0 for layer in layers)
+    match model.architecture:
+        case name if name.startswith("qwen"):
+            fits = slides == none
+        case "mistral":
+            fits = slides in (none, every)
+        case "smollm3":
+            fits = slides == none and rotates == period
+        case "cohere2":
+            fits = slides == rotates == period
+        case "exaone4" if len(layers) == EXAONE4_LAYERS:
+            fits = slides == rotates == period
+        case "exaone4":
+            fits = slides == none and rotates == every
+        case "olmo3":
+            fits = _local_rope_is_implied(model)
+        case _:
+            return
+    if not fits:
         raise UnsupportedModelError(
-            "Some layers slide, and GGUF has no way to say which in this architecture.",
+            "Some layers slide, or have RoPE of their own, and GGUF has no way to say which in "
+            "this architecture.",
             fix="Write compressed-tensors instead.",
         )
+
+
+def _local_rope_is_implied(model: ModelConfig) -> bool:
+    """Whether the layers that slide have the others' base, and no scaling."""
+    rope, local = model.rope, model.local_rope
+    assert rope is not None
+    assert local is not None
+    return local.theta == rope.theta and local.scaling == "default"
 
 
 def _check_attention_scale(model: ModelConfig) -> None:

@@ -2,7 +2,8 @@
 
 The loader of models then sees one naming, whatever the file. For architecture "llama" GGUF
 stores the rows of q and k for interleaved RoPE (pairs 2i, 2i+1); Hugging Face rotates halves
-(pairs i, i + head_dim/2), so these rows are put back in that order. GPT-2's linear layers are
+(pairs i, i + head_dim/2), so these rows are put back in that order. Where Hugging Face's RoPE is
+interleaved too (GLM-4, Cohere 2, ERNIE 4.5), both store the same rows. GPT-2's linear layers are
 stored [out, in] in GGUF and [in, out] (`Conv1D`) by Hugging Face; they are transposed back.
 Gemma's norms are stored as 1 + weight. All experts of a layer are one tensor in GGUF; Hugging
 Face's name of one, without its number, stands for it (`models.stacks`).
@@ -100,6 +101,15 @@ _OLMO2_BLOCK = {k: v for k, v in _BLOCK.items() if not k.endswith("_norm")} | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_SEED_OSS_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_norm"} | {
+    "post_attention_norm": "post_attention_layernorm",
+}
+_GLM4_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_gate"} | {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+_COHERE2_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_norm"}
 _STARCODER2_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_gate"} | {
     "ffn_up": "mlp.c_fc",
     "ffn_down": "mlp.c_proj",
@@ -142,6 +152,13 @@ NAMES: dict[str, Names] = {
     "olmo2": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
     "stablelm": Names(_TOP, _BLOCK),
     "starcoder2": Names(_TOP, _STARCODER2_BLOCK),
+    "smollm3": Names(_TOP, _BLOCK, interleaved=True),
+    "granite": Names(_TOP, _BLOCK, interleaved=True),
+    "seed_oss": Names(_TOP, _SEED_OSS_BLOCK),
+    "glm4": Names(_TOP, _GLM4_BLOCK),
+    "exaone4": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
+    "cohere2": Names(_TOP, _COHERE2_BLOCK),
+    "ernie4_5": Names(_TOP, _BLOCK),
 }
 """By GGUF's `general.architecture`; Mixtral's is llama."""
 

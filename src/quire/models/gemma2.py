@@ -37,10 +37,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
     """The fields that Gemma 2 and 3 share; the last of each `pattern` layers attends to all."""
-    layers = hf.integer(config, "num_hidden_layers")
-    slides = qwen2.sliding_layers(config)
-    if slides is None:
-        slides = tuple((layer + 1) % pattern != 0 for layer in range(layers))
     scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
     window = hf.optional(config, "sliding_window", _DEFAULT_WINDOW)
     return {
@@ -48,7 +44,7 @@ def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
         "kv_heads": 4,
         "norms": ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm"),
         "attention_scale": scalar**-0.5,
-        **qwen2.windowed(window, slides),
+        **qwen2.windowed(window, qwen2.pattern(config, pattern)),
     }
 
 

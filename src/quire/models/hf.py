@@ -66,6 +66,12 @@ def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
     return float(value)
 
 
+def factor(hf: HFConfig, name: str) -> float | None:
+    """A number that multiplies something; None if it is 1 or absent."""
+    found = number(hf, name, default=1.0)
+    return None if found == 1.0 else found
+
+
 def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
     _, value = _stated(hf, (name,), default)
     if not isinstance(value, bool):

@@ -23,13 +23,20 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def sliding(
-    config: hf.HFConfig, slides_at: Callable[[int, int], bool] = operator.ge
+    config: hf.HFConfig,
+    slides_at: Callable[[int, int], bool] = operator.ge,
+    window: int | None = 4096,
 ) -> dict[str, Any]:
     """The fields of sliding attention: none unless `use_sliding_window`; then of the layers that
-    `layer_types` names, or of those where slides_at(layer, max_window_layers), from it on."""
-    window = None
-    if hf.boolean(config, "use_sliding_window", default=False):
-        window = hf.optional(config, "sliding_window", 4096)
+    `layer_types` names.
+
+    Args:
+        slides_at: slides_at(layer, max_window_layers) says which layers slide without
+            `layer_types`: those from it on.
+        window: what an absent `sliding_window` means.
+    """
+    used = hf.boolean(config, "use_sliding_window", default=False)
+    window = hf.optional(config, "sliding_window", window) if used else None
     slides = sliding_layers(config)
     if slides is None:
         upper = config.get("max_window_layers") == 0
@@ -46,6 +53,16 @@ def sliding(
             param="use_sliding_window",
         )
     return {"sliding_window": window, "sliding_layers": slides}
+
+
+def pattern(config: hf.HFConfig, period: int | None) -> tuple[bool, ...]:
+    """Which layers slide: those of `layer_types`, or all but the last of each `period`; None is
+    none of them."""
+    slides = sliding_layers(config)
+    if slides is not None:
+        return slides
+    layers = range(hf.integer(config, "num_hidden_layers"))
+    return tuple(period is not None and (layer + 1) % period != 0 for layer in layers)
 
 
 def windowed(window: int | None, slides: tuple[bool, ...]) -> dict[str, Any]:

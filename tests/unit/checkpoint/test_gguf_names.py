@@ -162,6 +162,7 @@ def test_llama_config(tmp_path: Path) -> None:
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
         "max_position_embeddings": 256,
+        "mlp_bias": False,
         "num_attention_heads": HEADS,
         "num_hidden_layers": LAYERS,
         "num_key_value_heads": KV_HEADS,

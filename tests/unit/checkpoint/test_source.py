@@ -15,8 +15,10 @@ from tests.unit.checkpoint.make_files import llama_config, write_folder, write_g
 
 PARAMETERS = {
     "bge-small-en-v1.5": 33_360_000,
+    "command-r7b": 8_028_033_024,
     "gemma-2b": 2_506_172_416,
     "gemma-3-1b": 999_885_952,
+    "granite-3.3-2b": 2_533_539_840,
     "gpt2": 124_439_808,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
@@ -25,6 +27,7 @@ PARAMETERS = {
     "phi-3-mini": 3_821_079_552,
     "qwen2.5-1.5b": 1_543_714_304,
     "qwen3-0.6b": 596_049_920,
+    "smollm3-3b": 3_075_098_624,
     "tinyllama-1.1b": 1_100_048_384,
 }
 

@@ -30,6 +30,7 @@ _LLAMA = _SIZES | _ENDS | {
     "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-3, "hidden_act": "silu",
     "rope_theta": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }  # fmt: skip
+_WIDE = _LLAMA | {"vocab_size": 300_000}
 _BIAS = {"attention_bias": True}
 _TYPES = ["full_attention", "sliding_attention"] * 3
 _QWEN = _LLAMA | {
@@ -64,6 +65,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"norm_epsilon": 1e-3, "hidden_act": "relu", "use_bias": False, "sliding_window": 20},
     "stablelm": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
     | {"layer_norm_eps": 1e-3, "use_qkv_bias": True, "hidden_size": 512},
+    "smollm3": _WIDE
+    | {"attention_bias": True, "mlp_bias": True, "no_rope_layers": [1, 0, 1, 1, 0, 1]}
+    | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 20},
+    "granite": _WIDE
+    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
+    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0},
+    "seed_oss": _WIDE | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    "olmo3": {k: v for k, v in _WIDE.items() if k not in ("rope_theta", "rope_scaling")}
+    | _BIAS
+    | {"sliding_window": 20, "layer_types": _TYPES}
+    | _TWO_ROPES,
+    "glm4": _WIDE | {"attention_bias": False, "partial_rotary_factor": 1.0},
+    "exaone4": _WIDE | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
+    "cohere2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
+    | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5}
+    | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
+    "ernie4_5": _WIDE | {"use_bias": True},
+    "internlm3": _WIDE | {"attention_bias": False, "mlp_bias": False},
     "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA2
@@ -144,6 +163,10 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "classifier_bias": get("classifier_bias"),
         "classifier_activation": get("classifier_activation"),
         "attention_scale": get("query_pre_attn_scalar") and config.query_pre_attn_scalar**-0.5,
+        "embedding_scale": get("embedding_multiplier"),
+        "residual_scale": get("residual_multiplier"),
+        "logits_scale": get("logit_scale"),
+        "output_bias": get("attention_out_bias"),
     }
     if experts := get("num_local_experts", "num_experts"):
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
@@ -156,6 +179,11 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
             get("shared_expert_intermediate_size", default=0),
             [i not in dense and (i + 1) % step == 0 for i in range(layers)],
         )
+    if kind == "granite":
+        found["attention_scale"] = config.attention_multiplier
+        found["logits_scale"] = 1 / config.logits_scaling
+    if kind == "smollm3":
+        found["rotated_layers"] = tuple(number == 1 for number in config.no_rope_layers)
     if kind in ("distilbert", "opt"):
         found["norm_eps"] = None
     if kind in ("roberta", "xlm-roberta"):
@@ -164,7 +192,8 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         eos = config.eos_token_id
         found |= {"tie_word_embeddings": config.tie_word_embeddings}
         found |= {"bos_token_id": config.bos_token_id}
-        found |= {"eos_token_ids": () if eos is None else (eos,)}
+        ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        found |= {"eos_token_ids": tuple(ends)}
     rope = get("rope_parameters")
     if rope:
         nested = "full_attention" in rope
@@ -188,6 +217,8 @@ def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
             model.moe.shared_size,
             [model.moe.in_layer(i) for i in range(model.num_hidden_layers)],
         )
+    for name in ("embedding_scale", "residual_scale", "logits_scale"):
+        own[name] = 1.0 if own.get(name) is None else own[name]
     own["activation"] = model.activation.removesuffix("_mul")
     behind = 1 if kind == "modernbert" else 0  # whose window counts one side, without the token
     own["windows"] = [

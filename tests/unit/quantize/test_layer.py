@@ -43,7 +43,9 @@ OPT: dict[str, Any] = {
 BIASED = LLAMA | {"attention_bias": True, "mlp_bias": True}
 MODELS = {"llama": LLAMA, "llama with biases": BIASED, "opt": OPT, "gelu": OPT | {
     "activation_function": "gelu"
-}, "olmo2": LLAMA | {"model_type": "olmo2"}}  # fmt: skip
+}, "olmo2": LLAMA | {"model_type": "olmo2"},
+    "parallel": LLAMA | {"model_type": "cohere2"},
+}  # fmt: skip
 
 
 def draw(config: ModelConfig, dtype: DType) -> dict[str, Floats]:

@@ -1,0 +1,119 @@
+"""Fields of config.json that GGUF says in its own way, one function per architecture.
+
+Each takes typed access to the metadata and the fields that all Llamas share, and returns the fields
+to change. Some facts are constants of llama.cpp, and in no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from quire.checkpoint.gguf import GGUFFile
+
+Config = dict[str, Any]
+FULL, SLIDING = "full_attention", "sliding_attention"
+EXAONE4_LAYERS = 64
+"""Layers of the one EXAONE 4 that has windows."""
+PERIOD = 4
+"""Of layers: the last of each period attends to all, or has no positions."""
+
+
+class Metadata(Protocol):
+    """The keys of one architecture; each raises an error that names the key."""
+
+    file: GGUFFile
+    architecture: str
+
+    def integer(self, key: str, default: Any = ...) -> Any: ...
+    def number(self, key: str, default: Any = ...) -> Any: ...
+
+
+def sliding_types(meta: Metadata, layers: int) -> list[str] | None:
+    """Return `layer_types` where the file has one bool per layer."""
+    slides = meta.file.metadata.get(f"{meta.architecture}.attention.sliding_window_pattern")
+    if isinstance(slides, list) and len(slides) == layers and all(type(s) is bool for s in slides):
+        return [SLIDING if s else FULL for s in slides]
+    return None
+
+
+def _smollm3(meta: Metadata, config: Config) -> Config:
+    return {"no_rope_layer_interval": PERIOD}
+
+
+def _granite(meta: Metadata, config: Config) -> Config:
+    scale = meta.number("attention.scale", 0.0) or config["head_dim"] ** -0.5
+    return {
+        "attention_multiplier": scale,
+        "embedding_multiplier": meta.number("embedding_scale", 1.0),
+        "residual_multiplier": meta.number("residual_scale", 1.0),
+        "logits_scaling": meta.number("logit_scale"),
+    }
+
+
+def _seed_oss(meta: Metadata, config: Config) -> Config:
+    return {"attention_out_bias": "blk.0.attn_output.bias" in meta.file.tensors}
+
+
+def _olmo(meta: Metadata, config: Config) -> Config:
+    """OLMo 3 is an OLMo 2 with a window; only its other layers have scaled RoPE."""
+    if "sliding_window" not in config:
+        return {}
+    theta, scaling = config["rope_theta"], config["rope_scaling"] or {"rope_type": "default"}
+    layers = config["num_hidden_layers"]
+    return {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "layer_types": sliding_types(meta, layers),
+        "rope_theta": None,
+        "rope_scaling": None,
+        "rope_parameters": {
+            FULL: {**scaling, "rope_theta": theta},
+            SLIDING: {"rope_type": "default", "rope_theta": theta},
+        },
+    }
+
+
+def _glm4(meta: Metadata, config: Config) -> Config:
+    return rotated_part(meta.integer("rope.dimension_count"), config["head_dim"])
+
+
+def _exaone4(meta: Metadata, config: Config) -> Config:
+    layers = config["num_hidden_layers"]
+    if layers != EXAONE4_LAYERS:
+        return {"sliding_window": None, "layer_types": [FULL] * layers}
+    window = config.get("sliding_window", 4096)
+    return {"sliding_window": window, "sliding_window_pattern": PERIOD}
+
+
+def _cohere2(meta: Metadata, config: Config) -> Config:
+    return {
+        "layer_norm_eps": config["rms_norm_eps"],
+        "logit_scale": meta.number("logit_scale"),
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "sliding_window_pattern": PERIOD,
+    }
+
+
+def _ernie4_5(meta: Metadata, config: Config) -> Config:
+    return {"use_bias": config["attention_bias"]}
+
+
+CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
+    "smollm3": _smollm3,
+    "granite": _granite,
+    "seed_oss": _seed_oss,
+    "olmo2": _olmo,
+    "glm4": _glm4,
+    "exaone4": _exaone4,
+    "cohere2": _cohere2,
+    "ernie4_5": _ernie4_5,
+}
+"""By GGUF's `general.architecture`."""
+
+
+def rotated_part(rotary_dim: int, head_dim: int) -> Config:
+    """Return the part of a head that RoPE turns."""
+    # A hair above the quotient, so that head_dim times it is never rounded below rotary_dim.
+    return {"partial_rotary_factor": min(1.0, math.nextafter(rotary_dim / head_dim, 2.0))}

@@ -1,0 +1,28 @@
+"""Granite 3 (dense): Llama with factors of embeddings, residual sums, attention and logits."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf, llama
+from quire.models.architecture import Architecture
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "attention_bias", default=False)
+    divisor = hf.factor(config, "logits_scaling")
+    return llama.parse(
+        config,
+        architecture="granite",
+        bos=1,
+        eos=2,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+        embedding_scale=hf.factor(config, "embedding_multiplier"),
+        residual_scale=hf.factor(config, "residual_multiplier"),
+        attention_scale=hf.number(config, "attention_multiplier", default=1.0),
+        logits_scale=None if divisor is None else 1.0 / divisor,
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)
