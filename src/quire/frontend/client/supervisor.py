@@ -39,7 +39,7 @@ STAND_BY_SECONDS = 10.0
 """Delay of the standby process after the first core is ready: a short run needs none. After a
 restart it starts at once, because the next core may be lost soon, too."""
 STAND_BY_BYTES = 2**30
-"""Least free memory for a standby process, which takes 150 MiB."""
+"""Least free memory for a standby process, which takes 46 MiB."""
 
 
 class CoreState(StrEnum):
