@@ -1,5 +1,5 @@
-// Paged attention on AMX tiles, in bfloat16 (which holds int8 and 8-bit floats exactly); same tasks,
-// tiles and promises as attention.cpp.
+// Paged attention on AMX tiles, in bfloat16 (which represents int8 and 8-bit floats exactly), with the
+// tasks, tiles and guarantees of attention.cpp.
 //
 // A tile register holds 16 rows of 64 bytes. Per 16 query rows and key tile of kAttentionKeys:
 //
@@ -7,9 +7,9 @@
 //   weights  [rows, keys]  = exp2(...)               row maxima and sums are lane-wise; then transposed
 //   acc      [rows, dim]  += weights x V [keys, dim] V repacked: pairs of keys interleaved
 //
-// The interleaving leaves every 32 columns of V in the order of kColumnOrder, undone at the end.
-// An element of a product depends on its own row and column only, and keys a row may not see have
-// weight 0, so that a row's result has the same bits whatever shares its tiles.
+// Interleaving permutes every 32 columns of V by kColumnOrder, which is undone at the end. An element of
+// a product depends only on its own row and column, and hidden keys have weight 0. So a row's result
+// has the same bits whatever other rows are in its tiles.
 #include "attention_amx_scores.h"
 #include "attention_amx_values.h"
 #include "attention_walk.h"
@@ -45,7 +45,7 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
     hide(w, slab, start, keys, 32 * step, 32 * end);
     weigh(w, slab, scales, state, capped ? scaling.cap : scaling.scale, step, end, ahead);
   }
-  if (w.slabs == 1) {  // one step's values at a time stay in the first cache; the sums are the same
+  if (w.slabs == 1) {  // one step's values at a time stay in the L1 cache; the sums are the same
     for (int i = step; i < end; ++i, state.empty = false) {
       pack_values(w, keys, i, w.v[0], ahead);
       add_values<1>(w, state, 0, i, i + 1, w.v, ahead);
@@ -137,7 +137,7 @@ void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
   w.last = a.seq_lens[tile.seq] - 1;
 }
 
-// What `walk` asks for.
+// The work for `walk`.
 template <class T>
 struct TileWork {
   using State = QUIRE_ISA::State;

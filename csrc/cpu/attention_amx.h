@@ -1,4 +1,4 @@
-// What attention on AMX tiles works with: registers, buffers and conversions; see attention_amx.cpp.
+// Registers, buffers and conversions of attention on AMX tiles; see attention_amx.cpp.
 #pragma once
 
 #include "attention_parts.h"
@@ -18,14 +18,14 @@ constexpr int kSlabs = kAttentionRows / kSide;       // of query rows
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
-constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key
+constexpr float kNothing = -1e30f;  // `top` of a row without keys
 
 inline void configure_tiles() {
   configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                        .rows = {16, 16, 16, 16, 16, 16, 16, 16}});
 }
 
-// A partial result: acc / sum, both times 2^-top. acc lies in whole tiles.
+// A partial result: acc / sum, both times 2^-top. acc is stored in whole tiles.
 struct State {
   alignas(64) float top[kAttentionRows];
   alignas(64) float sum[kAttentionRows];
@@ -39,8 +39,8 @@ struct Work {
   int rows, slabs, group;
   int dim_steps, dim_tiles;
   alignas(64) int32_t at[kAttentionRows];  // position of each row
-  int window, ahead;                       // tokens that a row sees up to its own, and behind it
-  int last;                                // of the sequence's positions
+  int window, ahead;                       // tokens that a row sees up to its own, and after it
+  int last;                                // last position of the sequence
   alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];        // q^T: pairs of columns down, rows across
   alignas(64) float scores[kSlabs][kAttentionKeys][kSide];  // transposed
   alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];  // rows down, pairs of keys across

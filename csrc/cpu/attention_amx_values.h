@@ -8,7 +8,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Interleaves the values of keys 2i and 2i + 1 of a step of 32; keys that are not there are 0.
+// Interleaves the values of keys 2i and 2i + 1 of a step of 32; missing keys are 0.
 template <class T>
 inline void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (*v)[kCells],
                         Ahead& ahead) {

@@ -1,8 +1,8 @@
-// Paged attention of the shapes that attention.cpp does not take: any head size, block size and number
-// of heads a kv head. Keys and values become floats once a tile, for all rows of a task.
+// Paged attention of the shapes that attention.cpp does not support: any head size, block size and
+// number of heads per kv head. Keys and values become floats once per tile, for all rows of a task.
 //
-// A row's bits depend on that row alone: its tiles begin at multiples of kAttentionKeys, it meets no
-// key that it does not see, and its sums have one order whichever rows are taken with it.
+// A row's bits depend only on that row: its tiles begin at multiples of kAttentionKeys, it reads only
+// keys that it sees, and its sums have one order whatever other rows are computed with it.
 #include "attention_any.h"
 
 #include "attention_tile.h"
@@ -11,10 +11,10 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int kTogether = 4;                    // most rows whose products share a key
-constexpr int kColumns = kLanes >= 16 ? 4 : 2;  // vectors of sums a row: they stay in registers
+constexpr int kTogether = 4;                    // max rows that share a load of a key
+constexpr int kColumns = kLanes >= 16 ? 4 : 2;  // vectors of sums per row, in registers
 
-// From floats of any dtype to whole vectors of floats, zeros behind the last.
+// Converts any dtype to whole vectors of floats, padded with zeros.
 template <class T>
 void widen_row(const T* from, int64_t dim, float* to) {
   for (int64_t d = 0; d < dim; d += kLanes) {
@@ -43,7 +43,7 @@ struct Room {
     keep = sum + rows;
   }
 
-  // Of the tile from `start` on, the positions [begin, end).
+  // Positions [begin, end) of the tile from `start` on.
   template <class T>
   void read_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
                  int64_t begin, int64_t end) const {
@@ -61,7 +61,7 @@ struct Room {
   }
 };
 
-// R rows from `row` on with one tile, of which all see the keys [first, last).
+// R rows from `row` on with one tile; all of them see keys [first, last).
 template <int R>
 struct AnyStep {
   const AttentionArgs& a;
@@ -78,7 +78,7 @@ struct AnyStep {
     for (; d < room.dim; d += kLanes) add_values<1>(d);
   }
 
-  // Of a group's keys those that are not seen may be anything.
+  // Hidden keys of a group may have any value.
   void score(int j) {
     Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {

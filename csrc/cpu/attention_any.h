@@ -1,4 +1,4 @@
-// Paged attention of any shape: what its kernel (attention_any.cpp) and its op agree on.
+// Paged attention of any shape: the interface of its kernel (attention_any.cpp) and its op.
 #pragma once
 
 #include "attention.h"

@@ -13,7 +13,7 @@ void widen(const T* from, int64_t dim, float* to) {
   if (d < dim) store(to + d, load(from + d, dim - d), dim - d);
 }
 
-// One query row as floats; returns what its scores are to be multiplied by.
+// Converts one query row to floats; returns the factor of its scores.
 template <class Q>
 float load_query(const Q* from, int64_t dim, float* q) {
   widen(from, dim, q);
@@ -61,7 +61,7 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
   }
 }
 
-// The weights of a row as `add_values` takes them, in place; returns what a product with them is worth.
+// Prepares the weights of a row for `add_values`, in place; returns the factor of their products.
 inline float round_weights(float* weights, int begin, int end, const Scales* scales, float*) {
   for (int j = begin; scales != nullptr && j < end; j += kGroup) {
     store(weights + j, mul(load(weights + j), load(scales->v + j)));
@@ -115,7 +115,7 @@ void add_weighted(const Sums& sums, const float* weights, const Keys<T>& keys, A
   if (d < dim) add_values<R, 1>(sums, weights, keys, ahead, begin, end, d, dim - d);
 }
 
-// Puts the columns of acc in order, from that in which `add_weighted` of the elements leaves them.
+// Restores the order of acc's columns after `add_weighted`.
 void order_columns(float*, int64_t, const float*) {}
 
 // A tile's keys and values as floats.

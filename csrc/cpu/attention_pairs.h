@@ -1,13 +1,13 @@
-// Products of attention by the instructions that multiply pairs of 16-bit numbers, at twice the
-// rate of floats: keys and values of bfloat16 with queries and weights of bfloat16; of int8, in
-// integers, with queries and weights rounded to 16 bits of the largest of their row (and tile).
+// Products of attention by instructions that multiply pairs of 16-bit numbers, at twice the rate of
+// floats. Keys and values in bfloat16 have queries and weights in bfloat16. Those in int8 use integers,
+// with queries and weights rounded to 16 bits of the largest in their row (and tile).
 #pragma once
 
 #include "attention_floats.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && !defined(QUIRE_TILES)
 #define QUIRE_PAIRS
-// Loops over accumulators: left to itself GCC 12 keeps them in memory, and moves them about.
+// Loops over accumulators, which GCC 12 would otherwise keep in memory.
 #define QUIRE_UNROLL _Pragma("GCC unroll 16")
 
 namespace quire::QUIRE_ISA {
@@ -44,7 +44,7 @@ struct Pairs<bf16> {
   }
 };
 
-// Whole numbers: at most 256 products of 127 and 32767, so that no sum overflows.
+// Integers: at most 256 products of 127 and 32767, so no sum overflows.
 template <>
 struct Pairs<int16_t> {
   static __m512i load(const int16_t* p) { return _mm512_loadu_si512(p); }
@@ -151,7 +151,7 @@ void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, 
   }
 }
 
-// The weights of a row as `add_values` takes them; returns what a product with them is worth.
+// Prepares the weights of a row for `add_values`; returns the factor of their products.
 inline float round_weights(const float* weights, int begin, int end, const Scales*, bf16* to) {
   for (int j = begin; j < end; j += kGroup) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
@@ -189,8 +189,8 @@ inline const T* value_or_zeros(const Keys<T>& keys, int j, int64_t d) {
 
 // For R rows and C vectors from column d on: acc[r] += weight[r][j] * v[j], over those of the keys
 // [begin, end) that the tile has; with the first of them, acc is multiplied by `keep` before. Sums of
-// integers join acc with the last. Every 32 columns of acc lie in the order in which `interleave` leaves
-// them; with Ready, `values` are what it made of the tile.
+// integers join acc with the last. Every 32 columns of acc have the order of `interleave`; with Ready,
+// `values` are its result.
 template <int R, int C, bool Ready, class E, class T>
 void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
                 const E* values, int begin, int end, int64_t d) {
@@ -247,7 +247,7 @@ void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& 
 template <int R, class E, class T>
 void add_weighted(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead, int begin,
                   int end) {
-  constexpr int kColumns = R * kInterleaved<T> <= 4 ? 8 : 4;  // as registers hold
+  constexpr int kColumns = R * kInterleaved<T> <= 4 ? 8 : 4;  // as many as registers hold
   const E* const none = nullptr;
   int64_t d = 0;
   for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {

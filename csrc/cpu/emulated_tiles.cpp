@@ -1,10 +1,9 @@
-// AMX's tile instructions in software, for tests: as the answer to the SIGILL that each of them raises
-// where the processor has none. So any machine with AVX-512 BF16 tests the machine code of the AMX
-// kernels itself, whatever a compiler has made of it; a signal takes some microseconds.
+// AMX's tile instructions in software, for tests. A handler emulates each one when it raises SIGILL on a
+// processor without AMX. So any machine with AVX-512 BF16 tests the compiled machine code of the AMX
+// kernels. A signal takes some microseconds.
 //
-// They follow their published definitions (Intel SDM, volume 2), the order of sums and what happens to
-// subnormal numbers included, down to their faults: shapes that do not fit, or a use before the
-// configuration is loaded, trap.
+// The emulation follows the published definitions (Intel SDM, volume 2), including the order of sums,
+// subnormal numbers and faults: wrong shapes, and a use before the configuration is loaded, trap.
 #include <immintrin.h>
 #include <signal.h>
 #include <stdint.h>
@@ -17,7 +16,7 @@ namespace quire::amx_emulated {
 namespace {
 
 struct Tile {
-  int rows, row_bytes;  // as configured; 0 where they are not
+  int rows, row_bytes;  // as configured, else 0
   alignas(64) uint8_t bytes[16][64];
 };
 thread_local Tile tiles[8];
@@ -165,7 +164,7 @@ struct Instruction {
   int third() const { return ~at[2] >> 3 & 7; }
 };
 
-// Where an operand in memory begins, how far its rows are apart, and where the instruction ends.
+// An operand in memory: its address, the stride of its rows, and the end of the instruction.
 struct Memory {
   uint8_t* base;
   int64_t stride = 0;
@@ -234,7 +233,7 @@ struct sigaction before;
 void on_illegal_instruction(int, siginfo_t*, void* context) {
   greg_t* const registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   if (!run_next(registers)) {
-    sigaction(SIGILL, &before, nullptr);  // none of ours: it is raised again
+    sigaction(SIGILL, &before, nullptr);  // not a tile instruction: it is raised again
     return;
   }
   while (run_next(registers)) {

@@ -1,6 +1,6 @@
-// GEMM of 8-bit floats (E4M3, E5M2) under bfloat16 x. Sums are float32; a row of W has one scale,
-// or one for each group of k, which the group's sum is multiplied by. Codes become bfloat16 or floats
-// exactly, and the sums of an output are the same additions in the same order whatever the rows.
+// GEMM of 8-bit floats (E4M3, E5M2) with bfloat16 x. Sums are float32. A row of W has one scale, or one
+// per group of k, by which the group's sum is multiplied. Codes become bfloat16 or floats exactly, and
+// the order of an output's additions does not depend on the number of rows.
 #if defined(__AVX512BF16__) && defined(__AVX512VBMI__)
 #include "gemm_f8_dot.h"
 #else

@@ -1,6 +1,6 @@
-// 8-bit floats with the dot instruction of AVX-512 BF16: lanes are output rows, a product adds two
-// columns of x. Every pass decodes W as it goes, the shuffles beside the products: kept decoded for
-// several passes, it came no faster.
+// 8-bit floats with the dot instruction of AVX-512 BF16: lanes are output rows, and a product adds two
+// columns of x. Every pass decodes W itself, because the shuffles overlap with the products: storing
+// decoded W for several passes was not faster.
 #pragma once
 
 #include "bf16_dot.h"

@@ -1,4 +1,4 @@
-// GEMM of weights in groups and int8 rows of x (W4A8 and its like), without tiles.
+// GEMM of weights in groups and int8 rows of x (W4A8 and similar), without tiles.
 //
 // The products of a group are summed exactly in int32; groups are added in float32, in ascending
 // order. So every ISA with fused multiply-add gives the same bits, tiles included.

@@ -1,4 +1,4 @@
-// GEMM of int8 weights and int8 rows of x (W8A8), where there are no tiles.
+// GEMM of int8 weights and int8 rows of x (W8A8), without tiles.
 //
 // Sums are exact in int32: k is at most 65536 (PackedWeight), and 255 * 127 * 65536 < 2^31.
 #include "gemm_rows.h"

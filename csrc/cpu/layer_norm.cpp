@@ -1,6 +1,6 @@
-// LayerNorm and residual-add LayerNorm, as torch computes them in float: mean and variance of the
-// row, one rounding to T at the end. The variance is of the centred row, so a large mean costs no
-// digits. The order of every sum depends on `cols` alone.
+// LayerNorm and residual-add LayerNorm, as torch computes them in float: mean and variance of the row,
+// one rounding to T at the end. The variance is that of the centred row, so a large mean loses no
+// digits. The order of every sum depends only on `cols`.
 #include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"

@@ -1,8 +1,8 @@
-// RMSNorm and residual-add RMSNorm, as Hugging Face's Llama computes them: the sum and the scaling
-// in float, one rounding to T before the product with the weight and one after it; with a wide weight,
-// as its Gemma does: one rounding, at the end.
+// RMSNorm and residual-add RMSNorm, as in Hugging Face's Llama: sum and scaling in float, one rounding
+// to T before the product with the weight, and one after it. With a wide weight, as in its Gemma: one
+// rounding at the end.
 //
-// The order of every sum depends on `cols` alone, so results are batch-invariant to the last bit.
+// The order of every sum depends only on `cols`, so results are batch-invariant to the bit.
 #include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"

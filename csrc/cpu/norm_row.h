@@ -1,4 +1,4 @@
-// One row of the norms: sums in an order that depends on `cols` alone.
+// One row of the norms; the order of sums depends only on `cols`.
 #pragma once
 
 #include "simd.h"

@@ -1,8 +1,8 @@
-// An operation of a decoder's step: its data, and all that a plan must know of it. Baseline code.
+// An op of a decoder's step: its data, and the methods that a plan needs. Baseline code.
 //
-// An op runs at once, or is recorded into a plan (plan.h), which runs it in later steps with other
-// addresses and numbers of rows. Both call `run`, so both give the same bits. Each op is one struct,
-// in csrc/ops, with its binding.
+// An op runs immediately, or is recorded into a plan (plan.h), which runs it in later steps with other
+// addresses and numbers of rows. Both call `run`, so both give the same bits. Each op is one struct in
+// csrc/ops, with its binding.
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// What a step brings along: [rows, …], rows `stride` elements apart.
+// An input of a step: [rows, …], rows `stride` elements apart.
 struct StepInput {
   const void* at;
   int64_t rows, stride;
@@ -24,8 +24,8 @@ struct StepInput {
   bool operator==(const StepInput&) const = default;
 };
 
-// Indices, one per row, into a table of `limit` rows; from `least` on, which may stand for none.
-// `table`: where that is, if its rows may be picked from what a step computes.
+// Indices, one per row, into a table of `limit` rows; the smallest valid one is `least`, such as -1 for
+// none. `table` is the table's address if a step may compute it.
 struct IndexCheck {
   const char* what;
   const int64_t* indices;
@@ -37,8 +37,8 @@ struct IndexCheck {
 // Throws std::out_of_range that names the first of `rows` indices that is not in [least, limit).
 void check_indices(const IndexCheck& check, int64_t rows);
 
-// One of an op's pointers to what a step computes or brings along; weights and caches are not among
-// them. `constant`: it may point to one all the same.
+// One of an op's pointers to a step's inputs or results; not to weights or caches, unless it is
+// `constant`.
 struct Operand {
   void* field;
   bool constant = false;
@@ -61,31 +61,31 @@ class Op {
   virtual ~Op() = default;
 
   virtual const char* name() const = 0;
-  // To read and to write.
+  // The number of rows; a plan sets it.
   virtual int64_t& rows() = 0;
-  // Computes the op with all of the pool's threads. Its `indices` are the caller's to check.
+  // Computes the op with all of the pool's threads. The caller checks its `indices`.
   virtual void run(Pool& pool) = 0;
   virtual std::vector<Operand> operands() = 0;
   virtual std::vector<IndexCheck> indices() const { return {}; }
-  // Bytes that the op must move, as it stands: weights, activations, keys and values.
+  // Bytes that the op must move with its present rows: weights, activations, keys and values.
   virtual int64_t bytes() const = 0;
   // Its arithmetic: two per multiply-add, and one for a function such as exp.
   virtual int64_t flops() const { return 0; }
-  // Takes what else than addresses a step's inputs say.
+  // Sets everything else that depends on the step's inputs, other than addresses.
   virtual void set_inputs(const std::vector<StepInput>&) {}
 
-  // What an op of rows writes, if that is one matrix. Its tasks can also make those rows ready for
-  // `next`, which reads them: no second pass over them, and no meeting of the threads.
+  // The result of an op on rows, if it is one matrix. Its tasks can also prepare these rows for `next`,
+  // which reads them. This saves a second pass and a barrier.
   virtual const void* result() const { return nullptr; }
   virtual void run_and_prepare(Pool&, const Linear&) {}
 
-  // Of a linear layer: its weight, what it reads row for row, and its beginning.
+  // A linear layer's weight, its input, and its first part.
   virtual const PackedWeight* weight() const { return nullptr; }
   virtual const void* source() const { return nullptr; }
   virtual Linear start(Pool&) const { return {}; }
 };
 
-// Whether `next` is a linear op that reads just what `op` writes, a row for a row.
+// Whether `next` is a linear op that reads exactly the rows that `op` writes.
 inline bool feeds(Op& op, Op& next) {
   return next.weight() != nullptr && op.result() != nullptr && op.result() == next.source() &&
          op.rows() == next.rows();

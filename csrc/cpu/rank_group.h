@@ -1,10 +1,8 @@
-// What the processes that compute a model together tell each other, in memory that they share: sums,
-// and rows of which each has a part.
+// Communication of the ranks of a model in shared memory: sums, and gathered rows.
 //
-// A rank puts its numbers into a slot of its own, says so, waits until all others have, and adds up
-// all slots in the order of the ranks, in float: every rank gets the same bits, in every run. There
-// are two sets of slots, used in turns: whoever writes one again knows, from the sum between, that
-// everybody has read it. Baseline code.
+// A rank writes its numbers into its slot, signals it, waits for all others, and adds all slots in rank
+// order, in float. So every rank gets the same bits, in every run. Two sets of slots alternate: the sum
+// between two uses of a set guarantees that all ranks have read it. Baseline code.
 #pragma once
 
 #include <stdint.h>
@@ -20,7 +18,7 @@ namespace quire {
 class RankGroup {
  public:
   static constexpr int kMaxRanks = 64;
-  // Of zeroed memory, aligned to 64, which all ranks map.
+  // Bytes of zeroed memory, aligned to 64, that all ranks map.
   static int64_t bytes(int ranks);
 
   // Throws std::invalid_argument unless 0 <= rank < ranks <= kMaxRanks.
@@ -28,32 +26,32 @@ class RankGroup {
 
   int ranks() const { return ranks_; }
 
-  // A new step: its number is the same on all ranks, and higher than the last one's. No rank is still
-  // in the last one. Whoever failed there is no more taken to have.
+  // Begins a step. Its number is the same on all ranks, and higher than the last one's. No rank may be
+  // in the last step any more. Clears the failures of that step.
   void begin(uint32_t step);
-  // y[i] = the sum over all ranks of their x[i], rounded once to dtype. All ranks ask for the same
-  // sums in the same order. Throws std::runtime_error where a rank has failed or is lost.
+  // y[i] = sum over all ranks of their x[i], rounded once to dtype. All ranks must call the same sums in
+  // the same order. Throws std::runtime_error if a rank has failed or is lost.
   void sum(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x, int64_t n);
-  // What of a row is this rank's: its bytes [first, first + count), and where they lie.
+  // This rank's part of a row: its bytes [first, first + count), and their address.
   struct Part {
     int64_t first, count;
     const void* from;
   };
-  // y, contiguous rows, on all ranks: every byte from the rank whose part of its row it is. A part may
-  // lie in y itself. As for `sum`, whose exceptions it throws.
+  // Collects y, contiguous rows, on all ranks: each byte comes from the rank that has this part of the
+  // row. A part may be in y itself. Order and exceptions are those of `sum`.
   void gather(Pool& pool, void* y, int64_t rows, int64_t row_bytes,
               const std::function<Part(int64_t row)>& part);
-  // This rank ends its step here; nobody waits for it.
+  // Ends this rank's step; other ranks stop waiting for it.
   void fail();
-  // A rank is gone for good; nobody waits for anyone any more.
+  // Marks a rank as lost; all ranks stop waiting for each other.
   void lose();
-  // Nanoseconds that a rank has waited for others since it began.
+  // Nanoseconds that a rank has waited for others since its start.
   uint64_t waited(int rank) const;
 
  private:
   struct alignas(64) Rank {
-    std::atomic<uint64_t> arrived;  // step << 32 | sums that it has put its numbers in for
-    std::atomic<uint64_t> failed;   // 1 + the step that it failed in
+    std::atomic<uint64_t> arrived;  // step << 32 | number of sums for which it has written its slot
+    std::atomic<uint64_t> failed;   // 1 + the step in which it failed
     std::atomic<uint64_t> waited;   // nanoseconds
   };
   struct Shared {
@@ -65,7 +63,7 @@ class RankGroup {
 
   void sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x, int64_t n);
   float* next_slots();
-  // Says that this rank's numbers are in the slots, and waits for all others'.
+  // Signals that this rank's slot is written, and waits for all others.
   void meet();
   void ring();
   void wait(uint64_t arrived);

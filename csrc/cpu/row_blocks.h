@@ -1,4 +1,4 @@
-// How rows are cut into tasks for the pool; baseline code, called once an operation.
+// Splits rows into tasks for the pool. Baseline code, called once per op.
 #pragma once
 
 #include <stdint.h>

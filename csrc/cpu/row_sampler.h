@@ -1,5 +1,5 @@
-// One row of logits to a token, or to log-probabilities: selection by bounds and histograms, no sort.
-// For sampler.cpp alone.
+// Samples one row of logits, or computes its log-probabilities: selection by bounds and histograms, no
+// sort. Only for sampler.cpp.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +17,17 @@ namespace quire {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-constexpr int64_t kSortable = 64;  // weights that are sorted at once
-constexpr int64_t kSampled = 1024;  // logits that tell about a row
+constexpr int64_t kSortable = 64;  // max weights that are sorted
+constexpr int64_t kSampled = 1024;  // logits that estimate the distribution of a row
 constexpr int kBucketBits = 11;
 
-// Uninitialized, so that pages which nobody needs are never touched.
+// Uninitialized, so that unused pages are never touched.
 template <class T>
 std::unique_ptr<T[]> room(int64_t size) {
   return std::unique_ptr<T[]>(new T[static_cast<size_t>(size)]);
 }
 
-// Floats in ascending order as ascending integers; both zeros are 0.
+// Maps floats to integers of the same order; both zeros are 0.
 inline int32_t order_of(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return static_cast<int32_t>(bits >> 31 ? 0x80000000u - bits : bits);
@@ -37,7 +37,7 @@ inline float float_at(int32_t order) {
   return std::bit_cast<float>(order < 0 ? 0x80000000u - bits : bits);
 }
 
-// The least float x of which (x - peak) / temperature >= least; that quotient rises with x.
+// The smallest float x with (x - peak) / temperature >= least; the quotient increases with x.
 inline float least_logit(double peak, double temperature, double least) {
   int32_t below = order_of(kLowest), found = order_of(static_cast<float>(peak));
   while (found - static_cast<int64_t>(below) > 1) {
@@ -50,7 +50,7 @@ inline float least_logit(double peak, double temperature, double least) {
 
 }  // namespace
 
-// What one thread does: one row after another, in memory of its own.
+// Samples rows one after another, in one thread and its own memory.
 class RowSampler {
  public:
   void reserve(int64_t vocab) {
@@ -80,7 +80,7 @@ class RowSampler {
     if (!ranked && row.min_p == 0) {
       if (row.top_p >= 1) return draw(x, vocab, row.u);
       count = collect_nucleus(x, vocab, row.top_p);
-    } else {  // top_k and min_p keep the logits from a bound on; top_p then looks at those
+    } else {  // top_k and min_p select the logits from a bound on; top_p then selects among them
       float bound = kLowest;
       if (row.min_p > 0) bound = least_logit(peak_, temperature_, std::log(row.min_p));
       if (ranked) bound = std::max(bound, rank_bound(x, vocab, row.top_k));
@@ -137,7 +137,7 @@ class RowSampler {
     return x;
   }
 
-  // out: x where the token's bit is set. Most words of a grammar's mask are all or nothing.
+  // out = x if the token's bit is set. Most words of a grammar's mask are all ones or all zeros.
   static const float* masked(const float* x, int64_t vocab, const uint32_t* mask, float* out) {
     constexpr int64_t kBits = 32;
     for (int64_t i = 0; i < vocab; i += kBits) {
@@ -154,13 +154,13 @@ class RowSampler {
     return out;
   }
 
-  // The weights of n logits, together, after their sums by runs.
+  // The sum of the weights of n logits; also fills sums_ with the sums of runs.
   double sum(const float* x, int64_t n) {
     kernels_->run_sums(x, n, peak_, temperature_, sums_.get());
     return std::accumulate(sums_.get(), sums_.get() + (n + kRun - 1) / kRun, 0.0);
   }
 
-  // Where u lies in the cumulative distribution of the weights of n logits. One run is walked.
+  // The index of u in the cumulative distribution of the weights of n logits. Only one run is scanned.
   int64_t draw(const float* x, int64_t n, double u) {
     double rest = u * sum(x, n), before = 0;
     int64_t run = 0;
@@ -171,7 +171,7 @@ class RowSampler {
     const int64_t begin = run * kRun, size = std::min<int64_t>(kRun, n - begin);
     kernels_->weights(x + begin, size, peak_, temperature_, weights);
     double mass = 0;
-    int64_t heavy = 0;  // what is left where the run's sum is rounded otherwise than its running sum
+    int64_t heavy = 0;  // the result if the run's sum and its running sum round differently
     for (int64_t i = 0; i < size; ++i) {
       mass += weights[i];
       if (mass > rest) return begin + i;
@@ -180,7 +180,7 @@ class RowSampler {
     return begin + heavy;
   }
 
-  // A logit that k of them reach, and few more: the k-th largest of the peaks of many groups.
+  // A bound that at least k logits reach, and few more: the k-th largest of the peaks of many groups.
   float rank_bound(const float* x, int64_t vocab, int64_t k) {
     const int64_t size = vocab / std::max<int64_t>(8 * k, 1024);
     if (size == 0) return kLowest;
@@ -191,7 +191,7 @@ class RowSampler {
     return peaks[k - 1];
   }
 
-  // ids_ and values_ of the nucleus of a whole row; how many. Few tokens below it are looked at.
+  // Writes the nucleus of a whole row to ids_ and values_; returns its size. Reads few other tokens.
   int64_t collect_nucleus(const float* x, int64_t vocab, double p) {
     const double total = sum(x, vocab), target = p * total, rest = total - target;
     if (vocab >= 8 * kSampled) {
@@ -199,7 +199,7 @@ class RowSampler {
       const int64_t kept = keep_nucleus(count, target);
       if (mass_ >= target) return kept;
     }
-    // So light that the whole vocabulary would weigh half of what is to be left out.
+    // So small that the whole vocabulary with this weight is half of the mass to leave out.
     const double lightest = std::log(0.5 * rest / static_cast<double>(vocab));
     constexpr double least = -std::numeric_limits<float>::max();
     const double bound = std::max(peak_ + temperature_ * lightest, least);
@@ -207,7 +207,7 @@ class RowSampler {
     return keep_nucleus(collect(x, vocab, below), target);
   }
 
-  // A logit such that the weights of those below it add up to `mass`, as one in many tells.
+  // A logit below which the weights add up to about `mass`, estimated from a sample.
   float sampled_bound(const float* x, int64_t vocab, double mass) {
     const int64_t step = vocab / kSampled;
     float* sorted = sorted_.get();
@@ -220,14 +220,14 @@ class RowSampler {
     return sorted[i];
   }
 
-  // ids_ and values_ of the logits from `bound` on; how many.
+  // Writes the logits from `bound` on to ids_ and values_; returns their number.
   int64_t collect(const float* x, int64_t vocab, float bound) {
     const int64_t count = kernels_->collect(x, vocab, bound, ids_.get());
     for (int64_t i = 0; i < count; ++i) values_[i] = x[ids_[i]];
     return count;
   }
 
-  // Keeps those of ids_ and values_ for which keep(i) holds; how many.
+  // Keeps the entries of ids_ and values_ for which keep(i) is true; returns their number.
   template <class Keep>
   int64_t filter(int64_t count, const Keep& keep) {
     int64_t kept = 0;
@@ -239,7 +239,7 @@ class RowSampler {
     return kept;
   }
 
-  // All that are at least the k-th largest stay.
+  // Keeps all values that are at least the k-th largest; returns their number.
   int64_t keep_largest(int64_t count, int64_t k) {
     if (count <= k) return count;
     float* sorted = sorted_.get();
@@ -249,9 +249,9 @@ class RowSampler {
     return filter(count, [&](int64_t i) { return values_[i] >= least; });
   }
 
-  // Keeps those before which, in descending order of weight with ties by id, less than `target`
-  // lies; how many. mass_ is what they weigh. The last of them is found by histograms over the bits
-  // of the weights, each of one bucket of the one before.
+  // Keeps the entries that have less than `target` before them in descending order of weight, ties by
+  // id. Returns their number, and sets mass_ to their sum. The last one is found by histograms over the
+  // bits of the weights; each histogram covers one bucket of the previous one.
   int64_t keep_nucleus(int64_t count, double target) {
     double* weights = weights_.get();
     kernels_->weights(values_.get(), count, peak_, temperature_, weights);
@@ -290,7 +290,7 @@ class RowSampler {
   const SampleKernels* kernels_ = nullptr;
   double peak_ = 0, temperature_ = 1, mass_ = 0;
   int64_t reserved_ = 0;
-  std::unique_ptr<int32_t[]> ids_;  // of the tokens that are left
+  std::unique_ptr<int32_t[]> ids_;  // remaining tokens
   std::unique_ptr<float[]> values_;  // their logits
   std::unique_ptr<float[]> edited_, sorted_;
   std::unique_ptr<double[]> weights_, left_, sums_;

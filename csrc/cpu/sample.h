@@ -1,7 +1,7 @@
-// Passes over a row of logits, of which a token is sampled (sampler.h). Plain data: see kernels.h.
+// Passes over a row of logits for sampling (sampler.h). Plain data: see kernels.h.
 //
-// A weight is exp((x - peak) / temperature) in float64, with a relative error below 2^-51 beside
-// that of its exponent, and 0 where the exponent is below -708.
+// A weight is exp((x - peak) / temperature) in float64, with a relative error below 2^-51 in addition to
+// that of its exponent, and 0 if the exponent is below -708.
 #pragma once
 
 #include <stdint.h>

@@ -1,10 +1,10 @@
 // From logits to tokens: edits, temperature, top_k, min_p, top_p, the draw. Baseline code on the
 // passes of sample.h.
 //
-// The meaning of every parameter is that of the reference (quire.ops.sample_row). All arithmetic on
-// logits is the reference's to the bit; weights are sums in another order, and of another exp, so
-// that a token can differ from the reference's where a sum of weights that decides lies within its
-// rounding error of the number that it is compared with. A row's token depends on that row alone.
+// Parameters have the reference's meaning (quire.ops.sample_row). Arithmetic on logits equals the
+// reference's to the bit. Weights use another exp and another order of sums. So a token can differ from
+// the reference's if a deciding sum is within its rounding error of the compared number. A row's token
+// depends only on that row.
 #pragma once
 
 #include <stdint.h>

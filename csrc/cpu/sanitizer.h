@@ -1,4 +1,4 @@
-// What AddressSanitizer cannot know of memory that we hand out ourselves. Without it, nothing.
+// Guards of memory that Quire allocates itself, for AddressSanitizer. Without it, they do nothing.
 #pragma once
 
 #include <stdint.h>

@@ -1,8 +1,8 @@
-// Sizes and thresholds that decide how fast an operation is, and never what it gives: tasks, passes
-// and prefetches may be cut in any way, the sums of a result have one order. Plain data only.
+// Sizes and thresholds of tasks, passes and prefetches. They change the speed, never the result, because
+// the order of sums is fixed. Plain data only.
 //
-// 0 leaves a field to the kernel, which knows a value that is good on most machines; a kernel that
-// has no use for a field ignores it. `quire tune kernels` finds others for a shape and a machine.
+// 0 selects the kernel's own value, which is good on most machines. Kernels ignore fields that they do
+// not use. `quire tune kernels` searches values for a shape and a machine.
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// Weights in a mapped file, read ahead of the products that use them, round and round.
+// Weights in a mapped file, read ahead of the products that use them, in a cycle.
 #pragma once
 
 #include <stdint.h>
