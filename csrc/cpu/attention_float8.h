@@ -1,8 +1,8 @@
-// Products of attention for caches of 8-bit floats, by the instruction that multiplies pairs of
-// bfloat16 (attention_pairs.h): codes become bfloat16 where they are used, 64 at a time.
+// Products of attention for caches of 8-bit floats, with the instruction that multiplies pairs of
+// bfloat16 (attention_pairs.h): codes are converted to bfloat16 when they are used, 64 at a time.
 //
-// Decoding takes the halves of 16 neighbours apart. So queries are put into that order too, and the
-// columns of results are put back into theirs at the end.
+// Decoding separates the two halves of every 16 elements. So queries are put into the same order, and
+// the columns of results are put back into the original order at the end.
 #pragma once
 
 #include "attention_pairs.h"
@@ -12,7 +12,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// bfloat16 in the order in which decoded elements lie: of 64, the first 8 of every 16, then the others.
+// Puts bfloat16 into the order of decoded elements: of 64, the first 8 of every 16, then the others.
 struct Halved {
   uint16_t bits;
 };
@@ -97,7 +97,7 @@ void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& a
   }
 }
 
-// Undoes the order of `interleave`: part i of vector c goes to part c of vector i.
+// Reverses `interleave`: part i of vector c becomes part c of vector i.
 inline void order_columns(float* acc, int64_t dim, const Halved*) {
   for (int64_t d = 0; d < dim; d += 64) {
     float* const at = acc + d;

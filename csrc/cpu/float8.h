@@ -1,5 +1,5 @@
-// What 8-bit floats are, in numbers; no arithmetic of an ISA. Every value of theirs is a normal
-// bfloat16 or zero, infinity or NaN.
+// The 8-bit float formats, without arithmetic of an ISA. Each of their values is a normal bfloat16, zero,
+// infinity or NaN.
 #pragma once
 
 #include "dtype.h"

@@ -1,10 +1,10 @@
-// What the two ways of multiplying by 8-bit floats share (gemm_f8_dot.h, gemm_f8_floats.h).
+// Common code of the two ways to multiply by 8-bit floats (gemm_f8_dot.h, gemm_f8_floats.h).
 //
-// Each has
-//   X, kMostRows             what it reads x as, and most rows of a pass
-//   in_place(a)              whether it reads x where it is
-//   most_rows(a)             those of a pass, unless tuned
-//   made_ready(row, k)       k bfloat16 at the end of a row's place become a row of X
+// Each defines
+//   X, kMostRows             the type it reads x as, and the maximum rows of a pass
+//   in_place(a)              whether it reads x directly, without preparing it
+//   most_rows(a)             maximum rows of a pass if not tuned
+//   made_ready(row, k)       converts k bfloat16 at the end of a row's memory to a row of X
 //   add_block<F8>(sums, b)   sums[b.rows][32] += x · W of a block
 #pragma once
 
@@ -14,8 +14,8 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Some rows of x against one block. A group of columns has 32 scales, which lie together; without
-// groups there is one of all columns, and no scale.
+// A product of some rows of x and one block. Each group of columns has 32 consecutive scales. Without
+// groups, all columns count as one group without scales.
 template <class X>
 struct F8Block {
   const X* x;

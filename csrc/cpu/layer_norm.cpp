@@ -29,7 +29,7 @@ struct CentredSquare {
   }
 };
 
-// `row` is read once; `x` is where its elements lie then.
+// Reads `row` only once; afterwards its elements are in `x`.
 template <class T, class Row>
 void normalize(T* y, const Row& row, const T* x, const T* weight, const T* bias, int64_t cols,
                float eps) {

@@ -6,7 +6,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// A row as it lies in memory.
+// A row in memory.
 template <class T>
 struct PlainRow {
   const T* x;
@@ -34,8 +34,8 @@ struct SummedRow {
   }
 };
 
-// Σ f(v) over the row's vectors: f.onto(total, v) adds one, f.onto(total, v, n) the last, of whose lanes
-// n count; those past the end are zero. Four accumulators hide the latency of an addition.
+// Σ f(v) over the row's vectors. f.onto(total, v) adds one vector; f.onto(total, v, n) adds the last, of
+// which only n lanes count, the others being zero. Four accumulators hide the latency of an addition.
 template <class Row, class F>
 float sum_over(const Row& row, int64_t cols, const F& f) {
   constexpr int64_t kStep = 4 * kLanes;
@@ -68,7 +68,7 @@ float inverse_rms(const Row& row, int64_t cols, float eps) {
   return 1.0f / __builtin_sqrtf(total / static_cast<float>(cols) + eps);
 }
 
-// What a norm multiplies by: [cols] of the row's dtype, or of float.
+// A norm's weight: [cols], of the row's dtype or float.
 struct Gain {
   const void* weight;
   bool wide;

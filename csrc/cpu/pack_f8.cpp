@@ -8,7 +8,7 @@ namespace quire {
 
 namespace {
 
-// Where columns i and i + 1, the first of which is even, of row r lie.
+// Offset of columns i and i + 1 of row r; i is even.
 int64_t place(int64_t i, int64_t r) {
   return i / 4 * 128 + r / 16 * 64 + r % 16 / 4 * 16 + i % 4 / 2 * 8 + r % 4 * 2;
 }

@@ -12,14 +12,14 @@ namespace {
 
 constexpr int64_t kStep = 16;  // columns
 
-// Where `count` bits of a code lie, and which of its bits they are: the bits from `bit` on of the byte
-// of the row in a line of the step.
+// Where `count` consecutive bits of a code, from its bit `of_code` on, are stored: in line `line` of the
+// step, in the row's byte, from bit `bit` on.
 struct Piece {
   int64_t line;
   int bit, of_code, count;
 };
 
-// The pieces of code `column` of a step, of a row of the first tile or the second.
+// The pieces of the code in a column of a step, for a row of the first or the second tile.
 int pieces(int bits, int64_t column, int tile, Piece (&out)[3]) {
   const int pair = static_cast<int>(column / 4);
   if (bits == 8) {
@@ -34,7 +34,7 @@ int pieces(int bits, int64_t column, int tile, Piece (&out)[3]) {
   return count;
 }
 
-// Puts 16 columns of 32 rows, `stride` bytes apart, to their places in the lines of a step.
+// Packs 16 columns of 32 rows, which are `stride` bytes apart, into the lines of a step.
 void pack_step(int bits, const uint8_t* q, int64_t stride, uint8_t* lines) {
   for (int64_t column = 0; column < kStep; ++column) {
     for (int tile = 0; tile < 2; ++tile) {
@@ -53,8 +53,8 @@ void pack_step(int bits, const uint8_t* q, int64_t stride, uint8_t* lines) {
   }
 }
 
-// The power of two in whose units the largest of the values has f16's largest exponent: nothing that
-// came from f16 is pushed out at the lower end. What would round up to infinity counts as larger.
+// The power of two that, as a unit, gives the largest value f16's largest exponent. So values from f16
+// do not underflow. A value that would round up to infinity gets the next larger unit.
 float unit_of(const float* scale, const float* second, int64_t groups, bool offsets) {
   float top = 0.0f;
   for (int64_t g = 0; g < groups; ++g) {

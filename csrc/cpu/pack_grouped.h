@@ -1,14 +1,14 @@
-// Blocks of weights in groups: from and to the canonical form (gemm.h draws the block).
+// Converts blocks of weights in groups from and to the canonical form (gemm.h shows the block).
 //
-// Canonical: a code of so many bits for each weight, and for each group of `group` consecutive weights
-// of a row a scale and, of kinds that have them, a zero point, W = (q - zero) * scale, or an offset,
-// W = (q - zero) * scale + offset with one zero for all. GPTQ and AWQ have zero points, Q4_0 has 8
-// for all, Q4_1 has offsets.
+// Canonical form: each weight has a code q of a fixed number of bits. Each group of `group` consecutive
+// weights of a row has a scale and, depending on the kind, a zero point, W = (q - zero) * scale, or an
+// offset, W = (q - zero) * scale + offset with one zero for the whole weight. GPTQ and AWQ have zero
+// points, Q4_0 has the zero 8 everywhere, Q4_1 has offsets.
 //
-// In a block scales, offsets and negated zero points are f16, in units of a power of two that each
-// row has for itself: its largest scale or offset has f16's largest exponent. So values that come
-// from f16 are kept exactly, those from bf16 too if a row's differ by less than 2^32, and float32
-// is rounded to 11 significant bits.
+// In a block scales, offsets and negated zero points are f16 in a unit, a power of two chosen for each
+// row so that its largest scale or offset has f16's largest exponent. So values from f16 stay exact,
+// values from bf16 too if those of a row differ by less than a factor of 2^32, and values from float32
+// are rounded to 11 significant bits.
 #pragma once
 
 #include <stdint.h>
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-// What the groups of a weight look like.
+// The format of a weight's groups.
 struct Grouping {
   WeightKind kind;
   int64_t k, group;
@@ -33,10 +33,10 @@ struct Grouping {
   int64_t block_bytes() const { return groups() * group_bytes(); }
 };
 
-// Bits of a code; 0 for kinds that have no groups.
+// Bits of a code; 0 for kinds without groups.
 int code_bits(WeightKind kind);
 
-// The 32 rows of a block in canonical form, zeros at first.
+// The 32 rows of a block in canonical form, initially zero.
 struct GroupedRows {
   int64_t k, group, groups;
   std::vector<uint8_t> q;            // [32][groups * group]
@@ -48,7 +48,7 @@ struct GroupedRows {
   float* second_of(int64_t row) { return second.data() + row * groups; }
 };
 
-// Writes a block of zeros, and to units[32] the rows' powers of two.
+// Writes a block that was zero, and the rows' units to units[32].
 void pack_grouped(const Grouping& grouping, const GroupedRows& rows, uint8_t* block, float* units);
 
 // Row r of a block, as float32 [k].

@@ -1,4 +1,4 @@
-// The rows of a weight on their way into blocks: rounded, or kept as they are.
+// Packs the rows of a weight into blocks, rounding them if the kind needs it.
 #include <string.h>
 
 #include <bit>
@@ -18,10 +18,10 @@ constexpr DType dtype_of(float) { return kFloat32; }
 constexpr DType dtype_of(bf16) { return kBFloat16; }
 constexpr DType dtype_of(f16) { return kFloat16; }
 
-// Rounds a row to int8; returns its scale, and the sum of the int8 in `sum`.
+// Rounds a row to int8. Returns its scale, and the sum of the int8 values in `sum`.
 template <class T>
 float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
-  int32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  int32_t largest = 0;  // as bits, which have the order of the numbers, with NaN above all
   for (int64_t i = 0; i < k; ++i) {
     const int32_t bits = std::bit_cast<int32_t>(to_float(row[i])) & 0x7fffffff;
     largest = bits > largest ? bits : largest;
@@ -40,7 +40,7 @@ float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
   return top / 127.0f;
 }
 
-// The kinds in groups that floats are rounded to.
+// The grouped kinds that floats can be rounded to.
 bool is_rounded(WeightKind kind) { return kind == kWeightU4 || kind == kWeightU6; }
 
 int64_t rows_of(const std::vector<WeightPart>& parts) {
@@ -155,7 +155,7 @@ void PackedWeight::keep_grouped_block(const QuantizedSource& source, int64_t blo
                scale_.data() + block * kBlockRows);
 }
 
-// Of int8 rows, as the kind wants them.
+// Interleaves int8 rows as the kind requires.
 void PackedWeight::interleave_s8(uint8_t* block, const uint8_t* const* rows, int64_t row_bytes) {
   if (shape_.kind == kWeightS8) return interleave(block, rows, row_bytes / kStepBytes);
   for (int64_t k = 0; k < row_bytes; k += 32) {

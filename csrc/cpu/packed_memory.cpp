@@ -20,14 +20,15 @@ namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kChunk = 32 << 20;
-constexpr int64_t kShared = 256 << 10;  // smaller ones take small pages of their own
+constexpr int64_t kShared = 256 << 10;  // smaller weights get small pages of their own
 constexpr int64_t kAlign = 64;
 
-std::mutex chunks;  // like malloc's, for engines that load at the same time
+std::mutex chunks;  // several engines may load at the same time
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-// `size` zeroed bytes, a multiple of the page, aligned to `align`; permitted as they are handed out.
+// `size` zeroed bytes, a multiple of the page size, aligned to `align`. Access is permitted later, when
+// parts are handed out.
 uint8_t* allocate(int64_t size, int64_t align) {
   const int64_t mapped = size + align - sysconf(_SC_PAGESIZE);
   void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE,
@@ -47,7 +48,7 @@ void give_back(uint8_t* data, int64_t size) {
   munmap(data, static_cast<size_t>(size));
 }
 
-// What a weight that shares no chunk takes.
+// Bytes of a weight that shares no chunk.
 int64_t own_bytes(int64_t bytes) { return round_up(bytes + kGuard, sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
@@ -67,7 +68,7 @@ PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes), chunk_(nullptr) {
   }
   const std::lock_guard<std::mutex> lock(chunks);
   if (current_ == nullptr || current_->used + bytes + kGuard > current_->bytes) {
-    // A page is backed when a weight first touches it, so what is left of the last chunk costs none.
+    // The kernel provides a page at its first use, so the rest of the last chunk takes no memory.
     const int64_t size = round_up(std::max(bytes + kGuard, kChunk), kHugePage);
     uint8_t* const data = allocate(size, kHugePage);
 #if defined(MADV_HUGEPAGE)

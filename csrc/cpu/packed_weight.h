@@ -27,9 +27,9 @@ struct CodeRounding {
   decltype(Kernels::quantize_codes) quantize;
 };
 
-// What a packed weight is, apart from its numbers: its memory's sizes follow from it. What follows k
-// is of the kinds u2 to u8, which have groups, but for the bias and the input's scale; 8-bit floats may
-// have groups too.
+// Describes a packed weight without its numbers; the sizes of its memory follow from it. `group` is for
+// the kinds u2 to u8 and for 8-bit floats, which may have groups. `second`, `zero` and `permuted` are
+// only for the kinds u2 to u8.
 struct PackedShape {
   WeightKind kind;
   Epilogue epilogue;
@@ -39,12 +39,12 @@ struct PackedShape {
   int32_t zero = 0;
   bool permuted = false;
   bool bias = false;
-  float input_scale = 0.0f;  // of int8 x; 0: each row has its own
-  int64_t experts = 1;       // that have the n rows, one after the other, each in blocks of its own
+  float input_scale = 0.0f;  // of int8 x; 0: each row of x has its own scale
+  int64_t experts = 1;       // the n rows are theirs, one expert after the other, in separate blocks
 };
 
-// A weight that is quantized already, each array contiguous: codes and groups (pack_grouped.h), or
-// int8 with a scale a row, of kind s8 or s8_a16; or 8-bit floats.
+// A weight that is already quantized, as contiguous arrays: codes with groups (pack_grouped.h), int8
+// with one scale per row (kinds s8 and s8_a16), or 8-bit floats.
 struct QuantizedSource {
   const void* codes;            // [n, k], bytes
   const float* scale;           // [n, ceil(k / group)], or [n]
@@ -55,7 +55,7 @@ struct QuantizedSource {
 
 class PackedWeight {
  public:
-  // Zeros, for numbers that were packed before. Throws as the other one does.
+  // All zeros, to be filled with numbers packed earlier. Throws like the next constructor.
   explicit PackedWeight(const PackedShape& shape);
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
@@ -63,7 +63,7 @@ class PackedWeight {
   // other groups and kinds, for a gated epilogue with an odd n, and for an n that `experts` do not divide.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
                DType dtype, int64_t k, const float* bias, CodeRounding codes, int64_t experts = 1);
-  // Keeps the codes as they are.
+  // Stores the codes unchanged.
   PackedWeight(Pool& pool, const PackedShape& shape, const QuantizedSource& source,
                const float* bias);
 
@@ -75,36 +75,37 @@ class PackedWeight {
   int64_t columns() const {  // of the product, with one expert
     return shape_.n / shape_.experts / (is_gated(shape_.epilogue) ? 2 : 1);
   }
-  int64_t nbytes() const;  // all of it: what a forward pass reads, if it reads all experts
+  int64_t nbytes() const;  // what a forward pass reads if it reads all experts
 
-  // All numbers, in an order that the shape gives.
+  // All of the weight's memory, in an order that depends only on the shape.
   struct Region {
     uint8_t* data;
     int64_t bytes;
   };
   std::vector<Region> regions();
 
-  // Where the blocks lie, which are the first region; the others stay in memory.
+  // Memory of the blocks, the first region. Other regions always stay in memory.
   PackedMemory& memory() { return memory_; }
-  // A product is about to read the weight.
+  // Must be called before a product reads the weight.
   void use() const { memory_.use(); }
 
-  // Of products with at most `rows` rows of x.
+  // Tuning of products with at most `rows` rows of x.
   struct Tuned {
     int64_t rows;
     GemmTuning tuning;
   };
-  // In ascending order of `rows`, the last of which ends what is tuned. Not while products run.
+  // In ascending order of `rows`; products with more rows than the last are not tuned. Must not be
+  // called while products run.
   void tune(std::vector<Tuned> tuned) { tuned_ = std::move(tuned); }
   GemmTuning tuning(int64_t rows) const;
 
-  // Of one expert.
+  // For one expert.
   int64_t blocks() const;
   int64_t block_bytes() const;
 
   // The kernels' view of an expert's blocks [from, to), without x and y.
   GemmArgs args(int64_t expert, int64_t from, int64_t to) const;
-  // Of the first expert, which is all there is of other weights.
+  // All blocks of the first expert; weights without experts count as one expert.
   GemmArgs args() const { return args(0, 0, blocks()); }
   // The weight as stored, as float32 [n, k].
   void unpack(float* out) const;

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(50);
-// What a waiting thread fetches ahead: of the second-level cache, a part that leaves room for others.
+// Bytes that a waiting thread prefetches: only a part of the second-level cache.
 constexpr int64_t kAheadBytes = 192 << 10;
 constexpr int64_t kAheadStep = 8 * 64;
 
@@ -132,12 +132,12 @@ void* Pool::scratch(int64_t bytes, Scratch which) {
   return memory.at;
 }
 
-// The task behind the last of a thread's share.
+// The task after the last one of a thread's share.
 int64_t Pool::share_end(int64_t tasks, Deal deal, int thread) const {
   return deal == Deal::kQueue ? tasks : tasks * (thread + 1) / threads_;
 }
 
-// Claims and runs tasks until none is left, those of its own share first. Returns how many.
+// Claims and runs tasks until none is left, starting with the thread's own share. Returns their number.
 uint32_t Pool::help(int number) {
   uint32_t finished = 0;
   for (int i = 0; i < threads_; ++i) finished += empty((number + i) % threads_);
@@ -146,8 +146,8 @@ uint32_t Pool::help(int number) {
 
 // The same for one share.
 //
-// The number of unclaimed tasks and the job's number change together: if the exchange succeeds, the
-// job is still the one whose fields were read, and cannot end before the claimed task has.
+// The number of unclaimed tasks and the job's number are exchanged together. If the exchange succeeds,
+// the fields that were read belong to this job, and the job cannot end before the claimed task ends.
 uint32_t Pool::empty(int thread) {
   std::atomic<uint64_t>& share = shares_[thread].unclaimed;
   uint32_t finished = 0;
@@ -168,7 +168,7 @@ uint32_t Pool::empty(int thread) {
   return finished;
 }
 
-// Spins until `done()` or until the time is up; says which. Meanwhile it fetches what comes next.
+// Spins until `done()` or until the time is up; returns whether it is done. Prefetches meanwhile.
 template <class Done>
 bool Pool::spin(int number, const Done& done) const {
   const auto end = Clock::now() + kSpin;
@@ -189,7 +189,7 @@ bool Pool::spin(int number, const Done& done) const {
   return done();
 }
 
-// Fetches this thread's part of each idle span until `done()`, which it returns, or to the end.
+// Prefetches this thread's part of each idle span, until `done()` or the last span. Returns done().
 template <class Done>
 bool Pool::fetch_idle(int number, Fetched& fetched, const Done& done) const {
   const size_t spans = idle_spans_.load(std::memory_order_acquire);

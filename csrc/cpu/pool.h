@@ -1,4 +1,4 @@
-// The threads that compute: one pool an engine.
+// The threads that compute: one pool per engine.
 #pragma once
 
 #include <pthread.h>
@@ -14,58 +14,60 @@ namespace quire {
 
 class Plan;
 
-// Memory that is read soon.
+// Memory that will be read soon.
 struct Span {
   const uint8_t* at;
   int64_t bytes;
 };
 
-// How the tasks of a job are dealt out: from one queue, so that the long ones can come first; or a
-// share of neighbours to each thread, which then reads memory as one stream, and helps the others.
+// How the tasks of a job are distributed. kQueue: all threads take from one queue, so long tasks can be
+// put first. kShares: each thread gets a range of consecutive tasks, so it reads memory as one stream;
+// when its range is done, it takes tasks from other threads' ranges.
 enum class Deal { kQueue, kShares };
 
 // Persistent threads that share the tasks of one job at a time; the caller of `run` is thread 0.
 //
-// A thread that waits spins for some 50 microseconds and then sleeps in the kernel, so an idle pool
-// costs nothing. A job is finished when its tasks are, whoever ran them: a thread that wakes late,
-// or whose core another process took, delays nobody unless it holds a task. For the same reason
-// `run` works in a forked child, where only the caller is left.
+// A waiting thread spins for about 50 microseconds and then sleeps in the kernel, so an idle pool uses
+// no CPU time. A job is finished when its tasks are finished, no matter which threads ran them. So a
+// thread that wakes up late, or that was descheduled, delays a job only if it holds a task. For the
+// same reason `run` works in a forked child, where only the calling thread exists.
 class Pool {
  public:
-  // Raises std::invalid_argument unless 1 <= threads <= 1024, std::system_error if one won't start.
+  // Throws std::invalid_argument unless 1 <= threads <= 1024, std::system_error if a thread cannot be
+  // started.
   explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
-  // Jobs that were shared so far, modulo 2^32: each ends with the threads waiting for each other.
+  // The number of jobs run so far, modulo 2^32. Each ends with a barrier.
   uint32_t regions() const { return jobs_.load(std::memory_order_relaxed); }
 
-  // Calls body(context, task) for every task in [0, tasks), each once, on all threads; those of the
-  // queue, or of a share, are claimed in ascending order. Returns when all are done. The body must
-  // not throw or call `run`.
+  // Calls body(context, task) once for every task in [0, tasks), on all threads. Tasks of the queue, or
+  // of a share, are claimed in ascending order. Returns when all are done. The body must not throw or
+  // call `run`.
   void run(int64_t tasks, void (*body)(void*, int64_t), void* context, Deal deal = Deal::kQueue);
 
-  // What the next job in shares reads first: threads that wait fetch the beginning of their share.
+  // What the next kShares job reads first: waiting threads prefetch the beginning of their share.
   void set_ahead(const void* at, int64_t bytes);
-  // What later jobs read first, while the caller does something else: the other threads, once they
-  // have no task, fetch it for whoever reads it, so it should fit into the last-level cache. Of the
-  // spans at most kIdleSpans count; none ends it.
+  // What later jobs read first. While the caller does something else, threads without a task prefetch
+  // it. Any thread may read it later, so it should fit into the last-level cache. Only the first
+  // kIdleSpans spans are used; an empty list stops the prefetching.
   void set_idle(const std::vector<Span>& spans);
   static constexpr size_t kIdleSpans = 16;
 
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
-  // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
-  // `kOuter` is memory of its own, for an op that runs others.
+  // `scratch`; its content is undefined. Unlike `run`, only one thread at a time may call this.
+  // `kOuter` is separate memory, for an op that runs other ops.
   enum Scratch { kInner, kOuter, kScratchCount };
   void* scratch(int64_t bytes, Scratch which = kInner);
 
-  // The plan that ops for this pool are recorded into instead of being run, or null.
+  // If not null, ops on this pool are recorded into this plan instead of being run.
   Plan* recording = nullptr;
 
  private:
-  // Upper half: the job's number. Lower half: how many of its tasks nobody has claimed yet.
+  // Upper half: the job's number. Lower half: the number of its tasks that are not claimed yet.
   struct alignas(64) Share {
     std::atomic<uint64_t> unclaimed{0};
   };
@@ -83,7 +85,7 @@ class Pool {
   uint32_t empty(int thread);
   template <class Done>
   bool spin(int number, const Done& done) const;
-  // How far a thread has come with what it fetches while idle.
+  // A thread's progress in prefetching the idle spans.
   struct Fetched {
     uint32_t version = 0;
     size_t span = 0;
@@ -95,21 +97,21 @@ class Pool {
 
   const int threads_;
 
-  // The job. Its fields are written only while no task of it is left to claim.
+  // The current job. These fields are written only while it has no unclaimed task.
   std::atomic<void (*)(void*, int64_t)> body_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> tasks_{0};
   std::atomic<Deal> deal_{Deal::kQueue};
-  std::unique_ptr<Share[]> shares_;  // one a thread; the first is the queue, too
+  std::unique_ptr<Share[]> shares_;  // one per thread; the first also serves as the queue
   alignas(64) std::atomic<uint32_t> unfinished_{0};  // tasks; the caller sleeps on it
   std::atomic<uint32_t> caller_sleeps_{0};
-  alignas(64) std::atomic<uint32_t> jobs_{0};  // how many were started; workers sleep on it
+  alignas(64) std::atomic<uint32_t> jobs_{0};  // number of jobs started; workers sleep on it
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> stopping_{false};
 
   alignas(64) std::atomic<const uint8_t*> ahead_{nullptr};
   std::atomic<int64_t> ahead_bytes_{0};
-  // Read while it is written, a span may be half another's: then something else is fetched.
+  // A span read while it is written may mix two spans. That is harmless: the wrong memory is prefetched.
   struct IdleSpan {
     std::atomic<const uint8_t*> at{nullptr};
     std::atomic<int64_t> bytes{0};
@@ -127,7 +129,7 @@ class Pool {
   } scratch_[kScratchCount];
 };
 
-// `Pool::run` of a callable; one task is run here, and wakes nobody.
+// `Pool::run` for a callable. A single task runs on the calling thread and wakes no other.
 template <class Body>
 void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
   if (tasks == 1) return body(0);
@@ -136,7 +138,7 @@ void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
       const_cast<Body*>(&body));
 }
 
-// For loops that wait for another thread: leaves the core's other half more of it.
+// For loops that wait for another thread: leaves more of the core to its other hyperthread.
 inline void pause() {
 #if defined(QUIRE_X86)
   __builtin_ia32_pause();

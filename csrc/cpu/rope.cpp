@@ -1,6 +1,6 @@
-// Rotary embedding (NeoX order), alone and fused with what surrounds it in attention.
+// Rotary embedding (NeoX order), alone and fused with the operations around it in attention.
 //
-// Products and differences round one by one, as torch's do: the results are equal to the bit.
+// Each product and difference is rounded separately, as in torch, so results are equal to the bit.
 #include "float8.h"
 #include "kernels.h"
 #include "norm_row.h"
@@ -11,9 +11,9 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// How every head of one token is turned.
+// The rotation of every head of one token.
 struct Turn {
-  const float* cos;  // null: not at all
+  const float* cos;  // null: no rotation
   const float* sin;
   int64_t half;
 
@@ -23,7 +23,7 @@ struct Turn {
         half(cos == nullptr ? 0 : rotary_dim / 2) {}
 };
 
-// A row as it lies in memory, normalized when it is read: the same bits as rms_norm's.
+// A row in memory that is normalized when it is read, with the same bits as rms_norm.
 template <class T, class W>
 struct NormedRow {
   const T* x;
@@ -37,7 +37,7 @@ struct NormedRow {
   }
 };
 
-// Columns of a head that are not turned. y may be where the row lies.
+// Copies the columns of a head that are not rotated. y may be the row itself.
 template <class T>
 void keep_columns(T* y, const PlainRow<T>& row, int64_t begin, int64_t end) {
   copy(y + begin, row.x + begin, end - begin);
@@ -49,7 +49,7 @@ void keep_columns(T* y, const Row& row, int64_t begin, int64_t end) {
   if (i < end) store(y + i, row.at(i, end - i), end - i);
 }
 
-// y may be where the row lies.
+// y may be the row itself.
 template <class T, class Row>
 void turn_head(T* y, const Row& row, const Turn& t, int64_t head_dim) {
   int64_t i = 0;
@@ -69,12 +69,12 @@ void turn_head(T* y, const Row& row, const Turn& t, int64_t head_dim) {
   keep_columns(y, row, 2 * t.half, head_dim);
 }
 
-constexpr int64_t kHeads = 16;  // whose norms are computed one after the other: each waits for its sum
-constexpr int64_t kTurned = 4096;  // elements on their way into a cache of another dtype
-constexpr int64_t kFloats = 256;   // of a head that are taken at once to be quantized
+constexpr int64_t kHeads = 16;  // heads whose norms are computed together, to hide a sum's latency
+constexpr int64_t kTurned = 4096;  // elements buffered for a cache of another dtype
+constexpr int64_t kFloats = 256;   // elements of a head that are quantized at a time
 
-// At most kHeads heads of a token on their way, y_step elements apart: normalized, if there is a
-// weight, and turned.
+// Writes at most kHeads heads of a token, y_step elements apart: normalized, if there is a weight, and
+// rotated.
 template <class T>
 void place_heads(T* y, int64_t y_step, const T* x, int64_t heads, const Gain& gain, float eps,
                  const Turn& t, int64_t head_dim) {
@@ -94,13 +94,13 @@ void place_heads(T* y, int64_t y_step, const T* x, int64_t heads, const Gain& ga
   }
 }
 
-// Calls some(first, count) for runs of at most `most` heads.
+// Calls some(first, count) for ranges of at most `most` heads.
 template <class Some>
 void each_heads(int64_t heads, int64_t most, const Some& some) {
   for (int64_t h = 0; h < heads; h += most) some(h, heads - h < most ? heads - h : most);
 }
 
-// Elements of a quantized head: the largest, and the nearest one to x.
+// Elements of a quantized head: the largest value, and the conversion of x to the nearest one.
 template <class Q>
 struct Element;
 template <>
@@ -124,7 +124,7 @@ void widen_head(float* row, const T* x, int64_t head_dim) {
   if (i < head_dim) store(row + i, load(x + i, head_dim - i), head_dim - i);
 }
 
-// Calls some(first, n, floats) for the head's runs of n <= kFloats elements.
+// Calls some(first, n, floats) for each n <= kFloats elements of the head.
 template <class T, class Some>
 void each_floats(const T* x, int64_t head_dim, const Some& some) {
   float row[kFloats];
@@ -135,24 +135,24 @@ void each_floats(const T* x, int64_t head_dim, const Some& some) {
   }
 }
 
-// The scale of a head; if an x is not finite, neither is the scale.
+// The scale of a head; not finite if any element is not finite.
 template <class Q, class T>
 bf16 scale_of(const T* x, int64_t head_dim) {
-  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  uint32_t largest = 0;  // as bits, which have the order of the numbers, with NaN above all
   each_floats(x, head_dim, [&](int64_t, int64_t n, const float* row) {
     for (int64_t i = 0; i < n; ++i) {
       const uint32_t bits = __builtin_bit_cast(uint32_t, row[i]) & 0x7fffffff;
       largest = bits > largest ? bits : largest;
     }
   });
-  // Rounded up, so that no element passes the largest; NaN as it comes could be carried to 0.
+  // Rounded up, so that no element exceeds the largest value. NaN is excluded: a carry could make it 0.
   const float exact = largest > 0x7f800000
                           ? __builtin_nanf("")
                           : __builtin_bit_cast(float, largest) / Element<Q>::kMost;
   return {static_cast<uint16_t>((__builtin_bit_cast(uint32_t, exact) + 0xffff) >> 16)};
 }
 
-// Stores a head as Q: with a scale of its own, put where `scale` points to, or else in units.
+// Stores a head as Q. If `scale` is not null, the head gets its own scale, stored there.
 template <class Q, class T>
 void quantize_head(void* to, const T* x, int64_t head_dim, bf16* scale, float unit) {
   float divisor = unit;
@@ -166,14 +166,14 @@ void quantize_head(void* to, const T* x, int64_t head_dim, bf16* scale, float un
   });
 }
 
-// Where one of the two caches is, and how it holds a head.
+// One of the two caches, and how it stores a head.
 struct Cache {
   uint8_t* elements;
   bf16* scales;
   int dtype;
   float unit;
 
-  // Puts a head at element `at`; its scale is number `scale_at`.
+  // Stores a head at element `at`, and its scale at index `scale_at`.
   template <class T>
   void put(int64_t at, int64_t scale_at, const T* x, int64_t head_dim) const {
     bf16* const scale = scales == nullptr ? nullptr : scales + scale_at;
@@ -195,8 +195,8 @@ struct Cache {
   static int code_of(f16) { return kFloat16; }
 };
 
-// Asks for the lines that a token's keys and values will be written to: the store of a line that no
-// cache holds would wait for memory, and those behind it with it.
+// Prefetches the cache lines that a token's keys and values will be written to: a store to a line that
+// is in no cache would wait for memory, and delay the stores after it.
 template <class T>
 void fetch_slot(const RopeKvArgs& a, int64_t row) {
   const int64_t item = a.cache_dtype >= kInt8 ? 1 : a.cache_dtype == kFloat32 ? 4 : 2;

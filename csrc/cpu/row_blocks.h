@@ -5,11 +5,11 @@
 
 namespace quire {
 
-// Rows of one task, of an operation that moves `row_bytes` a row: all of them where the whole
-// moves less than a thread takes to wake up, else as few as keep a task worth claiming.
+// Rows per task for an operation that moves `row_bytes` per row. All rows if waking another thread would
+// take longer than the work, else as few as make a task worth claiming.
 int64_t rows_a_task(int64_t rows, int64_t row_bytes);
 
-// Tasks of `rows` rows.
+// The number of tasks of `task_rows` rows.
 int64_t row_tasks(int64_t rows, int64_t task_rows);
 
 }  // namespace quire

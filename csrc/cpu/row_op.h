@@ -1,4 +1,4 @@
-// Ops whose rows are cut into tasks by the rule of row_blocks.h.
+// Ops whose rows are split into tasks as in row_blocks.h.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// An op of one kernel of fused.h.
+// An op that calls one kernel of fused.h.
 template <class Args>
 class RowOp : public Op {
  public:
@@ -27,7 +27,7 @@ class RowOp : public Op {
     return nullptr;
   }
 
-  // Whole blocks of kPrepareRows rows a task.
+  // A task has whole blocks of kPrepareRows rows.
   void run_and_prepare(Pool& pool, const Linear& next) override {
     const int64_t wanted = rows_a_task(args_.rows, row_bytes_);
     args_.task_rows = (wanted + kPrepareRows - 1) / kPrepareRows * kPrepareRows;
@@ -45,7 +45,7 @@ class RowOp : public Op {
  protected:
   using Kernel = void (*)(const Args&, int64_t task);
 
-  // `row_bytes`: moved for a row.
+  // `row_bytes` is what the op moves per row.
   RowOp(Kernel kernel, const Args& args, int64_t row_bytes)
       : kernel_(kernel), args_(args), row_bytes_(row_bytes) {}
 

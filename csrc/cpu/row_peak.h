@@ -1,4 +1,4 @@
-// The largest of a row and where values of it lie: comparisons only.
+// The largest value of a row, and positions of values, by comparisons only.
 #pragma once
 
 #include "simd.h"
@@ -15,7 +15,7 @@ inline float peak_of(const float* x, int64_t n) {
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
     const Vec a = load(x + i), b = load(x + i + kLanes);
-    top0 = max(a, top0);  // NaN leaves it as it was
+    top0 = max(a, top0);  // unchanged if a is NaN
     top1 = max(b, top1);
     sick = either(sick, either(is_nan(a), is_nan(b)));
   }

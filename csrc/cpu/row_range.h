@@ -1,4 +1,4 @@
-// The rows of one task, and where they lie.
+// The rows of one task, and their addresses.
 #pragma once
 
 #include <stddef.h>

@@ -12,8 +12,8 @@ Sampler::Sampler(const Kernels& kernels, Pool& pool)
 
 Sampler::~Sampler() = default;
 
-// body(sampler, row) for each row, by as many samplers as there are threads: one, once it runs,
-// takes rows until none is left.
+// Calls body(sampler, row) for each row. There is one sampler per thread; each takes rows until none is
+// left.
 template <class Body>
 void Sampler::each(int64_t rows, int64_t vocab, const Body& body) {
   if (rows == 0) return;
@@ -32,7 +32,7 @@ void Sampler::each(int64_t rows, int64_t vocab, const Body& body) {
   };
   const int64_t tasks = std::min<int64_t>(rows, pool_.threads());
   for (int64_t i = 0; i < tasks; ++i) row_samplers_[static_cast<size_t>(i)].reserve(vocab);
-  if (tasks == 1) return work(&job, 0);  // wakes nobody
+  if (tasks == 1) return work(&job, 0);  // wakes no other thread
   pool_.run(tasks, work, &job);
 }
 

@@ -1,5 +1,5 @@
-// From logits to tokens: edits, temperature, top_k, min_p, top_p, the draw. Baseline code on the
-// passes of sample.h.
+// Samples tokens from logits: edits, temperature, top_k, min_p, top_p, the draw. Baseline code that
+// calls the kernels of sample.h.
 //
 // Parameters have the reference's meaning (quire.ops.sample_row). Arithmetic on logits equals the
 // reference's to the bit. Weights use another exp and another order of sums. So a token can differ from
@@ -17,21 +17,22 @@
 
 namespace quire {
 
-// Token ids in [0, vocab), each once, of which `values` may say more; the caller's memory.
+// Distinct token ids in [0, vocab), with optional values; the caller owns the memory.
 struct TokenSet {
   const int64_t* ids = nullptr;
   int64_t size = 0;
   const float* values = nullptr;
 };
 
-// What one token is sampled with. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all.
+// Parameters of one sampled token. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens.
 struct SampleRow {
   int64_t row = 0;  // of the logits
   double temperature = 0, top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double u = 0;  // in [0, 1)
 
-  // Edits, in their order. `mask` has a bit for each token, set where it may be; null allows all.
+  // Edits, in the order in which they apply. `mask` has a bit for each token, set if the token is allowed;
+  // null allows all.
   // `counted` holds how often each token was generated.
   const uint32_t* mask = nullptr;
   bool restricted = false;
@@ -42,12 +43,12 @@ struct SampleRow {
   }
 };
 
-// One row's log-probabilities: of `token`, then of the k likeliest, descending, ties by id.
+// One row's log-probabilities: that of `token`, then the k largest in descending order, ties by id.
 struct LogprobRow {
   int64_t row = 0, token = 0, k = 0;  // k <= vocab
   int64_t* ids = nullptr;             // [1 + k]
   double* values = nullptr;           // [1 + k]
-  int64_t rank = 0;                   // of `token`, from 1; equals share one
+  int64_t rank = 0;                   // of `token`, from 1; equal values have the same rank
 };
 
 // float [rows, vocab].
@@ -59,14 +60,14 @@ struct Logits {
 
 class RowSampler;
 
-// Works on several rows at a time, a thread a row. Keeps memory for intermediate results (touched
-// as far as it is needed) for each thread.
+// Samples several rows in parallel, one thread per row. Keeps memory for intermediate results for each
+// thread; only what is used is touched.
 class Sampler {
  public:
   Sampler(const Kernels& kernels, Pool& pool);
   ~Sampler();
 
-  // tokens[i]: of rows[i], -1 where its largest logit, edited, is not finite.
+  // tokens[i] is the token of rows[i], -1 if its largest logit after edits is not finite.
   void sample(const Logits& logits, const std::vector<SampleRow>& rows, int64_t* tokens);
 
   // The logits of the rows are neither NaN nor +infinity, nor all -infinity.
@@ -78,7 +79,7 @@ class Sampler {
 
   const SampleKernels& kernels_;
   Pool& pool_;
-  std::vector<RowSampler> row_samplers_;  // one a thread
+  std::vector<RowSampler> row_samplers_;  // one per thread
   std::mutex lock_;
 };
 

@@ -1,4 +1,4 @@
-// One number from one format to another, for baseline code alone: kernels have simd.h.
+// Conversion of single numbers between formats, only for baseline code: kernels use simd.h.
 #pragma once
 
 #include <bit>
@@ -26,7 +26,7 @@ inline uint16_t to_bf16(T value) {
   return static_cast<uint16_t>(v != v ? 0x7fc0 : rounded);
 }
 
-// To nearest even; what is beyond the largest becomes infinity.
+// Rounds to nearest even; values beyond the largest finite one become infinity.
 inline uint16_t to_f16(f16 v) { return v.bits; }
 template <class T>
 inline uint16_t to_f16(T v) {

@@ -1,8 +1,8 @@
-// Functions of vectors: the one place for exp and what is built on it.
+// Functions of vectors: exp, and the functions that use it.
 //
-// A lane's result depends on that lane alone, so a row's end rounds as its middle does. Errors are
-// relative, in units of 2^-24, against exact arithmetic (measured over all floats: CPU tests keep
-// them): exp 2, tanh 5, sigmoid 4, normal_tail 10; absolute 2^-149 where a result is subnormal. NaN stays.
+// A lane's result depends only on that lane, so the end of a row is rounded like its middle. The largest
+// relative errors against exact arithmetic, over all floats, in units of 2^-24 (checked by tests): exp 2,
+// tanh 5, sigmoid 4, normal_tail 10. Subnormal results have an absolute error of 2^-149. NaN stays NaN.
 #pragma once
 
 #include "simd.h"
@@ -15,12 +15,12 @@ struct ExpParts {
   Vec n, p;
 };
 
-// Of exp(high + low), |low| < 0.05: for arguments that are known to more than float's precision.
+// The parts of exp(high + low), |low| < 0.05, for arguments of more than float's precision.
 //
 // With n = round(x / ln 2), exp(x) = 2^n · exp(r), and exp(r) = 1 + r + r² q(r) by a minimax
 // polynomial over |r| < 0.39. ln 2 is taken in two parts, of which n times the first is exact.
 inline ExpParts exp_parts(Vec high, Vec low) {
-  // Beyond these the result is 0 or infinity. The order of the operands passes NaN on.
+  // Beyond these bounds the result is 0 or infinity. The order of the operands keeps NaN.
   const Vec x = max(broadcast(-104.0f), min(broadcast(89.0f), high));
   const Vec whole = broadcast(0x1.8p23f);  // added and subtracted: to the nearest integer
   const Vec n = sub(fma(add(x, low), broadcast(0x1.715476p0f), whole), whole);
@@ -59,7 +59,7 @@ inline Vec exp2(Vec x) {
 
 inline Vec exp(Vec x) { return exp_of_sum(x, zero()); }
 
-// tanh(x) = t / (t + 2) with t = exp(2x) - 1 = 2^n p + (2^n - 1), in which nothing cancels. From 10 on
+// tanh(x) = t / (t + 2) with t = exp(2x) - 1 = 2^n p + (2^n - 1), which avoids cancellation. For x >= 10
 // it is 1.
 inline Vec tanh(Vec x) {
   const Vec twice = max(broadcast(-20.0f), min(broadcast(20.0f), add(x, x)));
@@ -74,7 +74,7 @@ inline Vec times_sigmoid(Vec x, Vec t) {
   return div(x, add(broadcast(1.0f), exp(sub(zero(), t))));
 }
 
-// 1 - Φ(a) of the normal distribution, for a >= 0 (from 15 on as at 15, which is 0).
+// 1 - Φ(a) of the normal distribution, for a >= 0. For a >= 15 it is 0.
 //
 // It is exp(-a²/2) · h(a) with h smooth; (1 + a) · h(a) is a minimax polynomial in
 // (a - 4) / (a + 4). The square is taken in two parts, for its rounding would be an error of
