@@ -80,6 +80,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "cohere2": {"model_type": "cohere2", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES},
     "ernie4.5": {"model_type": "ernie4_5"},
     "internlm3": {"model_type": "internlm3"},
+    "nemotron": {"model_type": "nemotron"},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

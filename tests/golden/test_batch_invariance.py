@@ -69,6 +69,7 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("cohere2", "bfloat16", "bfloat16", "cpu"),
     ("ernie4_5", "float32", "float32", "cpu"),
     ("internlm3", "bfloat16", "bfloat16", "cpu"),
+    ("nemotron", "bfloat16", "bfloat16", "cpu"),
 ]
 """Of ops that `CASES` have; fewer sequences say as much."""
 

@@ -51,6 +51,7 @@ MODELS = [
     "cohere2",
     "ernie4_5",
     "internlm3",
+    "nemotron",
 ]
 
 

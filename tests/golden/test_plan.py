@@ -131,6 +131,7 @@ CASES = [
     ("cohere2", BFLOAT16, BFLOAT16, "int8"),
     ("ernie4_5", BFLOAT16, BFLOAT16, None),
     ("internlm3", FLOAT32, FLOAT32, None),
+    ("nemotron", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

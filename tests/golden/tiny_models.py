@@ -10,6 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCAB_SIZE = 256
+ONE_PLUS = ("gemma", "nemotron")
+"""Model types whose norms multiply by 1 + weight."""
 MAX_POSITIONS = 512
 
 _BASE: dict[str, Any] = {
@@ -203,6 +205,23 @@ TINY_MODELS: dict[str, TinyModel] = {
     "cohere2": TinyModel(
         "cohere2", {"num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7}
     ),
+    "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
+    "phi4-mini": TinyModel(
+        "phi3",
+        {
+            "sliding_window": None,
+            "tie_word_embeddings": True,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_theta": 10000.0,
+                "rope_type": "longrope",
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.3, 1.4, 1.6, 1.9],
+                "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 8.0],
+            },
+        },
+    ),
+    "falcon3": TinyModel("llama", {"head_dim": 32, **_rope(rope_theta=1000042.0)}),
     "ernie4_5": TinyModel("ernie4_5", {"head_dim": 16, "use_bias": True}),
     "internlm3": TinyModel("internlm3", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "gpt2": TinyModel("gpt2"),
@@ -237,7 +256,7 @@ def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
             if parameter.dim() == 1:
                 is_scale = "norm" in parameter_name or ".ln_" in parameter_name
                 is_scale = is_scale and parameter_name.endswith("weight")
-                center = 1.0 if is_scale and not tiny.model_type.startswith("gemma") else 0.0
+                center = 1.0 if is_scale and not tiny.model_type.startswith(ONE_PLUS) else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)

@@ -201,6 +201,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
+    "nemotron": Architecture(
+        "Nemotron",
+        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
+        | {
+            "norm_eps": _EPS,
+            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
+            "attention_bias": _FLAG,
+            "mlp_bias": _FLAG,
+        },
+    ),
     "ernie4_5": Architecture("Ernie4_5", _GATED | {"use_bias": _FLAG}, tasks=("generate",)),
     "internlm3": Architecture(
         "InternLM3",
@@ -386,8 +396,8 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
     if head_dim in (ABSENT, None):
         usual = config.get("hidden_size", 64) // config.get("num_attention_heads", 4)
         head_dim = _HEAD_DIMS.get(kind, usual)
-    usual_part = {"stablelm": 0.25, "glm4": 0.5}.get(kind, 1.0)
-    rotates_parts = kind in ("phi3", "stablelm", "glm4")
+    usual_part = {"stablelm": 0.25, "glm4": 0.5, "nemotron": 0.5}.get(kind, 1.0)
+    rotates_parts = kind in ("phi3", "stablelm", "glm4", "nemotron")
     partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
     rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
     table, top = scaling(rng, rotary, "longrope" if kind == "phi3" else "")

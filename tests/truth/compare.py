@@ -26,6 +26,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import QuireError
 from quire.models.registry import model_config
 from tests.golden.tiny_encoders import wordpiece
+from tests.golden.tiny_models import ONE_PLUS
 from tests.truth.choices import VOCAB_SIZE, Case
 
 PROMPT_LEN, NUM_TOKENS = 26, 8
@@ -120,7 +121,7 @@ def _transformers(case: Case, folder: Path) -> tuple[PreTrainedModel, PreTrained
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 is_scale = name.endswith("weight")
-                center = 1.0 if is_scale and not case.kind.startswith("gemma") else 0.0
+                center = 1.0 if is_scale and not case.kind.startswith(ONE_PLUS) else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)

@@ -42,10 +42,11 @@ _ARCHITECTURES = {
     "exaone4": ("exaone4", "Exaone4ForCausalLM"),
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
     "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
+    "nemotron": ("nemotron", "NemotronForCausalLM"),
 }
 _DTYPES = {"F32": "float32", "F16": "float16"}
-_PARTLY_ROTATED = ("phi3", "stablelm", "glm4")
-_LAYER_NORMED = ("stablelm", "starcoder2", "cohere2")
+_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "nemotron")
+_LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
 _NO_TOKEN = 0xFFFFFFFF
 _MISSING = object()
 

@@ -33,7 +33,7 @@ ARCHITECTURES = {
     for name in (
         *("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2"),
         *("olmo2", "stablelm", "starcoder2", "smollm3", "granite", "seed_oss", "glm4"),
-        *("exaone4", "cohere2", "ernie4_5"),
+        *("exaone4", "cohere2", "ernie4_5", "nemotron"),
     )
 }
 ARCHITECTURES |= {"mistral": "llama", "internlm3": "llama", "gemma3_text": "gemma3"}

@@ -96,6 +96,11 @@ def _cohere2(meta: Metadata, config: Config) -> Config:
     }
 
 
+def _nemotron(meta: Metadata, config: Config) -> Config:
+    part = rotated_part(meta.integer("rope.dimension_count"), config["head_dim"])
+    return part | {"hidden_act": "relu2", "norm_eps": config["rms_norm_eps"]}
+
+
 def _ernie4_5(meta: Metadata, config: Config) -> Config:
     return {"use_bias": config["attention_bias"]}
 
@@ -109,6 +114,7 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "exaone4": _exaone4,
     "cohere2": _cohere2,
     "ernie4_5": _ernie4_5,
+    "nemotron": _nemotron,
 }
 """By GGUF's `general.architecture`."""
 

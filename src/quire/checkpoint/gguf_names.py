@@ -159,6 +159,9 @@ NAMES: dict[str, Names] = {
     "exaone4": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
     "cohere2": Names(_TOP, _COHERE2_BLOCK),
     "ernie4_5": Names(_TOP, _BLOCK),
+    "nemotron": Names(
+        _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
+    ),
 }
 """By GGUF's `general.architecture`; Mixtral's is llama."""
 
@@ -260,6 +263,6 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
         return Translation(target, "halves_from_pairs", config[heads])
     if block and part in names.rows:
         return Translation(target, "one_row")
-    if names.norms_plus_one and part.endswith("_norm"):
+    if names.norms_plus_one and part.endswith("_norm") and kind == "weight":
         return Translation(target, "minus_one")
     return Translation(target)

@@ -115,7 +115,8 @@ class ModelConfig:
     """LayerNorms have a bias."""
     norm_gain: Literal["rounded", "float32", "plus_one"] = "rounded"
     """How an RMSNorm multiplies by its weight: after rounding x to its dtype; in float32, rounded
-    once (OLMo 2); or by 1 + weight in float32, rounded once (Gemma)."""
+    once (OLMo 2); or by 1 + weight in float32, rounded once (Gemma). A LayerNorm rounds once, and
+    with "plus_one" 1 + weight is rounded first (Nemotron)."""
     norms: tuple[str, ...] = ("attn_norm", "mlp_norm", "norm")
     """Positions of the norms: `attn_norm` before attention, `attn_post_norm` after it,
     `attn_sum_norm` after its residual sum (BERT); the same for `mlp`; `embed_norm` after the
@@ -170,7 +171,7 @@ class ModelConfig:
     """Whether the model computes logits."""
     num_labels: int = 0
     """Outputs of the classification head, which replaces the lm_head; 0 if there is none."""
-    classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh"] | None = None
+    classifier_activation: Literal["tanh", "relu", "relu2", "gelu", "gelu_tanh"] | None = None
     """Between the two layers of an encoder's classification head; None if it has one layer."""
     classifier_bias: bool = True
     """The first of these two layers has a bias."""

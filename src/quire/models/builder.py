@@ -122,7 +122,10 @@ class Builder:
             gain = self._gain(spec)
             self.modules[id(gain)] = spec.stem
             return RMSNorm(gain, eps)
-        weight = self._array(f"{spec.stem}.weight")
+        gain = self._source.tensor(f"{spec.stem}.weight")
+        if self._config.norm_gain == "plus_one":
+            gain = converted(converted(gain, FLOAT32) + np.float32(1.0), self._source.dtype)
+        weight = self._ops.array(gain)
         zeros = np.zeros(weight.shape, self._source.dtype)
         bias = self._array(f"{spec.stem}.bias") if spec.bias else self._ops.array(zeros)
         self.modules[id(weight)] = spec.stem

@@ -18,7 +18,7 @@ from quire.core.errors import CheckpointError, UnsupportedModelError
 logger = logging.getLogger(__name__)
 
 HFConfig = Mapping[str, Any]
-PlainActivation = Literal["gelu", "gelu_tanh", "relu"]
+PlainActivation = Literal["gelu", "gelu_tanh", "relu", "relu2"]
 
 MAX_INTEGER, MOST_LAYERS = 2**31 - 1, 10_000
 """More than any model has, and little enough to count with."""
@@ -32,6 +32,7 @@ _ACTIVATIONS: dict[str, Literal["silu"] | PlainActivation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 GATED: dict[str, Activation] = {
     "silu": "silu_mul",

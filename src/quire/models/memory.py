@@ -30,7 +30,8 @@ def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
     A tied embedding is there once, packed as the output projection that every step reads whole.
     """
     model, item = config.model, DTYPE_BYTES[config.dtype]
-    if model.norm_gain != "rounded" and parameter.kind == "norm":
+    wide = model.norm == "rms_norm" and model.norm_gain != "rounded"
+    if wide and parameter.kind == "norm":
         return parameter.numel * DTYPE_BYTES["float32"]
     if parameter.name in config.weight_forms and config.ops != "reference":
         return packed_bytes(parameter, config.weight_forms[parameter.name], item)

@@ -31,8 +31,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
     activation = hf.activation(config, "hidden_activation", "gelu")
     classifier = hf.activation(config, "classifier_activation", "gelu")
-    if activation == "relu" or classifier == "silu":
-        field = "hidden_activation" if activation == "relu" else "classifier_activation"
+    if activation not in hf.GATED or classifier == "silu":
+        field = "classifier_activation" if activation in hf.GATED else "hidden_activation"
         raise UnsupportedModelError(
             f"config.json: {field} is {config.get(field)!r}, which is not known of ModernBERT.",
             param=field,

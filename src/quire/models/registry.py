@@ -25,6 +25,7 @@ _DECODERS = {
     "Llama": "llama",
     "Mistral": "mistral",
     "Mixtral": "mixtral",
+    "Nemotron": "nemotron",
     "OPT": "opt",
     "Olmo2": "olmo2",
     "Olmo3": "olmo3",

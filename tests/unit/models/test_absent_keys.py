@@ -81,6 +81,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cohere2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
     | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5}
     | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
+    "nemotron": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
+    | {"norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": True, "mlp_bias": True}
+    | {"partial_rotary_factor": 1.0},
     "ernie4_5": _WIDE | {"use_bias": True},
     "internlm3": _WIDE | {"attention_bias": False, "mlp_bias": False},
     "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
