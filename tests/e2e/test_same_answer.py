@@ -13,6 +13,13 @@ from quire.core.outputs import RequestOutput
 
 PROMPT_SEED = 20
 NUM_REQUESTS = 32
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 4]],
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +85,14 @@ def alone(request: pytest.FixtureRequest, model: str) -> tuple[list[SamplingPara
         {"async_scheduling": True, "num_scheduler_steps": 3, "max_num_batched_tokens": 64},
         {"max_num_seqs": 4, "max_itl_stretch": 1.0},
         {"max_num_seqs": 4, "max_itl_stretch": 4.0, "async_scheduling": True},
+        {"speculative_config": NGRAM},
+        {"speculative_config": {"method": "suffix"}, "max_num_seqs": 4},
+        {"speculative_config": NGRAM, "async_scheduling": True, "num_scheduler_steps": 2},
     ],
     ids=[
         *("batch", "prefix-caching", "small-chunks", "tiny-chunks"),
         *("multi-step", "async", "async-multi-step", "even-pace", "uneven-pace"),
+        *("ngram", "suffix", "async-multi-step-ngram"),
     ],
 )
 def test_batches_and_chunks(
