@@ -15,6 +15,8 @@ VOCAB, EOS = 300, 299
 PLENTY = 2_000
 """Blocks beside those of the longest request, of which then none is evicted."""
 WINDOW, LONG_WINDOW = 20, 150
+SELF = "SELF"
+"""As the draft model: the model itself."""
 _BASE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 128,
@@ -159,18 +161,20 @@ def draw_world(random: Random) -> World:
     if any(asked.adapter for asked in world.asked) and random.random() < 0.4:
         world.reloads = [(random.randint(1, 30), random.randint(1, 3)) for _ in range(3)]
     if random.random() < 0.5:
-        world.flags["speculative_config"] = _speculation(random)
-        world.oracle = random.random() < 0.7
+        world.flags["speculative_config"] = _speculation(random, numbers)
+        world.oracle = random.random() < 0.5
     return world
 
 
-def _speculation(random: Random) -> dict[str, Any]:
+def _speculation(random: Random, numbers: dict[str, Any]) -> dict[str, Any]:
     most = random.choice([1, 2, 4, 7])
     config: dict[str, Any] = {
-        "method": random.choice(["ngram", "suffix"]),
+        "method": random.choice(["ngram", "suffix", "draft_model"]),
         "num_speculative_tokens": most,
     }
-    if config["method"] == "ngram":
+    if config["method"] == "draft_model":
+        config |= {"model": SELF, "quantization": numbers.get("quantization")}
+    elif config["method"] == "ngram":
         config |= {"prompt_lookup_min": 1, "prompt_lookup_max": random.choice([1, 3])}
     else:
         config |= {"suffix_decoding_max_cached_requests": random.choice([0, 1, 100])}

@@ -19,7 +19,7 @@ HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 DeviceType = Literal["cpu", "cuda"]
-SpeculativeMethod = Literal["ngram", "suffix"]
+SpeculativeMethod = Literal["ngram", "suffix", "draft_model"]
 
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
@@ -271,6 +271,8 @@ class SpeculativeConfig:
 
     Attributes:
         num_speculative_tokens: most drafts of a sequence in one pass.
+        model: the model of `draft_model`; `quantization` and `max_model_len` are its own.
+        draft_tensor_parallel_size: 1; each rank has the whole draft model.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams of `ngram`.
         suffix_decoding_max_tree_depth: most tokens of a context, and of drafts.
         suffix_decoding_max_cached_requests: earlier answers to search; 0 searches only the request.
@@ -284,6 +286,10 @@ class SpeculativeConfig:
 
     method: SpeculativeMethod
     num_speculative_tokens: int
+    model: str | None = None
+    quantization: str | None = None
+    max_model_len: int | None = None
+    draft_tensor_parallel_size: int = 1
     prompt_lookup_min: int = 5
     prompt_lookup_max: int = 5
     suffix_decoding_max_tree_depth: int = 24
@@ -385,6 +391,8 @@ class EngineConfig:
     """File in which native code notes the present grammar (see `system.native_marks`)."""
     share: RankShare | None = None
     """Set if `model`, `num_threads` and the memory sizes are one rank's."""
+    draft: EngineConfig | None = None
+    """The draft model's; its limits are this engine's, except for `max_model_len`."""
 
     @property
     def packing(self) -> str | None:

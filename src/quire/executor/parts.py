@@ -25,7 +25,7 @@ from quire.executor.memory import (
 from quire.executor.peers import Peers
 from quire.models.adapters import lora_targets, own_delta
 from quire.models.decoder import Decoder
-from quire.models.memory import kv_bytes_per_token
+from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.offload import held_weight_bytes
 from quire.models.pack_cache import PackCache
 from quire.ops.device import Accelerator
@@ -68,10 +68,8 @@ def fit_memory(
     plan = plan_memory(
         config,
         runtime=rounded(accelerator.memory()[0]) if accelerator else resident_bytes(held),
-        weights=held_weight_bytes(config),
-        kv_bytes_per_token=kv_bytes_per_token(
-            config.model, config.kv_cache_dtype, config.calculate_kv_scales
-        ),
+        weights=held_weight_bytes(config) + draft_weight_bytes(config),
+        kv_bytes_per_token=kv_bytes_of(config),
     )
     if peers is not None:
         plan = replace(plan, num_blocks=peers.agree(plan.num_blocks))
@@ -132,7 +130,7 @@ def new_runner(
             grammars=grammars,
             pooling=config.pooling,
             adapters=adapters,
-            proposer=new_proposer(config.scheduler),
+            proposer=new_proposer(config, plan.num_blocks, ops),
             agrees=acceptance(config.scheduler),
         )
     except (RuntimeError, MemoryError) as error:

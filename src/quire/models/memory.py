@@ -90,6 +90,18 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
     return 2 * config.kv_layers * config.num_key_value_heads * head
 
 
+def kv_bytes_of(config: EngineConfig) -> int:
+    """Return the bytes of one token's keys and values, with those of a draft model."""
+    scales = config.calculate_kv_scales
+    own = kv_bytes_per_token(config.model, config.kv_cache_dtype, scales)
+    return own + (kv_bytes_of(config.draft) if config.draft else 0)
+
+
+def draft_weight_bytes(config: EngineConfig) -> int:
+    """Return the bytes of a draft model's weights; 0 without one."""
+    return loaded_bytes(config.draft) if config.draft else 0
+
+
 def lora_bytes(config: EngineConfig) -> int:
     """Memory of `max_cpu_loras` adapters that change every layer with the highest rank."""
     limits, model = config.lora, config.model

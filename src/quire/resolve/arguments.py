@@ -140,8 +140,9 @@ class EngineArgs:
     CPU; a request may then start one step later."""
     speculative_config: str | None = None
     """Speculative decoding, as JSON: drafts tokens and verifies several in one step. No answer
-    changes. Example: '{"method": "suffix", "num_speculative_tokens": 8}'. Methods: `ngram` and
-    `suffix` draft from text that was seen before. docs/speculative.md has all fields."""
+    changes. Example: '{"method": "suffix", "num_speculative_tokens": 8}'. `ngram` and `suffix`
+    draft from text that was seen before, `draft_model` with a smaller model.
+    docs/speculative.md has all fields."""
     num_scheduler_steps: int = 1
     """Decode steps per scheduler call while no request waits."""
     step_timeout: float | None = None

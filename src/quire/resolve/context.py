@@ -7,7 +7,7 @@ from dataclasses import replace
 from quire.core.config import EngineConfig, ModelConfig
 from quire.core.errors import CheckpointError, ConfigError
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
-from quire.models.memory import kv_bytes_per_token
+from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.offload import held_weight_bytes
 from quire.models.shares import shared_config
 from quire.resolve.arguments import EngineArgs
@@ -57,13 +57,12 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
     """
     if args.max_model_len not in (None, AUTO):
         return config
-    scales = config.calculate_kv_scales
     held = shared_config(config, 0) if config.tensor_parallel_size > 1 else config
     length = longest_context(
         held,
         runtime=expected_runtime(config) + 2 * RUNTIME_STEP,
-        weights=held_weight_bytes(held),
-        kv_bytes_per_token=kv_bytes_per_token(held.model, held.kv_cache_dtype, scales),
+        weights=held_weight_bytes(held) + draft_weight_bytes(held),
+        kv_bytes_per_token=kv_bytes_of(held),
     )
     limits = config.scheduler
     if length == limits.max_model_len or length < LEAST_TOKENS:

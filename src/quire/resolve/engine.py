@@ -37,7 +37,7 @@ from quire.resolve.parallel import with_ranks
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
-from quire.resolve.speculative import parse_speculative_config
+from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -173,10 +173,21 @@ def _completed(
     """Return the configuration with the fields that depend on other fields."""
     config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
     config = with_ranks(args, config, hardware, notes)
+    config = _with_draft(args, config, hardware)
     offload = _cpu_offload(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
     config = with_fitting_context(args, config, notes)
     return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
+
+
+def _with_draft(args: EngineArgs, config: EngineConfig, hardware: Hardware) -> EngineConfig:
+    """Return the configuration with that of its draft model, if it has one."""
+    wanted = config.scheduler.speculative
+    if wanted is None or wanted.model is None:
+        return config
+    draft = resolve(EngineArgs(**draft_fields(args, wanted)), hardware).config
+    check_draft(draft, config.model)
+    return dataclasses.replace(config, draft=draft)
 
 
 def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:

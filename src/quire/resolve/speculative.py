@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from quire.core.config import SpeculativeConfig, SpeculativeMethod
+from quire.core.config import EngineConfig, ModelConfig, SpeculativeConfig, SpeculativeMethod
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
+from quire.resolve.arguments import EngineArgs
 
 FLAG = "--speculative-config"
 MAX_DRAFTS = 64
@@ -68,21 +69,53 @@ def parse_speculative_config(
     return config
 
 
+def draft_fields(args: EngineArgs, config: SpeculativeConfig) -> dict[str, Any]:
+    """Return the fields of `EngineArgs` for the draft model of an engine with `args`."""
+    shared = ("dtype", "ops", "num_threads", "block_size", "max_num_seqs", "seed", "download_dir")
+    return {
+        **{name: getattr(args, name) for name in (*shared, "load_format", "enforce_eager")},
+        "model": config.model,
+        "quantization": config.quantization,
+        "max_model_len": config.max_model_len,
+    }
+
+
+def check_draft(draft: EngineConfig, model: ModelConfig) -> None:
+    """Check that a draft model fits the target `model`.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if draft.pooling is not None:
+        raise _wrong(f"the draft model {draft.model_path} generates no text.")
+    if draft.model.vocab_size != model.vocab_size:
+        raise _wrong(
+            f"the draft model has {draft.model.vocab_size} tokens, the model {model.vocab_size}; "
+            "both need the same vocabulary."
+        )
+
+
 def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with vLLM's defaults, which depend on each other."""
     found = dict(fields)
     for name in found:
-        if name not in _FIELDS and name != "model":
+        if name not in _FIELDS:
             raise _wrong(f"it has a field {name!r}; {did_you_mean(name, _FIELDS)}")
-    model = found.pop("model", None)
-    if "method" not in found:
-        found["method"] = model if model in _METHODS else "draft_model"
-    elif model not in (None, found["method"]):
-        raise _wrong(f"the method {found['method']!r} has no model.", "Leave `model` out.")
-    if found["method"] not in _METHODS:
+    model = found.get("model")
+    if model in _METHODS:  # vLLM's older spelling
+        found.setdefault("method", found.pop("model"))
+    elif "method" not in found and model is not None:
+        found["method"] = "draft_model"
+    method = found.get("method")
+    if method not in _METHODS:
         raise _wrong(
-            f"Quire has no method {found['method']!r}.", f"Use one of: {', '.join(_METHODS)}."
+            f"Quire has no method {method!r}." if method else "it has no method.",
+            f"Use one of: {', '.join(_METHODS)}.",
         )
+    if method != "draft_model" and found.get("model") is not None:
+        raise _wrong(f"the method {method!r} has no model.", "Leave `model` out.")
+    if method == "draft_model" and model is None:
+        raise _wrong("the method 'draft_model' needs a `model`.", "Add one, or use 'suffix'.")
     lengths = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if name in found]
     if len(lengths) == 1:
         found["prompt_lookup_min"] = found["prompt_lookup_max"] = found[lengths[0]]
@@ -102,6 +135,7 @@ def _converted(fields: Mapping[str, Any]) -> SpeculativeConfig:
 def _check(config: SpeculativeConfig) -> None:
     ranges: dict[str, tuple[float, float]] = {
         "num_speculative_tokens": (1, MAX_DRAFTS),
+        "draft_tensor_parallel_size": (1, 1),
         "prompt_lookup_min": (1, MAX_DRAFTS),
         "prompt_lookup_max": (config.prompt_lookup_min, MAX_DRAFTS),
         "suffix_decoding_max_tree_depth": (1, 1024),
@@ -109,6 +143,8 @@ def _check(config: SpeculativeConfig) -> None:
         "suffix_decoding_max_spec_factor": (0, 1e6),
         "suffix_decoding_min_token_prob": (0, 1),
     }
+    if config.max_model_len is not None:
+        ranges["max_model_len"] = (2, 2**31 - 1)
     if config.synthetic_acceptance_rate is not None:
         ranges["synthetic_acceptance_rate"] = (0, 1)
     for name, (low, high) in ranges.items():

@@ -20,7 +20,10 @@ def parse(fields: Any, notes: list[str] | None = None) -> SpeculativeConfig | No
 def test_defaults_are_vllms() -> None:
     assert parse_speculative_config(None, 256, []) is None
     assert parse({"method": "ngram", "num_speculative_tokens": 3}) == SpeculativeConfig("ngram", 3)
-    assert parse({"model": "ngram", "prompt_lookup_max": 3}) == SpeculativeConfig("ngram", 4, 3, 3)
+    found = parse({"model": "ngram", "prompt_lookup_max": 3})
+    assert found == SpeculativeConfig("ngram", 4, prompt_lookup_min=3, prompt_lookup_max=3)
+    draft = parse({"model": "some/draft", "num_speculative_tokens": 3})
+    assert draft == SpeculativeConfig("draft_model", 3, "some/draft")
     assert parse({"method": "suffix"}) == SpeculativeConfig("suffix", 24)
     assert parse({"method": "suffix", "num_speculative_tokens": None}) == parse(
         {"method": "suffix"}
@@ -41,8 +44,10 @@ def test_fields_that_change_nothing_are_noted() -> None:
     [
         ("{", "no JSON object"),
         ("[]", "no JSON object"),
-        ({"method": "medusa"}, "no method 'medusa'. Use one of: ngram, suffix"),
-        ({"model": "some/draft"}, "no method 'draft_model'"),
+        ({"method": "medusa"}, "no method 'medusa'. Use one of: ngram, suffix, draft_model"),
+        ({}, "it has no method. Use one of"),
+        ({"method": "draft_model"}, "needs a `model`"),
+        ({"model": "some/draft", "draft_tensor_parallel_size": 2}, "is 2; it must"),
         ({"method": "ngram", "model": "some/draft"}, "has no model"),
         ({"method": "ngram", "num_draft_tokens": 3}, "'num_draft_tokens'; did you mean"),
         ({"method": "ngram", "num_speculative_tokens": 0}, r"is 0; it must be in \[1, 64\]"),

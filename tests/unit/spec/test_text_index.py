@@ -55,9 +55,13 @@ def looked_up(text: list[int], shortest: int, longest: int, most: int) -> list[i
     return []
 
 
+def ngram(shortest: int, longest: int) -> SpeculativeConfig:
+    return SpeculativeConfig("ngram", 6, prompt_lookup_min=shortest, prompt_lookup_max=longest)
+
+
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 4), (2, 3), (5, 5)])
 def test_ngrams_are_found_as_by_a_plain_search(lengths: tuple[int, int]) -> None:
-    config = SpeculativeConfig("ngram", 6, *lengths)
+    config = ngram(*lengths)
     random = np.random.default_rng(0)
     texts = Texts(ngram_proposer(config, 2))
     found = 0
@@ -81,7 +85,7 @@ def test_ngrams_are_found_as_by_a_plain_search(lengths: tuple[int, int]) -> None
 
 
 def test_drafts_end_with_the_row_and_at_embeddings() -> None:
-    texts = Texts(ngram_proposer(SpeculativeConfig("ngram", 6, 1, 2), 2))
+    texts = Texts(ngram_proposer(ngram(1, 2), 2))
     texts.begin(0, [1, 2] * (LENGTH // 2 - 1) + [1])
     assert texts.drafts(0, 6) == [2]
     texts.begin(1, [7, -1, -1, 7])

@@ -1,0 +1,182 @@
+"""Drafts from a smaller model with the same vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import Column, NewSequence
+from quire.core.config import EngineConfig
+from quire.core.dtypes import dtype_of
+from quire.core.errors import QuireError
+from quire.ops.array import Array
+from quire.ops.metadata import AttentionMetadata
+from quire.ops.sample_row import LogitEdits, SampleRow
+from quire.runner.inputs import StepInputs
+from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.model import EagerModel, Model, PlannedModel
+from quire.runner.state import SequenceStates
+from quire.sampling.rng import uniform
+from quire.sampling.state import SamplingState
+
+if TYPE_CHECKING:
+    from quire.models.decoder import Decoder
+    from quire.ops.interface import Ops
+
+CATCH_UP_TOKENS = 256
+"""Most tokens of prompts that a step's drafting computes: long prompts must not delay others."""
+
+
+class DraftModelProposer:
+    """Drafts with a model of its own, all sequences of a pass at once.
+
+    Its keys and values are in blocks of the same numbers as the target's, so it follows the same
+    block tables. It computes each sequence from its first token on, whatever is cached: a block
+    that holds something else costs right drafts, and no answer. It samples with the parameters and
+    random numbers of the target, so it often draws the same token.
+
+    Args:
+        config: of the draft model, with the target's limits.
+        max_model_len: positions that the draft model has.
+        most: most drafts of a sequence in one pass.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        decoder: Decoder,
+        ops: Ops,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        most: int,
+    ) -> None:
+        limits = config.scheduler
+        self._ops = ops
+        self._block_size = config.block_size
+        self._max_tokens = min(limits.max_num_batched_tokens, CATCH_UP_TOKENS + limits.max_num_seqs)
+        self._max_model_len = max_model_len
+        kv_caches = allocate_kv_caches(
+            ops, config.model, num_blocks, config.block_size, dtype_of(config.kv_cache_dtype),
+            units=decoder.kv_units,
+        )  # fmt: skip
+        self._model: Model = (
+            EagerModel(decoder, ops, kv_caches)
+            if config.enforce_eager or ops.new_plan is None
+            else PlannedModel(decoder, ops, kv_caches, config.block_size, limits)
+        )
+        # Of each slot: tokens with keys and values, and the drafts after them that have some, too.
+        self._computed = np.zeros(limits.max_num_seqs, dtype=np.int64)
+        self._num_fed = np.zeros(limits.max_num_seqs, dtype=np.int64)
+        self._fed = np.zeros((limits.max_num_seqs, most), dtype=np.int32)
+
+    def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
+        self._computed[slot] = self._num_fed[slot] = 0
+
+    def end(self, states: SequenceStates, slot: int) -> None:
+        pass
+
+    def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
+        known = states.num_tokens[slots]
+        most = np.clip(most, 0, np.maximum(self._max_model_len - known, 0))
+        start = self._start(states, slots, known)
+        behind = np.where(most > 0, known - start, 0)
+        taken = self._share(behind)
+        self._computed[slots], self._num_fed[slots] = start + taken, 0
+        ready = np.flatnonzero((taken == behind) & (taken > 0))
+        running = taken > 0
+        counts = np.where(np.isin(np.arange(len(slots)), ready), most, 0)
+        if not running.any():
+            return counts
+        last = np.cumsum(taken)[ready] - 1
+        logits = self._run(states, slots[running], start[running], taken[running], last)
+        for number in range(int(counts.max(initial=0))):
+            drafting = np.flatnonzero(counts > number)
+            if number:
+                ahead = slots[drafting]
+                position = known[drafting] + number - 1
+                self._fed[ahead, number - 1] = states.token_ids[ahead, position]
+                self._num_fed[ahead] = number
+                each = np.ones_like(ahead)
+                logits = self._run(states, ahead, position, each, np.arange(len(ahead)))
+            tokens = self._sample(states, slots[drafting], logits, number)
+            states.token_ids[slots[drafting], known[drafting] + number] = tokens
+        return counts
+
+    def _start(self, states: SequenceStates, slots: Column, known: Column) -> Column:
+        """Return where each sequence goes on: after its computed tokens and right drafts."""
+        computed, number = self._computed[slots], np.arange(self._fed.shape[1])
+        position = np.minimum(computed[:, None] + number, states.max_model_len - 1)
+        right = states.token_ids[slots[:, None], position] == self._fed[slots]
+        right &= number < self._num_fed[slots][:, None]
+        start: Column = np.minimum(computed + np.cumprod(right, axis=1).sum(axis=1), known - 1)
+        return start
+
+    def _share(self, behind: Column) -> Column:
+        """Return the tokens of each sequence to compute; those with the fewest first."""
+        order = np.argsort(behind, kind="stable")
+        before = np.cumsum(behind[order]) - behind[order]
+        taken = np.empty_like(behind)
+        taken[order] = np.clip(behind[order], 0, np.maximum(self._max_tokens - before, 0))
+        return taken
+
+    def _run(
+        self, states: SequenceStates, slots: Column, start: Column, counts: Column, rows: Column
+    ) -> Array:
+        """Compute counts[i] tokens of slots[i] from start[i] on; return the logits of `rows`."""
+        begins = np.cumsum(counts) - counts
+        owner = np.repeat(np.arange(len(slots)), counts)
+        positions = np.arange(len(owner)) + (start - begins)[owner]
+        ids = states.token_ids[slots[owner], positions].astype(np.int64)
+        ends = start + counts
+        size = self._block_size
+        tables = states.block_tables[slots, : -(-int(ends.max()) // size)]
+        mapping = tables[owner, positions // size].astype(np.int64) * size + positions % size
+        array = self._ops.array
+        metadata = AttentionMetadata(
+            query_start_loc=np.append(begins, len(owner)).astype(np.int32),
+            seq_lens=ends.astype(np.int32),
+            block_tables=array(np.ascontiguousarray(tables)),
+            slot_mapping=array(mapping),
+            num_seqs=len(slots),
+            block_size=size,
+        )
+        samples: NDArray[np.bool_] = np.ones(len(slots), dtype=bool)
+        chosen = array(rows)
+        # Prompts of embeddings have no ids; any token will do.
+        inputs = StepInputs(array(np.maximum(ids, 0)), array(positions), metadata, chosen, samples)
+        hidden = self._model.forward(inputs, chosen)
+        return self._model.logits(hidden) if len(rows) else hidden
+
+    def _sample(self, states: SequenceStates, slots: Column, logits: Array, ahead: int) -> Column:
+        """Return a token of each sequence, as the target would sample from these logits."""
+        tokens, _ = self._ops.argmax(logits)
+        rows: list[SampleRow] = []
+        for row, slot in enumerate(slots.tolist()):
+            state = states.sampling[slot]
+            if state.plain_greedy:
+                continue
+            edits, params = _edits(state, logits.shape[1], ahead), state.params
+            if edits is None and params.greedy:
+                continue
+            number = 0.0
+            if not params.greedy and params.seed is not None:
+                number = uniform(params.seed, state.num_output_tokens + ahead)
+            rows.append(SampleRow(row, params, number, edits))
+        if rows:
+            chosen = self._ops.sample(logits, rows)
+            tokens[[row.row for row in rows]] = chosen
+        return np.maximum(tokens, 0)
+
+
+def _edits(state: SamplingState, vocab_size: int, ahead: int) -> LogitEdits | None:
+    """Return the target's edits; none for structures, whose masks are not filled yet."""
+    params = state.params
+    if params.structured_outputs is not None or params.limits_thinking:
+        return None
+    try:
+        return state.edits(vocab_size, ahead)
+    except QuireError:  # the target's own sampling reports it
+        return None

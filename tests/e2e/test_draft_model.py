@@ -1,0 +1,82 @@
+"""A draft model: the embedded one's draft changes no answer, and is mostly right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.errors import ConfigError
+from quire.core.messages import SpecDecodingStats
+from quire.core.structured_outputs import StructuredOutputsParams
+
+PROMPTS = ["Once upon a time", "The cat and the dog", "One day, a girl named Lily found", "Tom"]
+PARAMS = [
+    SamplingParams(temperature=0.0, max_tokens=60, logprobs=1),
+    SamplingParams(temperature=0.7, seed=1, max_tokens=60, logprobs=0, n=2),
+    SamplingParams(temperature=1.0, seed=2, max_tokens=60, repetition_penalty=1.1, top_p=0.9),
+    SamplingParams(
+        temperature=0.8,
+        seed=3,
+        max_tokens=30,
+        structured_outputs=StructuredOutputsParams(regex="( [a-z]{1,9}){12}"),
+    ),
+]
+DRAFT: dict[str, Any] = {
+    "model": "embedded-draft",
+    "num_speculative_tokens": 4,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 4]],
+}
+
+
+def answers(**flags: Any) -> tuple[list[Any], SpecDecodingStats | None, int]:
+    with LLM("embedded", **flags) as llm:
+        outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+        stats = llm.stats.scheduler
+    assert stats is not None
+    found = [(each.token_ids, each.logprobs) for output in outputs for each in output.outputs]
+    return found, stats.spec_decoding, stats.num_preemptions
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Any]:
+    return answers()[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"async_scheduling": True, "max_num_batched_tokens": 7, "max_num_seqs": 4}],
+    ids=["alone", "small-steps"],
+)
+def test_a_draft_model_changes_no_answer(plain: list[Any], flags: dict[str, Any]) -> None:
+    found, drafted, _ = answers(speculative_config=DRAFT, **flags)
+    assert found == plain
+    assert drafted is not None
+    assert drafted.num_accepted_tokens > max(40, 0.3 * drafted.num_draft_tokens)
+
+
+def test_nor_where_sequences_are_preempted(plain: list[Any]) -> None:
+    found, _, preempted = answers(
+        speculative_config=DRAFT, num_gpu_blocks_override=16, block_size=8, max_model_len=128
+    )
+    assert found == plain
+    assert preempted
+
+
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    """So its keys and values are those of the target, after rejected drafts too."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True)
+    with LLM("embedded", speculative_config={**DRAFT, "model": "embedded"}) as llm:
+        llm.generate(PROMPTS, greedy, use_tqdm=False)
+        llm.generate(PROMPTS[0], PARAMS[2], use_tqdm=False)
+        stats = llm.stats.scheduler
+    assert stats is not None
+    assert stats.spec_decoding is not None
+    assert stats.spec_decoding.num_accepted_tokens == stats.spec_decoding.num_draft_tokens > 100
+
+
+def test_another_vocabulary_is_refused(shared_dir: Any) -> None:
+    other = str(shared_dir / "models" / "tinystories-656k")
+    with pytest.raises(ConfigError, match="both need the same vocabulary"):
+        LLM("embedded", speculative_config={"model": other})
