@@ -37,7 +37,7 @@ Bytes = npt.NDArray[np.uint8]
 
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Twice the values of e2m1, as ggml has them; the scale is half."""
+"""Twice the values of e2m1, as in ggml; the scale is half as large."""
 
 
 class _Unpacked(NamedTuple):
@@ -53,11 +53,11 @@ class _Blocks:
     """How to read the blocks of a type.
 
     Attributes:
-        unpack: uint8 [n, block bytes] → what they hold.
-        bits: of a code.
+        unpack: uint8 [n, block bytes] → the blocks' contents.
+        bits: bits per code.
         group: values that share a scale.
         zero: subtracted from every code.
-        codebook: what codes stand for, where they are no numbers themselves.
+        codebook: the values of codes that are indices.
     """
 
     unpack: Callable[[Bytes], _Unpacked]
@@ -70,11 +70,11 @@ class _Blocks:
 def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedWeight:
     """Return the weight [rows, columns] from the bytes `raw`, in a type of `QUANTIZED`.
 
-    `columns` is a multiple of the type's block size. Nothing is rounded: what
-    `QuantizedWeight.dequantize` gives are ggml's own numbers.
+    `columns` is a multiple of the type's block size. Nothing is rounded:
+    `QuantizedWeight.dequantize` returns exactly ggml's values.
     """
     blocks = QUANTIZED[type_.name]
-    with np.errstate(all="ignore"):  # a damaged scale may be anything
+    with np.errstate(all="ignore"):  # a damaged scale may have any value
         codes, scale, offset = blocks.unpack(raw.reshape(-1, type_.block_bytes))
     groups = columns // blocks.group
     return QuantizedWeight(
@@ -101,7 +101,7 @@ def _halves(field: Bytes) -> Floats:
 def _spread(field: Bytes, bits: int, run: int) -> Bytes:
     """Return codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
 
-    Of each run of `run` bytes, the lowest bits are its first codes.
+    The lowest bits of each run of `run` bytes are the run's first codes.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
     codes = np.ascontiguousarray(field).reshape(-1, 1, run) >> shifts
@@ -177,8 +177,11 @@ def _q5_k(blocks: Bytes) -> _Unpacked:
 
 
 def _scales_and_minima(d: Bytes, m: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
-    """Eight scales and minima of 6 bits: those of the first four groups in 4 bytes each, those
-    of the others with their low bits in the last 4 bytes and two bits on top of the former."""
+    """Unpack eight scales and eight minima of 6 bits.
+
+    The first four of each are in the low bits of 4 bytes; the others have 4 bits in the last 4
+    bytes and 2 bits at the top of the first bytes.
+    """
     first_scales, first_minima, last = _fields(packed, 4, 4)
     scales = np.hstack([first_scales & 63, (last & 15) | (first_scales >> 2 & 48)])
     minima = np.hstack([first_minima & 63, (last >> 4) | (first_minima >> 2 & 48)])

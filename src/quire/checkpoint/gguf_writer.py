@@ -1,4 +1,4 @@
-"""Writing GGUF files, version 3 (`checkpoint.gguf` draws the layout)."""
+"""Write GGUF files, version 3 (`checkpoint.gguf` shows the layout)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from quire.checkpoint.gguf_types import TENSOR_TYPES
 
 Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
-"""Of a metadata key. Integers are written as uint32, or as int32 or (u)int64 where they do not
-fit; those of a list as int32, floats as float32; a list without items as one of strings."""
+"""The value of a metadata key. Integers are written as uint32, or as int32 or (u)int64 if they do
+not fit, integers in a list as int32, floats as float32, an empty list as a list of strings."""
 
 ALIGNMENT = 32
 _VERSION = 3
@@ -47,10 +47,11 @@ class PlannedTensor:
 
 
 class GGUFWriter:
-    """One file; its tensors are written one by one in the announced order.
+    """One file; its tensors are written one by one in the planned order.
 
-    It is called `<name>.partial` until `close`, and so a write that was interrupted goes on where
-    it ended if the same metadata and tensors are announced again: `finished` says which are there.
+    The file is called `<name>.partial` until `close`. If a write was interrupted and the same
+    metadata and tensors are planned again, it continues where it stopped: `finished` lists the
+    tensors that are already written.
 
         with GGUFWriter(path, metadata, planned) as writer:
             for tensor in planned[len(writer.finished):]:
@@ -80,7 +81,7 @@ class GGUFWriter:
 
     @property
     def finished(self) -> list[str]:
-        """Return the names of the written tensors: the first of those announced."""
+        """Return the names of the written tensors, the first of the planned ones."""
         return [tensor.name for tensor in self._tensors[: self._done]]
 
     def add(self, name: str, data: npt.NDArray[Any]) -> None:
@@ -107,7 +108,7 @@ class GGUFWriter:
         """
         if self._done < len(self._tensors):
             raise ValueError(f"{self._tensors[self._done].name!r} was not written")
-        # Readers expect the padding behind the last tensor as well.
+        # Readers also expect the padding after the last tensor.
         self._file.truncate(_aligned(self._file.seek(0, 2)))
         self._file.close()
         self._partial.replace(self.path)

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from quire.core.errors import CheckpointError, ModelNotFoundError
 
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13
-"""Lets a file that is larger than the RAM be mapped: pages nobody writes to need no reserve."""
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's value; in `mmap` since 3.13
+"""Permits to map a file larger than RAM, by reserving no memory for pages that are not written."""
 
 
 class MappedFile:
     """A whole file as one uint8 array, mapped private and copy-on-write.
 
-    Writable pages cost nothing until somebody writes to them, and then change this process
-    only; torch accepts such arrays without a copy. The mapping lives as long as the last array
-    that was cut from it.
+    Pages are writable because torch then accepts the arrays without a copy. A written page takes
+    memory and changes only in this process. The mapping exists as long as any array that is a view
+    of it.
 
     Raises:
         ModelNotFoundError: the file cannot be opened.
@@ -55,7 +55,7 @@ class MappedFile:
     def release(self, start: int, stop: int) -> None:
         """Remove exactly the bytes [start, stop) from this process's resident memory.
 
-        What was written there is forgotten.
+        Changes to them are lost.
         """
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = stop // mmap.PAGESIZE * mmap.PAGESIZE

@@ -1,7 +1,7 @@
 """Write safetensors: one file, or shards with their index; torch-free.
 
-A tensor's bytes are made when they are written, so that no more than one of them is in memory. A
-file has its name only once it is whole and on the disk.
+A tensor's bytes are computed when they are written, so only one tensor is in memory at a time. A
+file gets its final name only when it is completely on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ITEM_BYTES = {
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _METADATA = {"format": "pt"}
-"""Without which Transformers refuses a file."""
+"""Metadata that Transformers requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class StoredTensor:
     """A tensor to be written.
 
     Attributes:
-        dtype: as the format calls it: "BF16", "I32" …
-        make: returns its values, or an array of as many bytes.
+        dtype: the format's name for it: "BF16", "I32" …
+        make: returns its values, or any array with the same number of bytes.
     """
 
     name: str
@@ -51,7 +51,7 @@ def write_file(
     path: Path, tensors: Sequence[StoredTensor], metadata: dict[str, str] | None = None
 ) -> None:
     """Write one file, the same bytes for the same tensors in any order."""
-    # Wide types first, so that every tensor lies at a multiple of its item size.
+    # Wide types first, so that every tensor is aligned to its item size.
     ordered = sorted(tensors, key=lambda tensor: (-_ITEM_BYTES[tensor.dtype], tensor.name))
     header: dict[str, Any] = {"__metadata__": _METADATA if metadata is None else metadata}
     start = 0
@@ -81,8 +81,8 @@ def write_checkpoint(
 ) -> list[Path]:
     """Write a model's weights: `model.safetensors`, or shards and an index.
 
-    Tensors keep their order from shard to shard; one that is larger than `max_shard_bytes` has a
-    shard of its own.
+    Tensors keep their order across shards. A tensor larger than `max_shard_bytes` gets its own
+    shard.
     """
     shards = _shards(tensors, max_shard_bytes)
     if len(shards) == 1:

@@ -35,11 +35,11 @@ class ModelSource:
 
     Attributes:
         name: what the user wrote.
-        kind: "dummy" where the weights are to be random; then `path` only gives the config.
+        kind: "dummy" for random weights; then `path` only provides the config.
         path: a Hugging Face folder, a .gguf file, or None for a preset.
         config: the content of config.json; for GGUF, its metadata in the same terms.
         generation_config: the content of generation_config.json, {} if there is none.
-        tokenizer_path: what `text.tokenizer.load_tokenizer` takes; None gives a dummy tokenizer.
+        tokenizer_path: argument of `text.tokenizer.load_tokenizer`; None means a dummy tokenizer.
     """
 
     name: str
@@ -59,12 +59,12 @@ def resolve(
 ) -> ModelSource:
     """Find `model`: a built-in name, a preset, a folder, a .gguf file, or a hub id.
 
-    A hub id is downloaded (only its config and tokenizer where `load_format` is "dummy").
+    A hub id is downloaded (only its config and tokenizer if `load_format` is "dummy").
 
     Raises:
-        ModelNotFoundError: there is no such model; says what was looked for.
-        CheckpointError: a file of it is damaged or missing.
-        ConfigError: `load_format` does not fit the model, or `revision` one that is here.
+        ModelNotFoundError: not found; the message lists where it was searched.
+        CheckpointError: one of its files is damaged or missing.
+        ConfigError: `load_format` does not fit the model, or `revision` is set for a local model.
     """
     dummy = load_format == "dummy"
     preset = preset_config(model)
@@ -139,8 +139,7 @@ def local_path(name: str) -> Path:
     """Return the path that `name` means, whether or not it exists.
 
     Raises:
-        ModelNotFoundError: the system cannot say: it is no path, or in a folder that may not be
-            read.
+        ModelNotFoundError: `name` is not a valid path, or its folder may not be read.
     """
     try:
         path = Path(name).expanduser()

@@ -12,10 +12,10 @@ class TensorInfo:
 
     Attributes:
         name: in Hugging Face's naming.
-        dtype: as the file calls it: "F32", "BF16", "Q8_0" …
-        shape: row-major, as Hugging Face has it: [out, in] for a linear layer.
-        nbytes: in the file, quantised tensors included.
-        file: where it is.
+        dtype: the file's name for it: "F32", "BF16", "Q8_0" …
+        shape: row-major, as in Hugging Face's files: [out, in] for a linear layer.
+        nbytes: its size in the file, also for quantized tensors.
+        file: the file that contains it.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Read a tensor written by `torch.save`, without torch and without running a pickle.
 
-The file is a zip archive: `data.pkl` says what the tensor is, `data/0` holds its numbers. Of
-pickle's instructions only those are followed that a tensor needs, on a stack of plain values; there
-is nothing that they could call. So a file may come from anyone.
+The file is a zip archive: `data.pkl` describes the tensor, `data/0` contains its numbers. Only the
+pickle instructions that a tensor needs are interpreted, on a stack of plain values; none of them
+can call anything. So untrusted files are safe to read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from quire.core.dtypes import dtype_of
 from quire.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 4096
-"""A tensor's takes some 200."""
+"""Maximum bytes of `data.pkl`; a tensor's has about 200."""
 
 MAX_MEMBERS = 64
-"""Files of an archive. A tensor has about six; `zipfile` allocates 500 bytes for each."""
+"""Maximum files in an archive. A tensor's has about six; `zipfile` allocates 500 bytes for each."""
 _MEMBER = b"PK\x01\x02"
-"""Begins each entry of an archive's directory."""
+"""The bytes at the beginning of each entry of an archive's directory."""
 
 _STORAGES = {
     "torch.FloatStorage": "float32",
@@ -40,7 +40,7 @@ _CONSTANTS: dict[str, Any] = {
 
 
 class _Name(str):
-    """The name of something that a pickle would import."""
+    """The name of an object that a pickle would import."""
 
 
 class _Storage(NamedTuple):
@@ -60,8 +60,8 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
     """Return the values of a saved float32, float16 or bfloat16 tensor as float32.
 
     Raises:
-        CheckpointError: it is no such file, has more than `max_elements`, or is a view whose
-            numbers are not stored one after the other.
+        CheckpointError: the file is not a saved tensor, has more than `max_elements`, or is a view
+            whose numbers are not contiguous.
     """
     try:
         if data.count(_MEMBER) > MAX_MEMBERS:
@@ -82,7 +82,7 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
             if np.prod(tensor.shape, dtype=float) > max_elements:
                 raise ValueError(f"it is of shape {list(tensor.shape)}, which is too large")
             return _array(tensor, read(f"data/{tensor.storage.key}"))
-    except Exception as error:  # whatever the bytes make zipfile or pickletools stumble over
+    except Exception as error:  # zipfile and pickletools raise many types for damaged bytes
         why = str(error) or type(error).__name__
         raise CheckpointError(
             f"It is no tensor as torch.save writes one: {why}.",
@@ -91,7 +91,7 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
 
 
 def _tensor(program: bytes) -> _Tensor:
-    """Follow a pickle's instructions; raise `ValueError` for any that a tensor does not need."""
+    """Interpret a pickle; raise `ValueError` for any instruction that a tensor does not need."""
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(program):
@@ -132,7 +132,7 @@ def _tensor(program: bytes) -> _Tensor:
 
 def _reduced(function: object, arguments: tuple[Any, ...]) -> _Tensor | None:
     if function == "collections.OrderedDict":
-        return None  # of hooks: none
+        return None  # an empty dict of hooks
     if not isinstance(function, _Name) or function != "torch._utils._rebuild_tensor_v2":
         raise ValueError(f"it calls {function}")
     storage, offset, shape, strides, *_ = arguments
@@ -156,8 +156,8 @@ def _array(tensor: _Tensor, data: bytes) -> NDArray[np.float32]:
 
 
 def _dense_strides(tensor: _Tensor) -> tuple[int, ...]:
-    """The strides of a row-major tensor of this shape. Those that no index is multiplied with
-    are taken as they are: torch sets them to what it likes."""
+    """Return the strides of a row-major tensor of this shape. For extents of 1, the given strides
+    are returned: torch may store any value there."""
     if 0 in tensor.shape:
         return tensor.strides
     strides: list[int] = []

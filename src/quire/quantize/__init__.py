@@ -1,1 +1,1 @@
-"""Writing quantized checkpoints: what is rounded, with what care, and into which format."""
+"""Write quantized checkpoints: rounding methods, calibration and output formats."""

@@ -1,9 +1,10 @@
 """AWQ (Lin et al. 2023): columns that see large inputs are scaled up before they are rounded.
 
-    y = W x = (W · diag(s)) (diag(1/s) x)        diag(1/s) goes into whatever makes x
+    y = W x = (W · diag(s)) (diag(1/s) x)        diag(1/s) is folded into what produces x
 
-Rounding errors of a scaled column shrink by s. The s is searched among powers of the inputs'
-magnitudes, for the least error ‖(W − Q(W · s) / s) x‖², which follows from H = Σ x xᵀ.
+Rounding errors of a scaled column shrink by s. The candidates for s are powers of the inputs'
+magnitudes; the one with the least error ‖(W − Q(W · s) / s) x‖² is used. The error is computed from
+H = Σ x xᵀ.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from quire.core.dtypes import Floats
 
 _POWERS = tuple(step / 20 for step in range(20))
 _LEAST = 1e-4
-"""Least magnitude: an input that is always 0 must not divide by 0."""
+"""Minimum magnitude, so that an input that is always 0 causes no division by 0."""
 _ROWS = 1024
 """Rows of a product that are computed at once, to keep temporary arrays small."""
 
@@ -35,9 +36,9 @@ def search_scale(
         weight: float32 [N, K], the rows of all layers that share the input.
         hessian: float32 [K, K].
         magnitude: mean |x|, float32 [K].
-        round_: some rows [n, K] → their values once quantized.
-        repeats: runs of `repeated` columns that must share their scales, because one output makes
-            all of them: heads of one value head under grouped queries.
+        round_: some rows [n, K] → their values after quantization.
+        repeats: number of consecutive runs of `repeated` columns that must share scales because
+            one output produces them all: the query heads of one value head.
     """
 
     def loss(scale: Floats) -> float:
@@ -64,7 +65,7 @@ def search_scale(
 
 
 def _shared(numbers: Floats, repeats: int, repeated: int) -> Floats:
-    """Return the mean of the runs, in each of them: [groups · repeats · repeated]."""
+    """Return an array in which each run is replaced by the mean of its group's runs."""
     if repeats == 1:
         return numbers
     runs = numbers.reshape(-1, repeats, repeated)

@@ -1,7 +1,7 @@
 """Calibration: the inputs of each linear layer, one decoder layer at a time, on sample texts.
 
-The model's own layers compute everything in float32. Linear layers are products of numpy, which
-need no packed copy of the weights; those being watched collect statistics of their inputs.
+The model's own layers compute everything in float32. Linear layers use numpy, so they need no
+packed copy of the weights; watched layers collect statistics of their inputs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class InputStatistics:
         """Count the rows of float32 [T, K]."""
         for first in range(0, x.shape[1], _ROWS):
             rows = slice(first, first + _ROWS)
-            # The matrix is symmetric: the part left of the diagonal block is there already.
+            # The matrix is symmetric; the part left of the diagonal block is already computed.
             product = x[:, rows].T @ x[:, first:]
             self.hessian[rows, first:] += product
             self.hessian[first + _ROWS :, rows] += product[:, _ROWS:].T
@@ -63,7 +63,7 @@ class InputStatistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Linear:
-    """A linear layer [N, K] as `Builder` packs it here; counts its inputs if they are watched."""
+    """The linear layer [N, K] that `Builder` uses here; counts its inputs if it is watched."""
 
     weight: Floats
     bias: Floats | None
@@ -83,7 +83,7 @@ class _Linear:
 
 @dataclass(slots=True)
 class _Batch:
-    """Sequences that are computed together; `hidden` is the next layer's input."""
+    """Sequences that are computed in one batch; `hidden` is the next layer's input."""
 
     positions: Array
     meta: AttentionMetadata
@@ -91,7 +91,7 @@ class _Batch:
 
 
 class Calibration:
-    """Sample texts on their way through the decoder.
+    """The hidden states of the sample texts, passed through the decoder layer by layer.
 
     Memory: their hidden states, float32 [tokens, hidden], and one layer.
     """
@@ -103,7 +103,7 @@ class Calibration:
 
         Args:
             embedding: its tables are arrays on the host; only the rows looked up are read.
-            ops: what computes the layers, on the host.
+            ops: the operations that compute the layers, on the host.
         """
         self._config = config
         self._layout = Layout(config)
@@ -112,7 +112,7 @@ class Calibration:
         self._batches = [self._begin(batch, embedding) for batch in _batches(samples)]
 
     def watch(self, index: int, parameters: Mapping[str, Floats]) -> dict[str, InputStatistics]:
-        """Compute layer `index` with its float32 `parameters`; the samples stay before it.
+        """Compute layer `index` with its float32 `parameters`; keep its input as hidden state.
 
         Returns:
             parameter of each linear weight → statistics of its inputs.
@@ -125,7 +125,7 @@ class Calibration:
         return {name: linear.inputs for name, linear in packed.items()}
 
     def advance(self, index: int, parameters: Mapping[str, Floats]) -> None:
-        """Take the samples through layer `index` with its float32 `parameters`."""
+        """Replace the hidden states by layer `index`'s output; `parameters` are float32."""
         layer = self._layer(self._builder(parameters), index)
         for batch in self._batches:
             batch.hidden = layer(batch)

@@ -109,13 +109,13 @@ def quantization_config(recipe: Recipe, ignored: Sequence[str]) -> dict[str, Any
 
 def _pack(weight: QuantizedWeight) -> npt.NDArray[Any]:
     codes = weight.codes
-    if codes.dtype == np.int8:  # bytes from −128 count from 0 once packed
+    if codes.dtype == np.int8:  # packed codes count from 0, int8 from −128
         codes = codes.view(np.uint8) ^ 128
     return _pack_bits(codes, weight.bits)
 
 
 def _pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[Any]:
-    """uint8 [N, K] → int32 [N, ceil(K · bits / 32)], zeros behind the last code."""
+    """uint8 [N, K] → int32 [N, ceil(K · bits / 32)], padded with zeros."""
     per_word = 32 // bits
     padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % per_word)))
     packed = padded[:, 0::2] | (padded[:, 1::2] << 4) if bits == 4 else padded

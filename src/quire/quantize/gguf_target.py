@@ -17,7 +17,7 @@ _HALVES = {"F16": dtype_of("float16"), "BF16": BFLOAT16}
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Rows [N, K] in one of GGUF's types, as in its files: uint8 [N, bytes of a row]."""
+    """Rows [N, K] in one of GGUF's types, in its file format: uint8 [N, bytes per row]."""
 
     type: str
     raw: HostArray
@@ -36,13 +36,13 @@ class Blocks:
 
 
 class GGUFTarget:
-    """One of GGUF's types, or the nearest that a row's length allows."""
+    """One of GGUF's types, or the most similar one that the row length permits."""
 
     def __init__(self, scheme: str) -> None:
         self._type = scheme.upper()
 
     def check(self, module: str, columns: int) -> None:
-        """Any row fits some type."""
+        """Do nothing: every row length fits some type."""
 
     def type_of(self, columns: int) -> str:
         """Return the type in which rows of `columns` are stored."""
@@ -56,7 +56,7 @@ class GGUFTarget:
         return Blocks(name, quantize_rows(weight, name), columns)
 
     def nearest_for(self, weight: Floats, hessian: Floats) -> Blocks:
-        """The types choose their scales by rules of their own."""
+        """Round as `nearest` does: each GGUF type has its own rule for scales."""
         return self.nearest(weight)
 
     def gptq(self, weight: Floats, hessian: Floats, *, act_order: bool) -> Blocks:

@@ -1,9 +1,9 @@
-"""GPTQ (Frantar et al. 2022): later columns make up for the rounding error of earlier ones.
+"""GPTQ (Frantar et al. 2022): later columns compensate for the rounding errors of earlier ones.
 
     W[:, k] → Q[:, k]      e = (W[:, k] − Q[:, k]) / U[k, k]      W[:, k+1:] −= e · U[k, k+1:]
 
-U is the upper Cholesky factor of the inverse of H = Σ x xᵀ over the inputs x of the layer, so that
-each step leaves ‖(W − Q) x‖² as small as the columns still free allow.
+U is the upper Cholesky factor of the inverse of H = Σ x xᵀ over the inputs x of the layer. With it,
+each step minimizes ‖(W − Q) x‖² over the columns that are not rounded yet.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from quire.core.quantized import QuantizedWeight
 from quire.quantize.grid import Grid, Scales, fit, round_to_nearest
 
 DAMPING = 0.01
-"""Added to the diagonal of H, in units of its mean: directions without any sample still count."""
+"""Added to the diagonal of H, as a share of its mean, for directions that no sample has."""
 _BLOCK = 128
-"""Columns whose corrections reach the rest of the matrix in one product."""
+"""Columns whose corrections are applied to the rest of the matrix in one product."""
 _ROWS = 1024
 """Rows of a product that are computed at once, to keep temporary arrays small."""
 
@@ -37,15 +37,15 @@ class Rows(Protocol):
 def gptq(
     weight: Floats, hessian: Floats, grid: Grid, group: int, *, act_order: bool = True
 ) -> QuantizedWeight:
-    """Quantize float32 [N, K] for inputs of second moments float32 [K, K].
+    """Quantize float32 [N, K] for inputs with second moments float32 [K, K].
 
     Args:
-        act_order: take the columns with the largest inputs first, while many others can still
-            make up for them. Groups stay runs of columns with the scales of the original weights,
-            so that the format and its speed stay the same. Otherwise columns are taken in order,
-            and a group's scales are fitted when its turn comes.
+        act_order: quantize the columns with the largest inputs first, while many others can still
+            compensate for them. Groups are still runs of columns, with the scales of the original
+            weights, so the format and its speed do not change. If false, columns are quantized in
+            order, and a group's scales are fitted when its first column is reached.
 
-    No row ends up further from the original in ‖(W − Q) x‖² than rounding to nearest leaves it.
+    No row has a larger error ‖(W − Q) x‖² than with rounding to nearest.
     """
     n, columns = weight.shape
     order = np.arange(columns)
@@ -53,7 +53,7 @@ def gptq(
         order = np.argsort(-hessian.diagonal(), kind="stable")
     factor = _inverse_factor(hessian[np.ix_(order, order)])
     scales = fit(weight, grid, group, hessian.diagonal())
-    # Columns are rows here: each step works on contiguous memory.
+    # Transposed, so that each step works on contiguous memory.
     left = weight.T[order]
     codes = np.empty(left.shape, grid.code_dtype)
     block = max(_BLOCK // group, 1) * group if group < columns else _BLOCK
@@ -96,7 +96,7 @@ def row_losses(weight: Floats, quantized: Rows, hessian: Floats) -> Floats:
 def nearer_rows(
     weight: Floats, hessian: Floats, found: QuantizedWeight, nearest: QuantizedWeight
 ) -> QuantizedWeight:
-    """Replace the rows of `found` that lose more than those of `nearest`: greed may lose."""
+    """Replace the rows of `found` that have a larger error than those of `nearest`."""
     worse = row_losses(weight, found, hessian) > row_losses(weight, nearest, hessian)
     for name in ("codes", "scale", "zero"):
         ours, theirs = getattr(found, name), getattr(nearest, name)
@@ -106,7 +106,7 @@ def nearer_rows(
 
 
 def _refit(grid: Grid, scales: Scales, which: int, weights: Floats, hessian: Floats) -> None:
-    """Fit the scales of one group [N, g], as it is by now; `hessian` is its part, [g, g]."""
+    """Fit the scales of one group's corrected weights [N, g]; `hessian` is its part, [g, g]."""
     fitted = grid.fit(weights[:, np.newaxis], hessian.diagonal()[np.newaxis])
     scales.scale[:, which] = fitted.scale[:, 0]
     if scales.zero is not None and fitted.zero is not None:
@@ -116,7 +116,7 @@ def _refit(grid: Grid, scales: Scales, which: int, weights: Floats, hessian: Flo
 def _inverse_factor(hessian: Floats) -> Floats:
     """Return the upper U with Uᵀ U = H⁻¹, H damped: float32 [K, K], computed in float64.
 
-    With rows and columns reversed, H = L Lᵀ; so U is L⁻¹, reversed in turn.
+    With rows and columns reversed, H = L Lᵀ; so U is L⁻¹ with rows and columns reversed.
     """
     damped = hessian[::-1, ::-1].astype(np.float64)
     diagonal = np.einsum("ii->i", damped)
@@ -129,7 +129,7 @@ def _inverse_factor(hessian: Floats) -> Floats:
 
 
 def _invert(lower: HostArray) -> None:
-    """Replace a lower triangular matrix by its inverse, half by half."""
+    """Replace a lower triangular matrix by its inverse, recursively by halves."""
     if len(lower) <= _BLOCK:
         lower[:] = np.tril(np.linalg.inv(lower))
         return

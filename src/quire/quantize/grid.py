@@ -23,14 +23,14 @@ from quire.quant.chunks import for_chunks
 
 _FLOAT8_MOST = float(finfo(FLOAT8_E4M3).max)
 _SHRINK = tuple(1.0 - 0.04 * step for step in range(12))
-"""Shares of a group's range to try: cutting the largest weights may serve the others."""
+"""Fractions of a group's range to try: clipping the largest weights may reduce the total error."""
 _CHUNK = 1 << 17
-"""Weights rounded at once: the few arrays of a chunk stay in a core's cache."""
+"""Weights rounded at once, few enough to stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Scale and, for unsigned integers, zero point of each group: float32 [N, G]."""
+    """The scale and, for unsigned integers, the zero point of each group: float32 [N, G]."""
 
     scale: Floats
     zero: Floats | None
@@ -40,11 +40,11 @@ class Scales:
 class Grid:
     """The values that a weight of a group can take: (code − zero) · scale.
 
-    Codes are float32 here, until `quantize_with` gives them their type.
+    Codes are float32 here; `quantize_with` converts them to their final type.
 
     Attributes:
         kind: "int" of `bits` bits, or "float8", which is E4M3.
-        symmetric: zero is in the middle; else each group has its zero point.
+        symmetric: the zero point is in the middle; otherwise each group has its own.
         scale_dtype: dtype of scales in the checkpoint. They are rounded to it before any code is
             chosen.
     """
@@ -57,8 +57,8 @@ class Grid:
     def fit(self, groups: Floats, importance: Floats | None = None) -> Scales:
         """Return scales for float32 groups [N, G, g].
 
-        They span the largest weight. With `importance`, float32 [G, g], which weights the squared
-        error of a column, several narrower ranges are tried; the one with the least error wins.
+        The range includes the largest weight. With `importance`, float32 [G, g], the weight of each
+        column's squared error, narrower ranges are tried too; the one with the least error is used.
         """
         best = self._span(groups, 1.0)
         if importance is None or self.kind == "float8":
@@ -119,13 +119,13 @@ class Grid:
         if self.kind == "float8":
             return Scales(self._rounded(largest / _FLOAT8_MOST), None)
         half = 1 << (self.bits - 1)
-        # Codes reach further down than up. With 8 bits that is left alone; with 4 the step would
-        # be a fourteenth wider for want of half a code at one end.
+        # There is one more code below zero than above. With 8 bits this is ignored; with 4 bits,
+        # ignoring it would make the step 1/14 wider.
         scale = self._rounded(largest / (half - 1 if self._signed else half - 0.5))
         return Scales(scale, None if self._signed else np.full_like(scale, half))
 
     def _rounded(self, scale: Floats) -> Floats:
-        """Round to the checkpoint's dtype, and keep above 0: groups of zeros divide by it."""
+        """Round to the checkpoint's dtype, but not to 0, because groups of zeros divide by it."""
         least = float(finfo(self.scale_dtype).smallest_normal)
         if self.scale_dtype == np.float16:
             least = 2.0**-24

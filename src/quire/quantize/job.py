@@ -25,7 +25,7 @@ from quire.quantize.write_gguf import gguf_metadata, write_gguf
 from quire.text.tokenizer import load_tokenizer
 
 Progress = Callable[[str, int, int], None]
-"""Called with the current activity, units done and units in all."""
+"""Called with the current activity, the finished units and their total."""
 _HEAD = "lm_head.weight"
 
 
@@ -37,10 +37,10 @@ class Job:
         output: the folder or .gguf file to write.
         calibration: a file of texts, or "self".
         num_samples: calibration texts.
-        seqlen: most tokens of one.
+        seqlen: maximum tokens of a text.
         max_shard_bytes: of a .safetensors file.
-        num_threads: of the model's operations. The engine that writes calibration texts uses
-            them too; a job continues with the same number.
+        num_threads: threads of the model's operations and of the engine that writes calibration
+            texts. A job must be continued with the same number.
     """
 
     model: str
@@ -56,11 +56,11 @@ class Job:
 
 
 def quantize(job: Job, progress: Progress) -> Path:
-    """Do the job, or the rest of it; the output appears only once it is complete.
+    """Do the job or continue it; the output appears only when it is complete.
 
     Raises:
         ConfigError: the flags do not fit the model or the existing files.
-        CheckpointError, ModelNotFoundError: the model's files are at fault.
+        CheckpointError, ModelNotFoundError: the model's files are damaged or missing.
     """
     _check_output(job)
     source = Source(job.model, job.revision, job.download_dir)
@@ -96,10 +96,10 @@ class _Run:
             self.units.append("head")
 
     def check(self) -> None:
-        """Refuse a result that cannot be written, before any work is done.
+        """Check before any work that the result can be written.
 
         Raises:
-            ConfigError, UnsupportedModelError: name what does not fit.
+            ConfigError, UnsupportedModelError: it cannot; the message names the reason.
         """
         recipe, source = self._recipe, self._source
         if recipe.is_gguf:
@@ -147,7 +147,7 @@ class _Run:
             work.save("head", self._head(calibration))
 
     def write(self, work: WorkFolder) -> None:
-        """The checkpoint, of what is finished in `work`."""
+        """Write the checkpoint from the finished units in `work`."""
         content: Content = {}
         for unit in self.units:
             content |= work.load(unit)
@@ -204,7 +204,7 @@ class _Run:
         *,
         quantize_it: bool,
     ) -> Content:
-        """Return the tensors of a parameter, quantized unless they are ignored."""
+        """Return the tensors of a parameter, quantized unless `ignore` names them."""
         source, recipe = self._source, self._recipe
         kept = {
             piece.name
@@ -258,7 +258,7 @@ def _check_output(job: Job) -> None:
 
 
 def _identity(job: Job, source: Source) -> dict[str, object]:
-    """Return the identity of a job, by names that an error can use."""
+    """Return what identifies a job; errors use the keys."""
     own = asdict(job.recipe)
     ignored = own.pop("ignore")
     calibration: dict[str, object] = {}

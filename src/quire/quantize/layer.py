@@ -42,8 +42,8 @@ def fold_scales(
 ) -> None:
     """Search AWQ's scales and fold them: changes `parameters` and `statistics` of a layer.
 
-    The layer still computes the same, except that norms and biases are rounded to `dtypes`; the
-    columns make up for that.
+    The layer still computes the same function, except that norms and biases are rounded to
+    `dtypes`; the scales of the columns compensate for this rounding.
     """
     fold = _Fold(config, parameters, statistics, target, dtypes)
     layer = Layout(config).layers[index]
@@ -87,8 +87,8 @@ class _Fold:
             self._scale_columns(linear, scale)
 
     def rows(self, made: LinearSpec, used: LinearSpec, repeats: int = 1, width: int = 1) -> None:
-        """Fold into the last part of `made`, whose rows are the columns of `used`; each run of
-        `width` rows feeds `repeats` runs of columns."""
+        """Fold the scales into the last part of `made`, whose rows produce the columns of `used`;
+        each run of `width` rows produces `repeats` runs of columns."""
         scale = self._search(used, repeats, width)
         self._scale_columns(used, scale)
         divisor, rows = scale.reshape(-1, repeats, width)[:, 0].reshape(-1), made.parts[-1]

@@ -191,7 +191,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar where a person is watching."""
+    """Show a progress bar if standard error is a terminal; yield the function that updates it."""
     from tqdm import tqdm
 
     with tqdm(unit="layer", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:

@@ -1,4 +1,4 @@
-"""What is asked for: the scheme, the method, and what they allow."""
+"""The user's request: scheme, method and their options, with checks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Recipe:
 
     Attributes:
         scheme: one of `SCHEMES`.
-        method: "rtn" rounds to nearest; "awq" and "gptq" look at what calibration texts feed each
-            layer.
+        method: "rtn" rounds to nearest; "awq" and "gptq" use each layer's inputs from calibration
+            texts.
         group_size: columns that share a scale under int4.
         symmetric: int4's groups have no zero points.
-        act_order: GPTQ takes the columns with the largest inputs first.
-        ignore: names of modules, "lm_head", or patterns, "re:.*down_proj", that stay as they are.
+        act_order: GPTQ quantizes the columns with the largest inputs first.
+        ignore: modules that are not quantized: names, "lm_head", or patterns, "re:.*down_proj".
 
     Raises:
-        ConfigError: they do not fit together.
+        ConfigError: the attributes contradict each other.
     """
 
     scheme: str
@@ -78,12 +78,12 @@ class Recipe:
         return self.method != "rtn"
 
     def ignores(self, module: str) -> bool:
-        """Whether the linear layer `module` ("model.layers.0.mlp.down_proj") stays as it is."""
+        """Whether the linear layer `module` ("model.layers.0.mlp.down_proj") is not quantized."""
         return any(matches(word, module) for word in self.ignore)
 
 
 def matches(word: str, module: str) -> bool:
-    """Whether a word of `Recipe.ignore` means the module."""
+    """Whether an entry of `Recipe.ignore` matches the module."""
     return _pattern(word).fullmatch(module) is not None
 
 

@@ -1,4 +1,4 @@
-"""What was lost: both models predict the same text, each as the engine runs it."""
+"""Measure the quality loss: the engine runs both models on the same text."""
 
 from __future__ import annotations
 

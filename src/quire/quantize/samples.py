@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 SELF = "self"
 _SEPARATOR = "\n---\n"
 _FIELDS = ("text", "prompt", "question", "content", "story", "instruction")
-"""Of a line of JSON: what its text may be called; the first that is there counts."""
+"""Possible names of the text field in a JSON line; the first one present is used."""
 _LISTS = ("messages", "conversations", "turns")
 
 
 def own_samples(model: str, count: int, length: int, **fields: Any) -> list[list[int]]:
-    """`count` texts that the model writes when it is asked nothing, seeds 0, 1 …
+    """Return `count` texts that the model writes without a prompt, with seeds 0, 1 …
 
-    What a model says it is likely to be fed again, and no data set is needed (LLM-QAT, Liu et al.
+    A model's own texts resemble its later inputs, and no data set is needed (LLM-QAT, Liu et al.
     2023).
     """
     from quire.core.sampling_params import SamplingParams
@@ -47,10 +47,10 @@ def own_samples(model: str, count: int, length: int, **fields: Any) -> list[list
 
 
 def file_samples(path: Path, tokenizer: Tokenizer, count: int, length: int) -> list[list[int]]:
-    """Up to `count` pieces of at most `length` tokens, from all over the documents of a file.
+    """Return up to `count` pieces of at most `length` tokens, spread over a file's documents.
 
-    A text file's documents are separated by lines of `---`; a line of a .jsonl file (or .jsonl.gz)
-    is one.
+    The documents of a text file are separated by lines of `---`; in a .jsonl (or .jsonl.gz) file
+    each line is one document.
 
     Raises:
         ConfigError: the file cannot be read or holds no text.
@@ -85,7 +85,7 @@ def _documents(path: Path) -> Iterator[str]:
 
 
 def _text_of(path: Path, number: int, line: str) -> str:
-    """The text of a line: one of `_FIELDS`, or of `_LISTS`, whose texts are joined."""
+    """Return a line's text: a field in `_FIELDS`, or the joined texts of one in `_LISTS`."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -106,7 +106,7 @@ def _text_of(path: Path, number: int, line: str) -> str:
 
 
 def _said(message: Any) -> str:
-    """Of a chat's message, in either of the usual spellings."""
+    """Return the text of a chat message in either of the two common formats."""
     if not isinstance(message, dict):
         return ""
     return str(message.get("content") or message.get("value") or "")

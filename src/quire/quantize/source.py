@@ -30,8 +30,8 @@ class Source:
         weights: its tensors.
 
     Raises:
-        ConfigError: it is quantized already, or has no weights.
-        CheckpointError, ModelNotFoundError: its files are at fault.
+        ConfigError: it is already quantized, or has no weights.
+        CheckpointError, ModelNotFoundError: its files are damaged or missing.
     """
 
     def __init__(self, model: str, revision: str | None, download_dir: str | None) -> None:
@@ -75,7 +75,7 @@ class Source:
         return [name for name in self._pieces if name.startswith(f"layers.{index}.")]
 
     def read(self, parameter: str) -> HostArray:
-        """Return the whole parameter: float32, in memory of its own."""
+        """Return a float32 copy of the whole parameter."""
         pieces = self._pieces[parameter]
         parts = [self.stored(piece.name) for piece in pieces]
         whole = np.concatenate(parts, dtype=np.float32)
@@ -101,7 +101,7 @@ class Source:
         }
 
     def embedding(self) -> Embedding:
-        """Return the embedding on the mapped file: only the rows looked up are read."""
+        """Return the embedding as a view of the mapped file: only the rows looked up are read."""
         [table] = self._pieces["embed.weight"]
         positions: Any = None
         if pieces := self._pieces.get("positions.weight"):

@@ -25,10 +25,10 @@ class Target(Protocol):
         """Round to nearest."""
 
     def nearest_for(self, weight: Floats, hessian: Floats) -> Quantized:
-        """Round with scales chosen for inputs of these second moments; no row gets worse."""
+        """Round with scales chosen for inputs with these second moments; no row's error grows."""
 
     def gptq(self, weight: Floats, hessian: Floats, *, act_order: bool) -> Quantized:
-        """Round column by column; later columns make up for errors of earlier ones."""
+        """Round column by column; later columns compensate for errors of earlier ones."""
 
 
 class CompressedTarget:
@@ -73,5 +73,5 @@ class CompressedTarget:
 
 
 def target_of(recipe: Recipe, dtype: DType) -> Target:
-    """Return the target of a recipe; `dtype` is the model's, in which scales are stored."""
+    """Return the target of a recipe; scales are stored in `dtype`, the model's dtype."""
     return GGUFTarget(recipe.scheme) if recipe.is_gguf else CompressedTarget(recipe, dtype)

@@ -6,7 +6,7 @@
       layer-00000.safetensors …  head.safetensors
       result/            the checkpoint, renamed to OUTPUT once it is complete
 
-A file gets its name only once it is complete, and later layers are computed from the files of
+A file gets its final name only when it is complete, and later layers are computed from the files of
 earlier ones. So an interruption does not change the result.
 """
 
@@ -39,7 +39,7 @@ class WorkFolder:
     """The folder of one job; closed when the job ends or fails.
 
     Raises:
-        ConfigError: it holds other work, or another process uses it.
+        ConfigError: it belongs to another job, or another process uses it.
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class WorkFolder:
         return self.result
 
     def close(self, *, done: bool) -> None:
-        """Release the folder; remove it if the job is `done`."""
+        """Unlock the folder; remove it if the job is `done`."""
         if done:
             shutil.rmtree(self.path)
         self._lock.close()

@@ -64,7 +64,7 @@ def _linear_modules(source: Source) -> Iterator[str]:
 
 
 def _copy_files(source: Source, folder: Path) -> None:
-    """Copy the tokenizer, the generation config, the licence: all but weights and config."""
+    """Copy all files except weights and config: tokenizer, generation config, licence."""
     path = source.found.path
     assert path is not None, "the model has files"
     for file in sorted(path.iterdir()):

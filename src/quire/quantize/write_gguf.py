@@ -30,7 +30,7 @@ _FILE_TYPES = {
     "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11,
     "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
 }  # fmt: skip
-"""llama.cpp's number for a file most of whose tensors have a type."""
+"""llama.cpp's file type numbers, by the type of most of a file's tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def gguf_metadata(source: Source, recipe: Recipe) -> dict[str, Value]:
 def write_gguf(source: Source, recipe: Recipe, content: Content, path: Path) -> None:
     """Write `content`, and the other tensors: vectors as float32, tables quantized.
 
-    The table that makes logits gets at least Q6_K, as in llama.cpp's tools: its errors reach every
-    token undiluted.
+    The table that computes logits gets at least Q6_K, as in llama.cpp's tools, because its errors
+    affect every token directly.
     """
     planned = list(_plan(source, recipe, content))
     keys = gguf_metadata(source, recipe)
@@ -109,7 +109,7 @@ def _plain(exported: ExportedTensor, value: HostArray) -> _Planned:
 
 
 def _ordered(exported: ExportedTensor, type_: str, rows: HostArray) -> _Planned:
-    """Plan rows in GGUF's order; `content` holds them as [out, in] already."""
+    """Plan rows in GGUF's order; those in `content` are already [out, in]."""
     translation = exported.translation
 
     def make() -> HostArray:
