@@ -141,6 +141,7 @@ class BlockCopier(OnTensors):
 paged_attention = on_tensors(native_attention.paged_attention)
 lora_add = on_tensors(native_lora.lora_add)
 moe = on_tensors(native_moe.moe)
+route = on_tensors(native_moe.route)
 view = on_tensors(native_checks.view)
 pack_float8 = on_tensors(native_float8.pack_float8)
 is_float8 = on_tensors(native_float8.is_float8)

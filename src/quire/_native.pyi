@@ -89,6 +89,10 @@ class Pool:
     def __init__(self, threads: int, /) -> None: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def regions(self) -> int:
+        """Jobs that threads shared so far, modulo 2^32; a job of one task is none."""
+
     def count_tasks(self, counts: int, tasks: int, in_shares: bool, /) -> None:
         """counts[task] += 1 for each of `tasks` int64 counts, by a task each; the tasks are dealt
         out from one queue, or in shares."""
@@ -157,7 +161,7 @@ class PackedWeight:
 
     @overload
     def __init__(
-        self, shape: tuple[int, int, int, int, int, int, int, bool, bool, float], /
+        self, shape: tuple[int, int, int, int, int, int, int, bool, bool, float, int], /
     ) -> None: ...
     @overload
     def __init__(
@@ -171,21 +175,23 @@ class PackedWeight:
         k: int,
         bias: int,
         group: int,
+        experts: int,
         /,
     ) -> None: ...
     @overload
     def __init__(
         self,
         pool: Pool,
-        shape: tuple[int, int, int, int, int, int, int, bool, bool, float],
+        shape: tuple[int, int, int, int, int, int, int, bool, bool, float, int],
         source: tuple[int, ...],
         bias: int,
         /,
     ) -> None: ...
     @property
-    def shape(self) -> tuple[int, int, int, int, int, int, int, bool, bool, float]:
+    def shape(self) -> tuple[int, int, int, int, int, int, int, bool, bool, float, int]:
         """Kind, epilogue, n, k, group, what a group has beside its scale (NO_SECOND …), the zero of
-        all groups, whether there are a permutation and a bias, and the scale of int8 x or 0."""
+        all groups, whether there are a permutation and a bias, the scale of int8 x or 0, and how
+        many experts have the n rows."""
 
     @property
     def nbytes(self) -> int: ...
@@ -320,21 +326,23 @@ def route(
     experts: int,
     weights: Matrix,
     logits: Matrix,
-    sigmoid: bool,
-    renormalize: bool,
+    bias: int,
+    spec: tuple[bool, bool, float, int, int, bool, float],
     /,
 ) -> None:
-    """experts int64 [rows, top_k] and their weights float32, as `Ops.route`."""
+    """experts int64 [rows, top_k] and their weights float32, as `Ops.route`. bias: float32
+    [experts], or 0. spec: whether scores are sigmoids, and `RouteSpec` from `renormalize` on."""
 
 def moe(
     kernels: Kernels,
     pool: Pool,
-    gate_up: list[PackedWeight],
-    down: list[PackedWeight],
+    gate_up: PackedWeight,
+    down: PackedWeight,
     y: Matrix,
     x: Matrix,
     experts: int,
     weights: Matrix,
+    weight_on_input: bool,
     /,
 ) -> None:
     """As `Ops.moe`; experts int64 [rows, top_k]."""

@@ -14,9 +14,10 @@ import numpy as np
 
 from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted
+from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
-from quire.core.quantized import QuantizedWeight, Weights, parts_of, split_rows
+from quire.core.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops import native_attention, native_lora, native_moe
 from quire.ops.device import CPU
 from quire.ops.interface import OP_NAMES, Ops
@@ -105,34 +106,16 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> LinearWeight:
-        if experts != 1:
-            return self._pack_experts(weight, bias, epilogue, dtype, experts)
         if isinstance(weight, StoredLinear):
             packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
         else:
             scheme = None if exact else self._scheme
-            packed = self._pack(parts_of(weight), bias, epilogue, dtype, scheme, head=head)
-        packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
+            packed = self._pack(
+                parts_of(weight), bias, epilogue, dtype, scheme, head=head, experts=experts
+            )
+        n, k = packed.shape
+        packed.tune(self._tuning.of_gemm(packed.kind, n // packed.experts, k, packed.group))
         return packed
-
-    def _pack_experts(
-        self,
-        weight: Weights | StoredLinear,
-        bias: HostArray | None,
-        epilogue: Epilogue,
-        dtype: DType,
-        experts: int,
-    ) -> native_moe.NativeExperts:
-        if isinstance(weight, StoredLinear):
-            raise TypeError("experts are not stored")
-        each = split_rows(parts_of(weight), experts)
-        biases = [None] * experts if bias is None else np.split(bias, experts)
-        return native_moe.NativeExperts(
-            [
-                self._pack(parts, bias, epilogue, dtype, self._scheme)
-                for parts, bias in zip(each, biases, strict=True)
-            ]
-        )
 
     def _pack(
         self,
@@ -142,21 +125,24 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         dtype: DType,
         scheme: Quantization | None,
         *,
-        head: bool = False,
+        head: bool,
+        experts: int,
     ) -> PackedLinear:
         kernels, pool = self._table, self._threads
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
-            return pack_quantized(kernels, pool, quantized, bias, epilogue=epilogue, dtype=dtype)
+            return pack_quantized(
+                kernels, pool, quantized, bias, epilogue=epilogue, dtype=dtype, experts=experts
+            )
         kind = DENSE_KINDS.get(arrays[0].dtype)
         if kind is None:
             raise ValueError(f"weights are {arrays[0].dtype}; wanted float32, bfloat16 or float16")
-        if scheme is None:
-            return PackedLinear(kernels, pool, arrays, bias, kind=kind, epilogue=epilogue)
-        kind = scheme.head if head else scheme.kind
+        group = 128
+        if scheme is not None:
+            kind, group = scheme.head if head else scheme.kind, scheme.group
         return PackedLinear(
-            kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, group=scheme.group
+            kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, group=group, experts=experts
         )
 
     def embedding(self, ids: HostArray, table: HostArray | LinearWeight) -> HostArray:
@@ -191,6 +177,11 @@ class CpuOps(FusedKernels, Ops[HostArray]):
     ) -> HostArray:
         return native_lora.lora_add(self._table, self._threads, adapter, y, x, table)
 
+    def route(
+        self, logits: HostArray, bias: HostArray | None, spec: RouteSpec
+    ) -> tuple[HostArray, HostArray]:
+        return native_moe.route(self._table, self._threads, logits, bias, spec)
+
     def moe(
         self,
         x: HostArray,
@@ -201,10 +192,9 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         dtype: DType | None = None,
         weight_on_input: bool = False,
     ) -> HostArray:
-        if weight_on_input or dtype not in (None, x.dtype):
-            raise ValueError("weights on inputs and other dtypes are not native")
+        up, out = _packed(gate_up), _packed(down)
         return native_moe.moe(
-            self._table, self._threads, x, experts, weights, _experts(gate_up), _experts(down)
+            self._table, self._threads, x, experts, weights, up, out, dtype, weight_on_input
         )
 
     def paged_attention(
@@ -251,10 +241,6 @@ def _packed(weight: LinearWeight) -> PackedLinear:
     if not isinstance(weight, PackedLinear):
         raise TypeError(f"native kernels have no product with a {type(weight).__name__}")
     return weight
-
-
-def _experts(weight: LinearWeight) -> list[PackedLinear]:
-    return weight.parts if isinstance(weight, native_moe.NativeExperts) else [_packed(weight)]
 
 
 def _rows_of(table: HostArray | LinearWeight) -> HostArray:

@@ -30,6 +30,7 @@ def pack_float8(
     *,
     epilogue: Epilogue = "none",
     dtype: DType = FLOAT32,
+    experts: int = 1,
 ) -> PackedLinear:
     """A weight of which `is_float8` is true, exactly as it is.
 
@@ -43,5 +44,5 @@ def pack_float8(
         scale = np.repeat(scale, weight.group // group, axis=1)[:, : -(-k // group)]
     return PackedLinear.from_float8(
         kernels, pool, weight.codes, scale,
-        group=group, bias=bias, epilogue=epilogue, dtype=dtype,
+        group=group, bias=bias, epilogue=epilogue, dtype=dtype, experts=experts,
     )  # fmt: skip

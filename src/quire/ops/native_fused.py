@@ -12,14 +12,12 @@ import numpy as np
 
 from quire import _native
 from quire.core.config import Activation
-from quire.core.dtypes import FLOAT32, HostArray
-from quire.core.layers import RouteSpec
+from quire.core.dtypes import HostArray
 from quire.ops.array import address
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import (
-    INT64,
     cache_view,
     check_cache,
     contiguous,
@@ -206,19 +204,3 @@ class FusedKernels:
         tokens, peaks = np.empty(rows, np.int64), np.empty(rows, np.float32)
         _native.argmax(self._kernels, self._pool, address(tokens), address(peaks), given)
         return tokens, peaks
-
-    def route(
-        self, logits: HostArray, bias: HostArray | None, spec: RouteSpec
-    ) -> tuple[HostArray, HostArray]:
-        """`Ops.route`. A row's bits do not depend on the others."""
-        given, rows = matrix("logits", logits), logits.shape[0]
-        spec.check(logits.shape[1])
-        if bias is not None or spec.num_groups > 1 or spec.scale != 1.0:
-            raise ValueError("biases, groups and scales of routers are not native")
-        experts = np.empty((rows, spec.top_k), INT64)
-        weights = np.empty((rows, spec.top_k), FLOAT32)
-        _native.route(
-            self._kernels, self._pool, address(experts), view(weights), given,
-            spec.scores == "sigmoid", spec.renormalize,
-        )  # fmt: skip
-        return experts, weights

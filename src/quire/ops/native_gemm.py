@@ -73,12 +73,15 @@ class PackedLinear:
     group: of "u4" and "u6": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul",
-        "gelu_mul"), weight is [gate rows; up rows], and the result has N / 2 columns.
+        "gelu_mul" …), weight is [gate rows; up rows], and the result has N / 2 columns.
+    experts: how many have their N / experts rows in the weight, one after the other, each in the
+        form of a weight of its own. More than one are for `native_moe` alone.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one
     thread at a time calls `forward`. Raises ValueError for other dtypes, shapes and
-    groups, for empty weights, for "s8" with K above 65536, and for a gated epilogue with an odd N.
+    groups, for empty weights, for "s8" with K above 65536, for a gated epilogue with an odd N, and
+    for an N that `experts` do not divide.
     """
 
     __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "epilogue", "kind", "shape")
@@ -93,6 +96,7 @@ class PackedLinear:
         kind: WeightKind,
         epilogue: Epilogue = "none",
         group: int = 128,
+        experts: int = 1,
     ) -> None:
         parts = [
             _rows_of(part) for part in ([weight] if isinstance(weight, np.ndarray) else weight)
@@ -113,6 +117,7 @@ class PackedLinear:
             k,
             0 if bias is None else address(bias),
             group,
+            experts,
         )
         self._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
 
@@ -133,7 +138,8 @@ class PackedLinear:
         self.shape: tuple[int, int] = shape
         self.dtype: DType = dtype
         self.epilogue: Epilogue = epilogue
-        self.columns = shape[0] // 2 if epilogue in GATED else shape[0]
+        rows = shape[0] // packed.shape[10]
+        self.columns = rows // 2 if epilogue in GATED else rows
 
     @classmethod
     def from_stored(
@@ -166,6 +172,7 @@ class PackedLinear:
         bias: HostArray | None = None,
         epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> PackedLinear:
         """W = codes * scale, int8 [N, K] and float32 [N], as they are.
 
@@ -177,7 +184,8 @@ class PackedLinear:
             raise ValueError(f"codes are {describe(codes)}, scales {describe(scale)}")
         shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, 0, _native.NO_SECOND, 0, False)
         linear = cls.__new__(cls)
-        packed = _keep_codes(pool, shape, input_scale, (codes, scale, None, None, None), bias)
+        source = (codes, scale, None, None, None)
+        packed = _keep_codes(pool, shape, input_scale, source, bias, experts)
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
 
@@ -191,6 +199,7 @@ class PackedLinear:
         bias: HostArray | None = None,
         epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> PackedLinear:
         """A weight that is quantized in groups already.
 
@@ -222,18 +231,11 @@ class PackedLinear:
         kind = weight.kind
         permuted = weight.permutation is not None
         shape = (
-            _KINDS[kind],
-            _EPILOGUES[epilogue],
-            n,
-            k,
-            weight.group,
-            second,
-            weight.zero,
-            permuted,
-        )
+            _KINDS[kind], _EPILOGUES[epilogue], n, k, weight.group, second, weight.zero, permuted
+        )  # fmt: skip
         seconds = weight.offsets if weight.zeros is None else weight.zeros
         source = (codes, weight.scale, seconds, weight.codebook, weight.permutation)
-        packed = _keep_codes(pool, shape, weight.input_scale, source, bias)
+        packed = _keep_codes(pool, shape, weight.input_scale, source, bias, experts)
         linear = cls.__new__(cls)
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
@@ -250,6 +252,7 @@ class PackedLinear:
         bias: HostArray | None = None,
         epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
+        experts: int = 1,
     ) -> PackedLinear:
         """A weight of 8-bit floats, codes · scale, exactly as it is; NaN stays NaN. W8A16: x is
         rounded to bfloat16, sums are float32.
@@ -264,19 +267,10 @@ class PackedLinear:
             raise ValueError(f"codes are {describe(codes)}; wanted 8-bit floats")
         if scale.shape != (n, 1 if group == 0 else -(-k // group)):
             raise ValueError(f"scale is {describe(scale)}, for {[n, k]} in groups of {group}")
-        shape = (
-            _KINDS[kind],
-            _EPILOGUES[epilogue],
-            n,
-            k,
-            group,
-            _native.NO_SECOND,
-            0,
-            False,
-        )
+        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, group, _native.NO_SECOND, 0, False)
         source = (codes.view(np.uint8), scale, None, None, None)
         linear = cls.__new__(cls)
-        packed = _keep_codes(pool, shape, 0.0, source, bias)
+        packed = _keep_codes(pool, shape, 0.0, source, bias, experts)
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
 
@@ -284,6 +278,11 @@ class PackedLinear:
     def group(self) -> int:
         """Weights that share a scale, of "u2" to "u8" and 8-bit floats; 0 where rows have one."""
         return self._weight.shape[4] if self.kind.startswith(("u", "f8")) else 0
+
+    @property
+    def experts(self) -> int:
+        """How many have their rows in the weight; 1 for a linear layer."""
+        return self._weight.shape[10]
 
     def tune(self, tuned: Mapping[int, GemmTuning]) -> None:
         """Set what is tuned, by the most rows of x that it holds for; more rows than the largest
@@ -366,6 +365,7 @@ def _keep_codes(
     input_scale: float,
     source: tuple[HostArray, HostArray, HostArray | None, HostArray | None, HostArray | None],
     bias: HostArray | None,
+    experts: int,
 ) -> _native.PackedWeight:
     """shape: all but the bias; source: codes, scales, zeros or offsets, codebook, permutation."""
     bias = _bias(bias, shape[2])
@@ -386,7 +386,7 @@ def _keep_codes(
     ]
     return _native.PackedWeight(
         pool,
-        (*shape, bias is not None, input_scale),
+        (*shape, bias is not None, input_scale, experts),
         tuple(0 if t is None else address(t) for t in kept),
         0 if bias is None else address(bias),
     )

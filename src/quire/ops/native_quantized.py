@@ -29,6 +29,7 @@ def pack_quantized(
     *,
     epilogue: Epilogue,
     dtype: DType,
+    experts: int = 1,
 ) -> PackedLinear:
     """The rows of all parts as one weight, its codes as they are.
 
@@ -39,21 +40,24 @@ def pack_quantized(
     if all(can_follow(parts[0], part) for part in parts[1:]):
         parts = [joined(parts)]
         if is_float8(parts[0]):
-            return pack_float8(kernels, pool, parts[0], bias, epilogue=epilogue, dtype=dtype)
+            return pack_float8(
+                kernels, pool, parts[0], bias, epilogue=epilogue, dtype=dtype, experts=experts
+            )
         rows = int8_rows(parts[0])
         if rows is not None:
-            kind: Literal["s8", "s8_a16"] = "s8_a16" if parts[0].float_activations else "s8"
+            int8: Literal["s8", "s8_a16"] = "s8_a16" if parts[0].float_activations else "s8"
             return PackedLinear.from_int8(
-                kernels, pool, *rows, kind=kind, input_scale=parts[0].input_scale or 0.0,
-                bias=bias, epilogue=epilogue, dtype=dtype,
+                kernels, pool, *rows, kind=int8, input_scale=parts[0].input_scale or 0.0,
+                bias=bias, epilogue=epilogue, dtype=dtype, experts=experts,
             )  # fmt: skip
     codes = _codes_of(parts)
     if codes is not None:
         return PackedLinear.from_codes(
-            kernels, pool, codes, bias=bias, epilogue=epilogue, dtype=dtype
+            kernels, pool, codes, bias=bias, epilogue=epilogue, dtype=dtype, experts=experts
         )
     arrays = [dense(part, dtype) for part in parts]
-    return PackedLinear(kernels, pool, arrays, bias, kind=DENSE_KINDS[dtype], epilogue=epilogue)
+    kind = DENSE_KINDS[dtype]
+    return PackedLinear(kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, experts=experts)
 
 
 def _codes_of(parts: Sequence[QuantizedWeight]) -> GroupedCodes | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from quire import _native
 
-Shape = tuple[int, int, int, int, int, int, int, bool, bool, float]
+Shape = tuple[int, int, int, int, int, int, int, bool, bool, float, int]
 """Kind, epilogue, n, k, group, what a group has beside its scale, the zero of all, whether there
-are a permutation and a bias, and the input's scale."""
+are a permutation and a bias, the input's scale, and how many experts have the n rows."""
 
 
 @dataclass(frozen=True, slots=True)
