@@ -32,8 +32,10 @@ class SkipMissing:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        if name in NEED_TORCH and _importer().startswith(IMPORTERS):
-            pytest.skip(f"needs {name}, which is not installed", allow_module_level=True)
+        importer = _importer()
+        if name in NEED_TORCH and importer.startswith(IMPORTERS):
+            file = Path(importer).relative_to(ROOT)
+            pytest.skip(f"{file} needs {name}, which is not installed", allow_module_level=True)
 
 
 def _importer() -> str:

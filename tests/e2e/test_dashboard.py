@@ -53,6 +53,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The built-in model; the browser comes first, so that nothing starts where there is none."""
+    pytest.importorskip("torch")
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
     named = ("--served-model-name", "embedded")

@@ -25,6 +25,7 @@ def texts(llm: LLM) -> list[str]:
     "fields", [{}, {"enforce_eager": True}, {"async_scheduling": True}, {"num_scheduler_steps": 4}]
 )
 def test_an_engine_is_profiled(fields: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     config = {"profiler": "torch", "torch_profiler_dir": str(tmp_path), "delay_iterations": 2}
     with LLM(profiler_config=config, **fields) as llm:
         plain = texts(llm)

@@ -18,6 +18,7 @@ from quire.system.hardware import cpu_name, detect
 def test_it_takes_a_run_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "cache"))
     cores = detect().cores
     save_limits(Limits(cpu_name(), cores, {cores: 3e10}, {"float32": {cores: 1e11}}))

@@ -41,7 +41,7 @@ def ended(command: list[str], **options: object) -> subprocess.CompletedProcess[
         ("quire.cli.main", ["complete", "hi"]),
         ("quire.frontend.async_llm", ["complete", "hi"]),
         ("starlette", ["serve", "--port", "0"]),
-        ("torch", ["bench", "latency"]),
+        ("quire.ops.cpu", ["bench", "latency"]),
     ],
 )
 def test_ctrl_c_while_a_module_is_imported(module: str, words: list[str], tmp_path: Path) -> None:

@@ -281,6 +281,8 @@ def test_random_weights_of_a_large_tensor() -> None:
 
 @pytest.mark.parametrize("provider", ["reference", "auto"])
 def test_a_tied_embedding_is_stored_once(tied: ModelConfig, provider: OpsProvider) -> None:
+    if provider == "reference":
+        pytest.importorskip("torch")
     source = RandomParameters(tied, FLOAT32, seed=0)
     decoder = Decoder(tied, source, 16, load_ops(provider))
     assert decoder._embedding.weight is decoder._lm_head.weight

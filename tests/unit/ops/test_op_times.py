@@ -112,6 +112,7 @@ def plain(op: OpTime) -> tuple[object, ...]:
 
 
 def test_reference_ops_are_timed_too() -> None:
+    pytest.importorskip("torch")
     ops = load_ops("reference")
     layer = Layer(ops, None)
     timed = TimedOps(ops, layer.modules)
