@@ -83,6 +83,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "ernie4.5": {"model_type": "ernie4_5"},
     "internlm3": {"model_type": "internlm3"},
     "nemotron": {"model_type": "nemotron"},
+    "hunyuan": {"model_type": "hunyuan_v1_dense"},
+    "ministral3": {"model_type": "ministral3"}
+    | _rope("yarn", factor=8.0, original_max_position_embeddings=64, llama_4_scaling_beta=0.1),
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

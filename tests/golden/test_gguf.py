@@ -52,6 +52,8 @@ MODELS = [
     "ernie4_5",
     "internlm3",
     "nemotron",
+    "hunyuan",
+    "ministral3",
 ]
 
 

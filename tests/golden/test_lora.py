@@ -97,7 +97,7 @@ MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
     "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
-    "internlm3", "nemotron",
+    "internlm3", "nemotron", "hunyuan", "ministral3",
 ]  # fmt: skip
 
 

@@ -132,6 +132,8 @@ CASES = [
     ("ernie4_5", BFLOAT16, BFLOAT16, None),
     ("internlm3", FLOAT32, FLOAT32, None),
     ("nemotron", BFLOAT16, BFLOAT16, "int8"),
+    ("hunyuan", BFLOAT16, INT8, None),
+    ("ministral3", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

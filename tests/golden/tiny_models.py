@@ -205,6 +205,25 @@ TINY_MODELS: dict[str, TinyModel] = {
     "cohere2": TinyModel(
         "cohere2", {"num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7}
     ),
+    "hunyuan": TinyModel(
+        "hunyuan_v1_dense",
+        {"head_dim": 16, **_rope(rope_type="dynamic", factor=1.0, alpha=50.0)},
+    ),
+    # Queries grow from position 32 on.
+    "ministral3": TinyModel(
+        "ministral3",
+        {
+            "head_dim": 16,
+            **_rope(
+                rope_type="yarn",
+                factor=8.0,
+                original_max_position_embeddings=32,
+                llama_4_scaling_beta=0.4,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
     "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
     "phi4-mini": TinyModel(
         "phi3",

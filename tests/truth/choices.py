@@ -29,6 +29,8 @@ _ENDS: Choices = {
     "eos_token_id": (2, [2, 3], None, ABSENT),
     "pad_token_id": (0, None, ABSENT),
 }
+_SMALL_PAD: Choices = {"pad_token_id": (0, None)}
+"""Of model types whose own padding token is beyond the vocabulary."""
 _GATED: Choices = _ENDS | {
     "max_position_embeddings": _LENGTHS,
     "rms_norm_eps": _EPS,
@@ -104,9 +106,11 @@ _GPT2_SIZES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer",
                "num_attention_heads": "n_head", "intermediate_size": "n_inner"}  # fmt: skip
 _DISTIL_SIZES = {"hidden_size": "dim", "num_hidden_layers": "n_layers",
                  "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"}  # fmt: skip
+_SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dynamic"}
+"""Scalings that a model type has in a way of its own."""
 _POOLS = ("embed", "classify")
 _HEAD_DIMS = dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256) | dict.fromkeys(
-    ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3"), 128
+    ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3"), 128
 )
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
 ARCHITECTURES: dict[str, Architecture] = {
@@ -141,6 +145,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": Architecture(
         "SmolLM3",
         _GATED
+        | _SMALL_PAD
         | {
             "attention_bias": _FLAG,
             "mlp_bias": _FLAG,
@@ -178,7 +183,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         rope="nested",
     ),
-    "glm4": Architecture("Glm4", _GATED | {"attention_bias": _FLAG}),
+    "glm4": Architecture(
+        "Glm4", _GATED | _SMALL_PAD | {"attention_bias": _FLAG, "eos_token_id": (2, [2, 3])}
+    ),
     "exaone4": Architecture(
         "Exaone4",
         _GATED
@@ -201,6 +208,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
+    "hunyuan_v1_dense": Architecture(
+        "HunYuanDenseV1", _GATED | {"attention_bias": _FLAG, "head_dim": (8, 16, 24, 40)}
+    ),
+    "ministral3": Architecture("Ministral3", _GATED | {"sliding_window": _WINDOW}),
     "nemotron": Architecture(
         "Nemotron",
         {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
@@ -400,7 +411,7 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
     rotates_parts = kind in ("phi3", "stablelm", "glm4", "nemotron")
     partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
     rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
-    table, top = scaling(rng, rotary, "longrope" if kind == "phi3" else "")
+    table, top = scaling(rng, rotary, _SCALINGS.get(kind, ""))
     fields = _nested(rng, kind, table) if ARCHITECTURES[kind].rope == "nested" else {}
     if not fields:
         fields = _spelled(rng, table) | top
@@ -413,7 +424,7 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
 def scaling(rng: Random, rotary: int, only: str = "") -> tuple[Config, Config]:
     """A scaling's table, and what of it stands at the top level."""
     kinds = ("default", "default", "linear", "dynamic", "llama3", "yarn", "yarn", "longrope")
-    if only:  # others are refused
+    if only:  # of Phi-3 others are refused
         kinds = ("default", "default", only, only, only, only, only, "yarn")
     kind = rng.choice(kinds)
     table: Config = {"rope_type": kind}
@@ -440,6 +451,10 @@ def scaling(rng: Random, rotary: int, only: str = "") -> tuple[Config, Config]:
             table.pop("factor")
         if rng.random() < 0.3:
             table["attention_factor"] = rng.choice((1.2, 1.0))
+    if only == "yarn":
+        table["llama_4_scaling_beta"] = rng.choice((0.1, 0.5))
+    if only == "dynamic" and rng.random() < 0.7:
+        table["alpha"] = rng.choice((1000.0, 2))
     if kind in ("llama3", "yarn", "longrope"):
         # Of longrope a prompt is always longer than the first, and never than the second.
         trained = (16, 1024) if kind == "longrope" else (16, 32, 64)

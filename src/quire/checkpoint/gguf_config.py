@@ -43,6 +43,8 @@ _ARCHITECTURES = {
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
     "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
     "nemotron": ("nemotron", "NemotronForCausalLM"),
+    "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    "mistral3": ("ministral3", "Ministral3ForCausalLM"),
 }
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "nemotron")
@@ -370,7 +372,7 @@ def _refuse_neglected(meta: _Metadata, kind: str, factor: float) -> None:
     neutral = {
         "yarn_attn_factor": (yarn_magnitude({"factor": factor}),) if is_yarn else (1.0,),
         "yarn_ext_factor": (-1.0, 1.0) if is_yarn else (-1.0, 0.0),
-        "yarn_log_multiplier": (0.0,),
+        "yarn_log_multiplier": (0.0, 1.0) if meta.architecture == "mistral3" else (0.0,),
         "alpha": (0.0,),
     }
     for key, values in neutral.items():

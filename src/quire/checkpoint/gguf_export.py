@@ -37,6 +37,7 @@ ARCHITECTURES = {
     )
 }
 ARCHITECTURES |= {"mistral": "llama", "internlm3": "llama", "gemma3_text": "gemma3"}
+ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "ministral3": "mistral3"}
 ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe", "olmo3": "olmo2"}
 ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 """`ModelConfig.architecture` → GGUF's."""
@@ -220,6 +221,8 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         keys["attn_logit_softcapping"] = model.attention_softcap
     if model.logits_softcap is not None:
         keys["final_logit_softcapping"] = model.logits_softcap
+    if model.query_growth is not None:
+        keys |= _growth(model.query_growth, model.rope)
     if model.architecture == "granite":
         keys |= _granite(model)
     elif model.logits_scale is not None:
@@ -261,6 +264,22 @@ def _granite(model: ModelConfig) -> dict[str, Value]:
     }
 
 
+def _growth(growth: tuple[float, int], rope: RopeConfig) -> dict[str, Value]:
+    beta, trained = growth
+    unsharp = rope.scaling == "yarn" and math.isclose(yarn_magnitude(rope.params), 1.0)
+    if not unsharp or rope.params["original_max_position_embeddings"] != trained:
+        raise UnsupportedModelError(
+            "GGUF has no way to say how queries grow with their position, except by YaRN's trained "
+            "length and with its cosines unsharpened.",
+            fix="Write compressed-tensors instead.",
+        )
+    return {
+        "attention.temperature_scale": beta,
+        "rope.scaling.yarn_log_multiplier": 1.0,
+        "rope.scaling.attn_factor": 1.0,
+    }
+
+
 def _check_layers(model: ModelConfig) -> None:
     """Check that the layers that slide, and those without positions, are those that the
     architecture implies: the file does not say which ones they are."""
@@ -270,7 +289,7 @@ def _check_layers(model: ModelConfig) -> None:
     none, every = (False,) * len(layers), (True,) * len(layers)
     period = tuple((layer + 1) % PERIOD != 0 for layer in layers)
     match model.architecture:
-        case name if name.startswith("qwen"):
+        case name if name.startswith(("qwen", "ministral3")):
             fits = slides == none
         case "mistral":
             fits = slides in (none, every)

@@ -101,6 +101,18 @@ def _nemotron(meta: Metadata, config: Config) -> Config:
     return part | {"hidden_act": "relu2", "norm_eps": config["rms_norm_eps"]}
 
 
+def _mistral3(meta: Metadata, config: Config) -> Config:
+    """Queries grow by multiples of the trained length; YaRN does not sharpen them."""
+    scaling = config["rope_scaling"] or {"rope_type": "default"}
+    if scaling["rope_type"] == "yarn" and meta.number("rope.scaling.yarn_log_multiplier", 0.0):
+        scaling |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    beta = meta.number("attention.temperature_scale", 0.0)
+    trained = meta.integer("rope.scaling.original_context_length", 0)
+    if beta and trained:
+        scaling |= {"llama_4_scaling_beta": beta, "original_max_position_embeddings": trained}
+    return {"rope_scaling": scaling}
+
+
 def _ernie4_5(meta: Metadata, config: Config) -> Config:
     return {"use_bias": config["attention_bias"]}
 
@@ -115,6 +127,7 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "cohere2": _cohere2,
     "ernie4_5": _ernie4_5,
     "nemotron": _nemotron,
+    "mistral3": _mistral3,
 }
 """By GGUF's `general.architecture`."""
 

@@ -159,6 +159,15 @@ NAMES: dict[str, Names] = {
     "exaone4": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
     "cohere2": Names(_TOP, _COHERE2_BLOCK),
     "ernie4_5": Names(_TOP, _BLOCK),
+    "hunyuan-dense": Names(
+        _TOP,
+        _BLOCK
+        | {
+            "attn_q_norm": "self_attn.query_layernorm",
+            "attn_k_norm": "self_attn.key_layernorm",
+        },
+    ),
+    "mistral3": Names(_TOP, _BLOCK, interleaved=True),
     "nemotron": Names(
         _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
     ),

@@ -152,8 +152,12 @@ class ModelConfig:
     output_bias: bool = False
     """The attention's output projection has a bias."""
     mlp_bias: bool = False
-    qk_norm: Literal["head", "full"] | None = None
-    """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2)."""
+    qk_norm: Literal["head", "full", "rotated"] | None = None
+    """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2); or over
+    each head behind RoPE (HunYuan)."""
+    query_growth: tuple[float, int] | None = None
+    """(beta, trained): queries at position p are multiplied by 1 + beta · log(1 + p // trained)
+    (Ministral 3)."""
     sliding_window: int | None = None
     """Tokens that each position attends to, including itself; None means all. A model that is not
     causal attends to as many later tokens."""

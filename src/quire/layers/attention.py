@@ -14,14 +14,16 @@ class Attention:
 
     `qkv` computes q, k and v at once: rows [heads · D, kv_heads · D, kv_heads · D] of its
     weight. `q_norm` and `k_norm` are the weights of an RMSNorm before the rotation, of each head
-    [head_dim] (Qwen3) or of all [heads · D] (OLMo 2); `cos_sin` is the rotation's table (see
-    `layers.rotary`). Without `causal` a token attends to all of its sequence, which has to be
-    computed in one step.
+    [head_dim] (Qwen3) or of all [heads · D] (OLMo 2); `rotated_q_norm` is the weight of a norm of
+    each head of q behind the rotation. `cos_sin` is the rotation's table (see `layers.rotary`), and
+    `q_cos_sin` that of q, if it is another: then whole heads are rotated. Without `causal` a token
+    attends to all of its sequence, which has to be computed in one step.
     """
 
     mixes = True
     __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out",
-                 "q_norm", "qkv", "scale", "softcap", "window")  # fmt: skip
+                 "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "softcap",
+                 "window")  # fmt: skip
 
     def __init__(
         self,
@@ -35,6 +37,8 @@ class Attention:
         scale: float | None = None,
         softcap: float | None = None,
         cos_sin: Array | None = None,
+        q_cos_sin: Array | None = None,
+        rotated_q_norm: Array | None = None,
         q_norm: Array | None = None,
         k_norm: Array | None = None,
         eps: float = 0.0,
@@ -49,6 +53,8 @@ class Attention:
         self.scale = head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
         self.cos_sin = cos_sin
+        self.q_cos_sin = q_cos_sin
+        self.rotated_q_norm = rotated_q_norm
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.eps = eps
@@ -58,15 +64,27 @@ class Attention:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
         meta = tokens.meta
         qkv = self.qkv.forward(ops, x, tokens.adapter)
-        q = ops.rope_kv_write(
-            qkv, tokens.positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
-            cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
-        )  # fmt: skip
+        if self.q_cos_sin is not None:
+            q = self._place(ops, qkv, self.q_cos_sin, cache, tokens)
+            self._place(ops, qkv, self.cos_sin, cache, tokens)  # overwrites the keys
+        else:
+            q = self._place(ops, qkv, self.cos_sin, cache, tokens)
+        if self.rotated_q_norm is not None:
+            q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
         mixed = ops.paged_attention(
             q, cache, meta, self.scale, self.window, self.softcap, self.causal
         )
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
         return flat
+
+    def _place(
+        self, ops: Ops, qkv: Array, cos_sin: Array | None, cache: KVCache, tokens: Tokens
+    ) -> Array:
+        """Rotate q and k by `cos_sin`, store k and v; return q."""
+        return ops.rope_kv_write(
+            qkv, tokens.positions, cos_sin, self.q_norm, self.k_norm, self.eps, cache,
+            tokens.meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
+        )  # fmt: skip
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, heads · D] → [T, hidden]."""

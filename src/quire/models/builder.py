@@ -192,8 +192,8 @@ class Builder:
             scale=config.attention_scale,
             softcap=config.attention_softcap,
             cos_sin=self._rotations(spec.rope),
-            q_norm=self._gain(spec.q_norm) if spec.q_norm else None,
-            k_norm=self._gain(spec.k_norm) if spec.k_norm else None,
+            q_cos_sin=self._query_rotations(spec.rope),
+            **self._head_norms(spec),
             eps=config.norm_eps,
             causal=config.causal,
             out=self.linear(spec.out),
@@ -229,6 +229,33 @@ class Builder:
         if how != "rounded":
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight)
+
+    def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
+        """The norms of q and k, as `Attention` takes them."""
+        if spec.q_norm is None or spec.k_norm is None:
+            return {}
+        if self._config.qk_norm != "rotated":
+            return {"q_norm": self._gain(spec.q_norm), "k_norm": self._gain(spec.k_norm)}
+        # RoPE changes no norm, so k is normalized before it. Scores are sums over elements of
+        # q · k: k's gain may be q's.
+        q, k = (
+            converted(self._source.tensor(f"{norm.stem}.weight"), FLOAT32)
+            for norm in (spec.q_norm, spec.k_norm)
+        )
+        ones = np.ones(len(k), self._source.dtype)
+        return {"rotated_q_norm": self._ops.array(q * k), "k_norm": self._ops.array(ones)}
+
+    def _query_rotations(self, rope: RopeConfig | None) -> Array | None:
+        """The table of q where it is not that of k: positions beyond the trained ones grow."""
+        growth = self._config.query_growth
+        if rope is None or growth is None or self._max_len <= growth[1]:
+            return None
+        if -id(rope) not in self._tables:
+            beta, trained = growth
+            factors = 1.0 + beta * np.log1p(np.arange(self._max_len) // trained)
+            table = rope_table(rope, self._max_len) * factors.astype(np.float32)[:, np.newaxis]
+            self._tables[-id(rope)] = self._ops.array(table)
+        return self._tables[-id(rope)]
 
     def _rotations(self, rope: RopeConfig | None) -> Array | None:
         if rope is None:

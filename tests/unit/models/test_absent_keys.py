@@ -84,6 +84,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "nemotron": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
     | {"norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": True, "mlp_bias": True}
     | {"partial_rotary_factor": 1.0},
+    "hunyuan_v1_dense": _WIDE | _BIAS,
+    "ministral3": {k: v for k, v in _WIDE.items() if not k.startswith("rope_")}
+    | {"sliding_window": 20, "rope_parameters": {"rope_theta": 3e4, "rope_type": "default"}},
     "ernie4_5": _WIDE | {"use_bias": True},
     "internlm3": _WIDE | {"attention_bias": False, "mlp_bias": False},
     "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
