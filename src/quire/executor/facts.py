@@ -9,10 +9,11 @@ from quire.executor.memory import MemoryPlan
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
+    from quire.runner.model import Model
 
 
 def worker_facts(
-    config: EngineConfig, ops: Ops, plan: MemoryPlan, weights: int
+    config: EngineConfig, ops: Ops, plan: MemoryPlan, weights: int, model: Model
 ) -> dict[str, object]:
     """Return the facts of a started worker; `weights` are the bytes of its weights."""
     return {
@@ -32,4 +33,6 @@ def worker_facts(
         "num_blocks_formula": plan.formula,
         "activation_bytes": plan.activations,
         "runtime_bytes": plan.runtime,
+        "model": model.description,
+        "torch_ops": model.torch_ops,
     }

@@ -63,11 +63,10 @@ def fit_memory(
     Raises:
         OutOfMemoryError: one sequence does not fit.
     """
-    stored = (cache.linears() if cache else {}).values()
-    held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
+    held = rounded(accelerator.memory()[0]) if accelerator else None
     plan = plan_memory(
         config,
-        runtime=rounded(accelerator.memory()[0]) if accelerator else resident_bytes(held),
+        runtime=resident_bytes(read_ahead_bytes(cache)) if held is None else held,
         weights=held_weight_bytes(config) + draft_weight_bytes(config),
         kv_bytes_per_token=kv_bytes_of(config),
     )
@@ -75,6 +74,12 @@ def fit_memory(
         plan = replace(plan, num_blocks=peers.agree(plan.num_blocks))
     logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
     return plan
+
+
+def read_ahead_bytes(cache: PackCache | None) -> int:
+    """Return the bytes of weights that the cache has read into memory, once it has read all."""
+    stored = (cache.linears() if cache else {}).values()
+    return sum(linear.nbytes - linear.mapped_bytes for linear in stored)
 
 
 def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> AdapterPool | None:

@@ -15,6 +15,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
 from quire.executor.load_bar import load_bar
+from quire.executor.memory import ResidentParts
 from quire.executor.peers import Peers
 from quire.models.adapters import lora_tables
 from quire.models.offload import WeightOffload
@@ -100,15 +101,11 @@ class Worker:
 
         device = open_device(config.device)
         self._group = parts.join_group(config, self._peers)
-        ops = load_ops(
-            config.ops,
-            num_threads=config.num_threads,
-            quantization=config.packing,
-            device=device,
-            group=self._group,
-        )
+        ops = load_ops(config.ops, None, config.num_threads, config.packing, device, self._group)
         ops.use_threads(config.num_threads)
         watch.lap("import_ops")
+        resident = ResidentParts()
+        resident.lap("program", besides=parts.read_ahead_bytes(cache))
         weights = loaded_bytes(config)
         there = device if isinstance(device, Accelerator) else None
         plan = parts.fit_memory(config, there, cache, self._peers)
@@ -125,20 +122,23 @@ class Worker:
         if offload:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
+        resident.lap("weights")
         watch.lap("load_weights")
         self._grammars = parts.open_grammars(config)
         self._runner = parts.new_runner(config, plan, decoder, ops, self._grammars, self._adapters)
         self._host = open_host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
-        self.facts = worker_facts(config, ops, plan, weights)
+        self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
-        self.facts["model"] = self._runner.model.description
-        self.facts["torch_ops"] = self._runner.model.torch_ops
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
+        resident.lap("plans")
         watch.lap("allocate_kv")
         for step in parts.warm_up_steps(config.scheduler):  # so that no request waits for set-up
             self.execute(step)
+        resident.lap("first step")  # the first pages of the KV cache, and scratch memory
+        self.facts["resident_bytes"] = dict(resident.parts)
+        logger.info("memory: %s", resident)
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -102,3 +104,25 @@ def test_resident_memory_is_rounded_up() -> None:
 
 def test_a_refusal_by_the_system_names_the_flags() -> None:
     assert "--num-gpu-blocks-override" in str(cannot_allocate(plan(num_blocks=3)))
+
+
+PROGRAM = """
+from quire import LLM
+from quire.executor.memory import expected_runtime, resident_now
+from quire.explain.fit import memory_of
+
+with LLM(kv_cache_memory_bytes=2**23) as llm:
+    config = llm.resolved.config
+    parts = llm.facts["resident_bytes"]
+    assert list(parts) == ["program", "weights", "plans", "first step"]
+    assert 0 < parts["program"] <= expected_runtime(config), parts
+    assert parts["weights"] >= llm.facts["weight_bytes"] == 10_426_880, parts
+    llm.generate(["a " * 500] * 4, use_tqdm=False)
+    plan, _ = memory_of(config)
+    planned = plan.runtime + plan.weights + plan.activations + plan.kv_cache_bytes
+    assert sum(parts.values()) < resident_now() < planned
+"""
+
+
+def test_a_plan_is_an_upper_bound_and_a_start_reports_its_parts() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
