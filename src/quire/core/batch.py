@@ -159,6 +159,7 @@ class ModelOutput:
         failed_loads: KV blocks whose loads failed.
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
+        draft_seconds: time of drafting, a part of `times`.
     """
 
     sampled_token_ids: Column
@@ -172,6 +173,7 @@ class ModelOutput:
     failed_loads: list[int] = field(default_factory=list)
     drafted: Column | None = None
     accepted: Column | None = None
+    draft_seconds: float = 0.0
 
     def computed(self, step: SchedulerOutput) -> Column:
         """Return the tokens that the first pass of `step` computed, with its drafts, int64 [B]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import compress, count
 
@@ -64,6 +65,7 @@ class Passes:
             before, left = done, most[entries] - done
             result = self._verify(following, slots, np.minimum(depth[entries], left - 1), compute)
             output.num_passes += 1
+            output.draft_seconds += result.draft_seconds
             for row, entry in enumerate(entries.tolist()):
                 tokens = result.sampled_token_ids[row]
                 tokens = tokens[tokens >= 0]
@@ -77,12 +79,15 @@ class Passes:
         self, step: SchedulerOutput, slots: Column, most: Column, compute: Compute
     ) -> ModelOutput:
         """Run one pass, with up to most[i] drafts of entry i."""
-        drafts = None
+        drafts, begin = None, time.perf_counter()
         if self._proposer is not None:
             room = self._inputs.room(step)
             drafts = place_drafts(self._states, self._proposer, slots, most, room)
+        seconds = time.perf_counter() - begin
         try:
-            return compute(step, slots, drafts)
+            output = compute(step, slots, drafts)
+            output.draft_seconds = seconds
+            return output
         finally:
             if drafts is not None:
                 for slot in slots.tolist():

@@ -3,7 +3,8 @@
 A draft costs a row of the step and yields a token only if it is accepted, with all drafts before
 it. So the best number depends on the acceptance of each position, of each request, and on the time
 that further rows take: almost none while a step reads weights, a full share once it is bound by
-arithmetic. Both are predicted from earlier steps.
+arithmetic. Both are predicted from earlier steps, and so is the time of drafting, which grows with
+the longest run of drafts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ INTERVAL = 8
 """Steps between two choices for the same batch."""
 PROBE = 8
 """Choices without drafts until one draft is tried again."""
+DRAFT_WEIGHT = 0.125
+"""Weight of a new measurement in the mean time per draft of a sequence."""
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 """Numbers of drafts in a step whose speed is predicted."""
 
@@ -54,6 +57,7 @@ class Depth:
         self._by_batch_size = config.num_speculative_tokens_per_batch_size
         self._cost = None if self._by_batch_size else cost
         self._scales = Scales()
+        self._draft_seconds = 0.0
         self._tested = np.full(self._most, PRIOR[0])
         self._right = np.full(self._most, PRIOR[1])
         self._version = 0
@@ -98,6 +102,9 @@ class Depth:
             self._observe_seconds(flight, result, tokens, 0)
             return
         self._observe_seconds(flight, result, tokens, int(drafted.sum()))
+        if result.num_passes == 1:
+            each = result.draft_seconds / max(int(drafted.max()), 1)
+            self._draft_seconds += DRAFT_WEIGHT * (each - self._draft_seconds)
         positions = np.arange(self._most)[:, None]
         drafts, right = drafted.ravel(), accepted.ravel()
         hits = (right > positions).sum(axis=1)
@@ -131,7 +138,7 @@ class Depth:
     def _observe_seconds(
         self, flight: InFlight, result: ModelOutput, tokens: int, drafts: int
     ) -> None:
-        seconds = sum(result.times)
+        seconds = sum(result.times) - result.draft_seconds
         if self._cost is None or seconds <= 0.0 or result.num_passes > 1 or not tokens:
             return
         step = flight.step
@@ -150,12 +157,14 @@ class Depth:
         tokens = int(running.scheduled.sum())
         number, context = len(running), tokens + int(running.num_computed.sum())
         decodes = int(np.count_nonzero(running.scheduled))
+        deepest = np.maximum.accumulate(order % self._most) + 1
         best, fastest = 0, decodes / self._step_seconds(cost, tokens, number, context, 0)
         for drafts in (*(size for size in GRID if size < most), most):
             if drafts <= 0:
                 break
             yields = decodes + float(total[drafts - 1])
-            speed = yields / self._step_seconds(cost, tokens, number, context, drafts)
+            seconds = self._step_seconds(cost, tokens, number, context, drafts)
+            speed = yields / (seconds + self._draft_seconds * float(deepest[drafts - 1]))
             if speed > fastest:
                 best, fastest = drafts, speed
         return np.bincount(order[:best] // self._most, minlength=number)
