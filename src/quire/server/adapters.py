@@ -15,7 +15,7 @@ class ServedAdapters:
     """Adapters by the name that clients send as `model`.
 
     Args:
-        folder: where those lie that clients may load; None: they may load none.
+        folder: contains the adapters that clients may load; None: they may load none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class ServedAdapters:
         """Stop serving it; requests in progress finish.
 
         Raises:
-            ApiError: 404, there is none of this name.
+            ApiError: 404 if no adapter has this name.
         """
         adapter = self._served.pop(name, None)
         if adapter is None:

@@ -88,7 +88,7 @@ def create_app(
         adapters: served adapters, and the folder from which clients may load others.
 
     Raises:
-        ConfigError: there is no parser of that name.
+        ConfigError: no parser has this name.
     """
     template = options.chat_template or _template(engine.tokenizer)
     parsers = choose_parsers(template, options.tool_call_parser, options.reasoning_parser)

@@ -162,7 +162,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield non-empty lines with their numbers.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: the file does not exist.
     """
     try:
         with path.open("rb") as file:

@@ -25,7 +25,7 @@ from quire.server.state import server_state
 
 T = TypeVar("T", bound=msgspec.Struct)
 ReadPart = Callable[[Any, Any, str], Any]
-"""As `convert`: a value, its type, and where it is."""
+"""A function like `convert`: from a value, its type and its position."""
 Mend = Callable[[Request, Any], None]
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
@@ -33,7 +33,7 @@ _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _TOO_LONG = re.compile(r"Expected `array` of length <= (?P<limit>\d+)")
 _OTHER_PART = re.compile(r"Invalid value .*content\[\d+\]\.type`$", re.DOTALL)
-"""An error in a part that is no text: an image, a sound or a file."""
+"""An error in a part that is not text: an image, a sound or a file."""
 _LONGEST_VALUE = 64
 """Most characters of a value in an error."""
 
@@ -203,7 +203,7 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
         what += "; messages are text here: images, audio and files are not served"
     elif where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
         what += f"; it may be {' or '.join(known)}"
-    # A key of an object has no path of its own, so name the object.
+    # msgspec gives no path for a key of an object, so name the object.
     return invalid(f"{path} is wrong: {what}.", path.removesuffix("[...]"))
 
 

@@ -106,7 +106,7 @@ class EventStream(Response):
         self._silent = True
 
     def sink(self, prompt: int) -> PromptSink:
-        """Return where the engine puts the outputs of `prompt`."""
+        """Return the object that receives the engine's outputs of `prompt`."""
         self._num_running += 1
         return PromptSink(self, prompt)
 

@@ -1,7 +1,7 @@
 """`GET /dashboard/stream`: one snapshot of the engine per second, as server-sent events.
 
-One task makes each snapshot once for all viewers, and runs only while there are any. A
-viewer holds one snapshot at most: who reads too slowly misses some, and is never queued for.
+One task takes each snapshot once for all viewers, and runs only while there are viewers. At most
+one snapshot waits for a viewer: one that reads too slowly misses some.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Viewer:
 
 
 class Feed:
-    """Makes snapshots while there are viewers.
+    """Takes snapshots while there are viewers.
 
     Args:
-        make: one snapshot, encoded.
+        make: returns one encoded snapshot.
     """
 
     def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:

@@ -27,7 +27,7 @@ class Notice(msgspec.Struct):
 
 
 Warnings = list[Notice] | UnsetType
-"""The field `warnings` of an answer; left out if there are none."""
+"""The field `warnings` of an answer; absent without warnings."""
 
 
 class Notices:

@@ -26,7 +26,7 @@ class RequestTimeline(Lane, kw_only=True):
     related: list[str]
     """The sequences of the same response: n for each of its prompts."""
     dropped_events: int
-    """Events of a very long story that are not known any more."""
+    """Number of events that were dropped because the request had too many."""
 
 
 @contract(answer=RequestTimeline, errors=[HTTPStatus.NOT_FOUND])

@@ -22,7 +22,7 @@ BlockKind = Literal["free", "cached", "owned", "shared"]
 
 MAX_LANES = 200
 LANE_SECONDS = 60.0
-"""How long a request that has ended keeps its lane."""
+"""Seconds that an ended request keeps its lane."""
 PATIENCE = 0.5
 """Seconds that a snapshot waits for the core, which answers between two steps."""
 _KINDS: tuple[BlockKind, ...] = ("free", "cached", "owned", "shared")
@@ -92,7 +92,7 @@ class Snapshot(msgspec.Struct):
     max_num_seqs: int
     stats: Totals
     seconds: dict[str, float]
-    """Where the time went since the start, by the names of `metrics.times.PARTS`."""
+    """Seconds since the start by part, with the names of `metrics.times.PARTS`."""
     latency: dict[str, Percentiles]
     """Seconds, over the last minute: ttft, itl, e2e, queue (see `metrics.histogram`)."""
     kv_map: KVMap
@@ -145,8 +145,8 @@ def prefix_nodes(found: PrefixTree) -> PrefixNodes:
 class Camera:
     """Takes snapshots of a served model.
 
-    The KV cache's part comes from the core. While a step lasts longer than `PATIENCE`, the part is
-    the one before: the stream goes on.
+    The KV cache's part comes from the core. While a step takes longer than `PATIENCE`, the previous
+    part is sent again, so the stream continues.
     """
 
     def __init__(self, server: ServerState) -> None:
@@ -201,6 +201,6 @@ class Camera:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error: no viewer may be left to see that the core has died."""
+    """Retrieve the error of a dead core, which asyncio would log if no viewer is left."""
     if not task.cancelled():
         task.exception()

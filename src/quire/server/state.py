@@ -35,7 +35,7 @@ class ServerState:
         model_names: names for clients; responses have the first one.
         created: when the server started, in seconds since the epoch.
         parsers: read reasoning and tool calls in the model's answers.
-        adapters: served as models of their own.
+        adapters: adapters that are served as separate models.
         system_fingerprint: the model's; see `frontend.fingerprint`.
     """
 
@@ -124,15 +124,15 @@ def server_state(request: Request) -> ServerState:
 
 
 def request_id(request: Request, wanted: str | None = None) -> str:
-    """Return the unique id from which the ids of responses are made.
+    """Return the unique id from which the ids of responses are derived.
 
     It is the `X-Request-Id` of the response, unless a client has sent the same one before.
 
     Args:
-        wanted: the client's, where it sent no `X-Request-Id` of its own.
+        wanted: an id in the request's body; used if the client sent no `X-Request-Id`.
 
     Raises:
-        ApiError: 400, where `wanted` is no id.
+        ApiError: 400 if `wanted` is not a valid id.
     """
     state = request.scope["state"]
     if "unique_id" not in state:

@@ -1,4 +1,4 @@
-"""Results of tools that are no text: the model reads a note in their place.
+"""Results of tools that are not text: the model gets a note instead.
 
 An agent cannot take back what its tools have returned, and a refusal would end its conversation.
 """
@@ -20,7 +20,7 @@ _MEDIA = {
     "file": "file",
     "input_file": "file",
 }
-"""Types of parts in OpenAI's APIs, and what they are."""
+"""Types of parts in OpenAI's APIs, and their names in notes."""
 
 
 def left_out(request: Request, kind: str, where: str) -> str:
@@ -37,7 +37,7 @@ def without_media(request: Request, parts: Any, text_type: str, where: str) -> N
     """Replace images, sounds and files among the parts of a result by notes, in place.
 
     Args:
-        parts: decoded JSON; what is no list of parts is left as it is.
+        parts: decoded JSON; unchanged if it is not a list of parts.
         text_type: the type of a part that is text.
     """
     for index, part in enumerate(parts if isinstance(parts, list) else ()):

@@ -31,7 +31,7 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(slots=True)
 class Turn:
-    """Messages of one role in a row.
+    """Consecutive messages of one role.
 
     Attributes:
         results: call id → the tool's result.
@@ -45,7 +45,7 @@ class Turn:
 
 
 async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
-    """Return the conversation; messages of one role in a row are one turn.
+    """Return the conversation; consecutive messages of one role are one turn.
 
     Raises:
         ApiError: 400 for an invalid block, or one that its role cannot send.

@@ -149,8 +149,8 @@ class CompletionRequest(CommonRequest, kw_only=True):
     base64. `prompt` may be empty then; OpenAI's clients always send it."""
     echo: bool | None = None
     logprobs: int | bool | None = None
-    """The most likely tokens to report at each position, in addition to the chosen one. False is
-    none, and true one."""
+    """Number of most likely tokens to report at each position, in addition to the chosen one. False
+    means none, true means one."""
     suffix: str | None = None
     """Text after the completion, for models that were trained to fill in text."""
 
@@ -160,7 +160,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
     rules: ClassVar[Rules] = elsewhere.COMPLETION
 
     def __post_init__(self) -> None:
-        if isinstance(self.logprobs, bool):  # as chats have it
+        if isinstance(self.logprobs, bool):  # as in chats
             self.logprobs = 1 if self.logprobs else None
 
 

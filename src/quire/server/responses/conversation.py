@@ -92,7 +92,7 @@ def _format(wanted: TextFormat) -> ResponseFormat:
 def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
     """Return the items as chat messages.
 
-    An assistant's reasoning, message and calls in a row become one message.
+    Consecutive reasoning, message and calls of an assistant become one message.
     """
     messages: list[ChatMessage] = []
     thoughts: list[str] = []

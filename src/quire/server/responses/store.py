@@ -16,7 +16,7 @@ from quire.server.responses.items import as_input, new_id
 from quire.server.responses.protocol import ResponseObject
 
 MAX_STORED_BYTES = 256 * 2**20
-"""Of all responses, as JSON; each turn is counted once."""
+"""Maximum bytes of all responses as JSON; each turn is counted once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Stored:
 
     @property
     def is_made(self) -> bool:
-        """Return whether it has ended, in any way."""
+        """Return whether it has ended, successfully or not."""
         return self.making is None or self.making.task.done()
 
     def conversation(self) -> list[Item]:
@@ -82,7 +82,7 @@ class ResponseStore:
         """Return a stored response.
 
         Raises:
-            ApiError: 404 if it is not stored, or no longer.
+            ApiError: 404 if it is not stored, or was evicted.
         """
         found = self._kept.get(response_id)
         if found is None:

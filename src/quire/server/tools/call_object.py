@@ -167,7 +167,7 @@ def _plain(written: str) -> str:
 
 
 def _text(source: Input, call: _Call) -> Generator[None, None, str | None]:
-    """Read a JSON string and return its value; None if there is none."""
+    """Read a JSON string and return its value; None if the text is not a JSON string."""
     if (yield from peek(source)) != '"':
         return None
     read: list[str] = []

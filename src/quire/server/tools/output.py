@@ -19,7 +19,7 @@ class _Trimmed:
         self._space: list[tuple[str, int]] = []
 
     def push(self, text: str, begin: int, *, strip: bool) -> TextDelta | None:
-        """Return the text that can be shown: what was held back, and `text` up to its white space.
+        """Return the text that can be shown: held-back text, and `text` without spaces at its end.
 
         Args:
             begin: position of `text` in the input.

@@ -1,8 +1,8 @@
 """Text that arrives in pieces, and the primitives that read it.
 
 A format is a generator that reads from an `Input` and writes to an `Output` (output.py). It yields
-when it needs more text. Each primitive decides by characters alone, never by where a piece ends. So
-any split of a text gives the same result, in time linear in the text.
+when it needs more text. Each primitive decides by characters only, never by the end of a piece. So
+every split of a text gives the same result, in time linear in its length.
 """
 
 from __future__ import annotations
