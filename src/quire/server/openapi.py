@@ -93,7 +93,7 @@ class _Schemas:
         docs = _Docs()
         for component in self.components.values():
             _open(component)
-        for kind in set(_classes(msgspec.inspect.multi_type_info(self._types))):
+        for kind in _classes(msgspec.inspect.multi_type_info(self._types), set()):
             if (described := self.components.get(kind.__name__)) is not None:
                 docs.describe(kind, described.get("properties", {}))
 
@@ -138,16 +138,19 @@ class _Docs:
         return self._of_modules[name].get(kind.__name__, {})
 
 
-def _classes(found: Any) -> Iterator[type]:
-    """Yield all structs and dataclasses in types of `msgspec.inspect`."""
+def _classes(found: Any, seen: set[type]) -> set[type]:
+    """Return `seen` with all structs and dataclasses in types of `msgspec.inspect`."""
     if isinstance(found, list | tuple):
         for each in found:
-            yield from _classes(each)
+            _classes(each, seen)
     elif isinstance(found, msgspec.inspect.Type | msgspec.inspect.Field):
         if isinstance(found, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
-            yield found.cls
+            if found.cls in seen:  # also where a type contains itself
+                return seen
+            seen.add(found.cls)
         for name in found.__struct_fields__:
-            yield from _classes(getattr(found, name))
+            _classes(getattr(found, name), seen)
+    return seen
 
 
 @dataclass(frozen=True, slots=True)
