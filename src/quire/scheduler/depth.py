@@ -32,8 +32,8 @@ INTERVAL = 8
 """Steps between two choices for the same batch."""
 PROBE = 8
 """Choices without drafts until one draft is tried again."""
-DRAFT_WEIGHT = 0.125
-"""Weight of a new measurement in the mean time per draft of a sequence."""
+WEIGHT = 0.125
+"""Weight of a new measurement in the mean times of drafting, and between two steps."""
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 """Numbers of drafts in a step whose speed is predicted."""
 
@@ -58,6 +58,8 @@ class Depth:
         self._cost = None if self._by_batch_size else cost
         self._scales = Scales()
         self._draft_seconds = 0.0
+        self._overhead = 0.0
+        self._landed = 0.0
         self._tested = np.full(self._most, PRIOR[0])
         self._right = np.full(self._most, PRIOR[1])
         self._version = 0
@@ -94,8 +96,15 @@ class Depth:
             self._probe(left)
         return _within(np.minimum(self._chosen, left), room)
 
-    def observe(self, flight: InFlight, result: ModelOutput, running: RunningBatch) -> None:
-        """Learn from a step that has landed. Its entries' rows must be known."""
+    def observe(
+        self, flight: InFlight, result: ModelOutput, running: RunningBatch, now: float
+    ) -> None:
+        """Learn from a step that has landed at `now`. Its entries' rows must be known."""
+        seconds = sum(result.times)
+        # After a pause the time since the last step is no overhead.
+        besides = min(max(now - self._landed - seconds, 0.0), seconds)
+        self._overhead += WEIGHT * (besides - self._overhead)
+        self._landed = now
         tokens = int(flight.step.num_scheduled_tokens.sum())
         drafted, accepted = result.drafted, result.accepted
         if drafted is None or accepted is None:
@@ -104,7 +113,7 @@ class Depth:
         self._observe_seconds(flight, result, tokens, int(drafted.sum()))
         if result.num_passes == 1:
             each = result.draft_seconds / max(int(drafted.max()), 1)
-            self._draft_seconds += DRAFT_WEIGHT * (each - self._draft_seconds)
+            self._draft_seconds += WEIGHT * (each - self._draft_seconds)
         positions = np.arange(self._most)[:, None]
         drafts, right = drafted.ravel(), accepted.ravel()
         hits = (right > positions).sum(axis=1)
@@ -158,13 +167,15 @@ class Depth:
         number, context = len(running), tokens + int(running.num_computed.sum())
         decodes = int(np.count_nonzero(running.scheduled))
         deepest = np.maximum.accumulate(order % self._most) + 1
-        best, fastest = 0, decodes / self._step_seconds(cost, tokens, number, context, 0)
+        seconds = self._step_seconds(cost, tokens, number, context, 0)
+        best, fastest = 0, decodes / (seconds + self._overhead)
         for drafts in (*(size for size in GRID if size < most), most):
             if drafts <= 0:
                 break
             yields = decodes + float(total[drafts - 1])
             seconds = self._step_seconds(cost, tokens, number, context, drafts)
-            speed = yields / (seconds + self._draft_seconds * float(deepest[drafts - 1]))
+            seconds += self._overhead + self._draft_seconds * float(deepest[drafts - 1])
+            speed = yields / seconds
             if speed > fastest:
                 best, fastest = drafts, speed
         return np.bincount(order[:best] // self._most, minlength=number)
@@ -180,7 +191,9 @@ class Depth:
     def _step_seconds(
         self, cost: StepCost, tokens: int, number: int, context: int, drafts: int
     ) -> float:
-        scale = self._scales.at(tokens + drafts) or 1.0
+        # A size that was slow long ago may have met a busy machine: it is tried again.
+        known = self._scales.count(tokens + drafts)
+        scale = self._scales.at(tokens + drafts if known else tokens) or 1.0
         return scale * _seconds(cost, tokens, number, context, drafts)
 
     def _probe(self, left: Column) -> None:

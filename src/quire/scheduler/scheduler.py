@@ -155,7 +155,7 @@ class Scheduler:
         if flight.requests:
             before = len(self.requests)
             if self._depth is not None:
-                self._depth.observe(flight, result, self.running)
+                self._depth.observe(flight, result, self.running, now)
             self._results.take_in(flight, result, outputs)
             self._steps.reconcile(flight, result.sampled_token_ids)
             if len(self.requests) < before:

@@ -53,6 +53,7 @@ def land(
     accepted: list[int],
     seconds: float = 0.0,
     draft_seconds: float = 0.0,
+    now: float = 0.0,
 ) -> None:
     """Have a step of all requests land."""
     ones = np.ones(len(running), dtype=np.int64)
@@ -70,7 +71,7 @@ def land(
         times=StepTimes(model=seconds),
         draft_seconds=draft_seconds,
     )
-    depth.observe(flight, result, running)
+    depth.observe(flight, result, running, now)
 
 
 def test_rows_that_cost_nothing_are_drafted_as_far_as_they_may() -> None:
@@ -123,6 +124,32 @@ def test_slow_drafting_and_slow_steps_count() -> None:
         land(slow, running, [4], [3], 0.9, 0.8)
     assert choose(quick, running) == [4]
     assert choose(slow, running)[0] < 4
+
+
+def test_a_size_that_was_slow_once_is_tried_again() -> None:
+    learned, running = depth(MEMORY_BOUND), batch(1)
+    for _ in range(30):
+        land(learned, running, [0], [0], 0.1)
+    for _ in range(30):
+        land(learned, running, [4], [4], 0.9)
+    assert choose(learned, running)[0] < 4
+    for _ in range(600):
+        land(learned, running, [0], [0], 0.1)
+    running.version = -1  # a new choice
+    assert choose(learned, running) == [4]
+
+
+def test_time_between_steps_counts() -> None:
+    """With much of it, a slower step that yields more pays."""
+    cost = RooflineCost(1e8, 1e4, 1e8, 1e7, 1e3, 1e10, 2e10, 1e13, 1e-4)
+    chosen = []
+    for pause in (0.0, 0.01):
+        learned, running = depth(cost), batch(1)
+        for step in range(50):
+            land(learned, running, [1], [1], 0.0117, 0.0, step * (0.0117 + pause))
+        running.version = -1  # a new choice
+        chosen += choose(learned, running)
+    assert chosen[0] < chosen[1]
 
 
 def test_counters() -> None:
