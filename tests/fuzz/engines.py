@@ -83,6 +83,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "ernie4.5": {"model_type": "ernie4_5"},
     "internlm3": {"model_type": "internlm3"},
     "nemotron": {"model_type": "nemotron"},
+    "granite4": {"model_type": "granitemoehybrid", "num_local_experts": 0}
+    | {"shared_intermediate_size": 256, "layer_types": ["full_attention"] * 2},
     "hunyuan": {"model_type": "hunyuan_v1_dense"},
     "ministral3": {"model_type": "ministral3"}
     | _rope("yarn", factor=8.0, original_max_position_embeddings=64, llama_4_scaling_beta=0.1),

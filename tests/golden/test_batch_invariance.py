@@ -70,6 +70,7 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("ernie4_5", "float32", "float32", "cpu"),
     ("internlm3", "bfloat16", "bfloat16", "cpu"),
     ("nemotron", "bfloat16", "bfloat16", "cpu"),
+    ("granite4", "bfloat16", "bfloat16", "cpu"),
     ("hunyuan", "bfloat16", "int8", "cpu"),
     ("ministral3", "bfloat16", "bfloat16", "cpu"),
 ]

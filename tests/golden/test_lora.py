@@ -27,6 +27,7 @@ TARGETS = {
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "granite4": ["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
     "nemotron": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     **dict.fromkeys(("qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe"), ATTENTION),
@@ -97,7 +98,7 @@ MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
     "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
-    "internlm3", "nemotron", "hunyuan", "ministral3",
+    "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
 ]  # fmt: skip
 
 

@@ -132,6 +132,7 @@ CASES = [
     ("ernie4_5", BFLOAT16, BFLOAT16, None),
     ("internlm3", FLOAT32, FLOAT32, None),
     ("nemotron", BFLOAT16, BFLOAT16, "int8"),
+    ("granite4", BFLOAT16, BFLOAT16, None),
     ("hunyuan", BFLOAT16, INT8, None),
     ("ministral3", BFLOAT16, BFLOAT16, "int8"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,20 @@ TINY_MODELS: dict[str, TinyModel] = {
             "logits_scaling": 1.7,
         },
     ),
+    "granite4": TinyModel(
+        "granitemoehybrid",
+        {
+            "num_local_experts": 0,
+            "shared_intermediate_size": 72,
+            "layer_types": ["full_attention"] * 2,
+            "position_embedding_type": "rope",
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.19,
+        },
+    ),
+    "granite4-no-positions": TinyModel(
+        "granitemoehybrid", {"num_local_experts": 0, "layer_types": ["full_attention"] * 2}
+    ),
     "seed_oss": TinyModel("seed_oss", {"head_dim": 24}),
     "olmo3": TinyModel(
         "olmo3",
@@ -258,6 +273,10 @@ DYNAMIC_ROPE = TinyModel(
 )
 
 
+_PUBLISHED = {"internlm3": "InternLM3ForCausalLM"}
+"""Model types that Transformers saves under another class than the published files have."""
+
+
 def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
     """Build `TINY_MODELS[name]`, or "llama-rope-dynamic", in float32; save it into `folder`.
 
@@ -282,4 +301,8 @@ def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
     model.eval()
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
+    if tiny.model_type in _PUBLISHED:
+        path = folder / "config.json"
+        config = json.loads(path.read_text()) | {"architectures": [_PUBLISHED[tiny.model_type]]}
+        path.write_text(json.dumps(config))
     return model

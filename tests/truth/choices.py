@@ -169,6 +169,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
+    "granitemoehybrid": Architecture(
+        "GraniteMoeHybrid",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "layer_types": ([FULL], [FULL], [FULL] * 2, [FULL] * 3),
+            "num_local_experts": (0, 0, 0, 0, ABSENT),
+            "shared_intermediate_size": (40, 64),
+            "position_embedding_type": ("rope", "rope", None, ABSENT),
+            "residual_multiplier": (0.22, 1.7, ABSENT),
+            "attention_multiplier": (0.015625, 0.3),
+        },
+        tasks=("generate",),
+    ),
     "seed_oss": Architecture(
         "SeedOss",
         _GATED | {"attention_bias": _FLAG, "attention_out_bias": _FLAG, "mlp_bias": _FLAG},

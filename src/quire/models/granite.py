@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core.config import ModelConfig
 from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
 
-def parse(config: hf.HFConfig) -> ModelConfig:
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """config.json → `ModelConfig`; `differences` are Granite 4's fields."""
     bias = hf.boolean(config, "attention_bias", default=False)
     divisor = hf.factor(config, "logits_scaling")
-    return llama.parse(
-        config,
-        architecture="granite",
-        bos=1,
-        eos=2,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
-        embedding_scale=hf.factor(config, "embedding_multiplier"),
-        residual_scale=hf.factor(config, "residual_multiplier"),
-        attention_scale=hf.number(config, "attention_multiplier", default=1.0),
-        logits_scale=None if divisor is None else 1.0 / divisor,
-    )
+    fields: dict[str, Any] = {
+        "architecture": "granite",
+        "bos": 1,
+        "eos": 2,
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": hf.boolean(config, "mlp_bias", default=False),
+        "embedding_scale": hf.factor(config, "embedding_multiplier"),
+        "residual_scale": hf.factor(config, "residual_multiplier"),
+        "attention_scale": hf.number(config, "attention_multiplier", default=1.0),
+        "logits_scale": None if divisor is None else 1.0 / divisor,
+    }
+    return llama.parse(config, **(fields | differences))
 
 
 ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
 from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
@@ -22,7 +23,7 @@ NAMES = replace(
 def parse(config: hf.HFConfig) -> ModelConfig:
     bias = hf.boolean(config, "attention_bias", default=False)
     head_dim = hf.shape(config, config.get("head_dim"))["head_dim"]
-    return llama.parse(
+    model = llama.parse(
         {**config, **_stretched(config, head_dim)},
         architecture="hunyuan_v1_dense",
         norm_eps=1e-5,
@@ -32,6 +33,13 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         qkv_bias=bias,
         output_bias=bias,
     )
+    if model.rope is not None and model.rope.scaling in ("yarn", "longrope"):
+        # They scale the cosines, which the norms behind RoPE undo.
+        raise UnsupportedModelError(
+            f"config.json: RoPE scaling {model.rope.scaling!r} is not known of HunYuan.",
+            param="rope_scaling",
+        )
+    return model
 
 
 def _stretched(config: hf.HFConfig, head_dim: int) -> dict[str, Any]:

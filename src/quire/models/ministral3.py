@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from quire.core.config import ModelConfig
+from quire.core.config import ModelConfig, RopeConfig
 from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
@@ -26,7 +27,7 @@ _ROPE: dict[str, Any] = {
 def parse(config: hf.HFConfig) -> ModelConfig:
     if not config.get("rope_scaling") and config.get("rope_parameters") is None:
         config = {**config, "rope_parameters": _ROPE}
-    return llama.parse(
+    model = llama.parse(
         config,
         architecture="ministral3",
         head_dim=hf.optional(config, "head_dim", 128),
@@ -34,16 +35,18 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=2,
-        query_growth=_growth(config),
         sliding_window=hf.optional(config, "sliding_window", None),
     )
+    assert model.rope is not None
+    return replace(model, query_growth=_growth(config, model.rope))
 
 
-def _growth(config: hf.HFConfig) -> tuple[float, int] | None:
+def _growth(config: hf.HFConfig, rope: RopeConfig) -> tuple[float, int] | None:
     params = hf.table(config, "rope_scaling") or hf.table(config, "rope_parameters")
     if not params.get("llama_4_scaling_beta"):
         return None
-    trained = hf.integer({**params, **config}, _TRAINED)
+    stretched = rope.scaling in ("yarn", "llama3", "longrope")
+    trained = hf.integer(rope.params if stretched else params, _TRAINED)
     return hf.number(params, "llama_4_scaling_beta"), trained
 
 

@@ -21,6 +21,7 @@ _DECODERS = {
     "Gemma3": "gemma3_text",
     "Glm4": "glm4",
     "Granite": "granite",
+    "GraniteMoeHybrid": "granitemoehybrid",
     "HunYuanDenseV1": "hunyuan_v1_dense",
     "InternLM3": "internlm3",
     "Llama": "llama",
