@@ -21,7 +21,6 @@ void bind_attention_op(nanobind::module_& m);
 void bind_element_ops(nanobind::module_& m);
 void bind_linear_op(nanobind::module_& m);
 void bind_moe_op(nanobind::module_& m);
-void bind_moe_ops(nanobind::module_& m);
 void bind_norm_ops(nanobind::module_& m);
 void bind_rank_ops(nanobind::module_& m);
 void bind_rope_op(nanobind::module_& m);

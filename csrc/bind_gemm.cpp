@@ -48,9 +48,6 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
 // and a bias, the input's scale, and experts.
 using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float, int64_t>;
 
-// Without experts.
-using OldShape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float>;
-
 Shape shape_of(const PackedWeight& weight) {
   const PackedShape& s = weight.shape();
   return {s.kind, s.epilogue, s.n,    s.k,           s.group,  s.second,
@@ -188,22 +185,6 @@ void bind_gemm(nb::module_& m) {
       .def("__init__", &make_weight)
       .def("__init__", &make_quantized_weight)
       .def("__init__", &make_zero_weight)
-      .def("__init__",
-           [](PackedWeight* self, const Kernels& kernels, Pool& pool, int kind, int epilogue,
-              const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
-              int64_t k, uintptr_t bias, int64_t group) {
-             make_weight(self, kernels, pool, kind, epilogue, parts, dtype, k, bias, group, 1);
-           })
-      .def("__init__",
-           [](PackedWeight* self, Pool& pool, const OldShape& shape, const Source& source,
-              uintptr_t bias) {
-             make_quantized_weight(self, pool, std::tuple_cat(shape, std::tuple(int64_t{1})), source,
-                                   bias);
-           })
-      .def("__init__",
-           [](PackedWeight* self, const OldShape& shape) {
-             make_zero_weight(self, std::tuple_cat(shape, std::tuple(int64_t{1})));
-           })
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
       .def_prop_ro("mapped_bytes", &mapped_bytes)

@@ -96,7 +96,6 @@ NB_MODULE(_native, m) {
   bind_element_ops(m);
   bind_linear_op(m);
   bind_moe_op(m);
-  bind_moe_ops(m);
   bind_norm_ops(m);
   bind_rank_ops(m);
   bind_rope_op(m);

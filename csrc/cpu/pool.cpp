@@ -62,7 +62,7 @@ Pool::Pool(int threads) : threads_(threads), owner_(getpid()) {
 
 Pool::~Pool() {
   stop();
-  for (const Memory& memory : scratch_) free(memory.at);
+  free(scratch_.at);
 }
 
 void Pool::stop() {
@@ -117,8 +117,8 @@ void Pool::set_idle(const std::vector<Span>& spans) {
   idle_spans_.store(count, std::memory_order_release);
 }
 
-void* Pool::scratch(int64_t bytes, Scratch which) {
-  Memory& memory = scratch_[which];
+void* Pool::scratch(int64_t bytes) {
+  Memory& memory = scratch_;
   if (bytes > memory.bytes) {
     free(memory.at);
     memory = {};

@@ -59,9 +59,7 @@ class Pool {
 
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
   // `scratch`; its content is undefined. Unlike `run`, only one thread at a time may call this.
-  // `kOuter` is separate memory, for an op that runs other ops.
-  enum Scratch { kInner, kOuter, kScratchCount };
-  void* scratch(int64_t bytes, Scratch which = kInner);
+  void* scratch(int64_t bytes);
 
   // If not null, ops on this pool are recorded into this plan instead of being run.
   Plan* recording = nullptr;
@@ -126,7 +124,7 @@ class Pool {
   struct Memory {
     void* at = nullptr;
     int64_t bytes = 0;
-  } scratch_[kScratchCount];
+  } scratch_;
 };
 
 // `Pool::run` for a callable. A single task runs on the calling thread and wakes no other.

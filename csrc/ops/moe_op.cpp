@@ -17,7 +17,7 @@ namespace quire {
 
 namespace {
 
-constexpr int64_t kItemBytes = 64 << 10;  // of weights that a task reads
+constexpr int64_t kItemBytes = 256 << 10;  // of weights that a task reads; 64 KiB are a tenth slower
 constexpr int64_t kThreadItems = 8;       // tasks per thread at least, if there are as many blocks
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

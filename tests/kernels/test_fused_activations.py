@@ -36,9 +36,9 @@ pytestmark = pytest.mark.matrix
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
-GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul"]
+GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul"]
 CAP = 30.0
-ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu"]
+ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu", "relu2"]
 
 
 def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
@@ -88,6 +88,22 @@ def check_gelu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     )
 
 
+def check_swigluoai_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0) + 1
+    exact = gate / (1 + torch.exp(-1.702 * gate)) * up
+    # The logistic function, whose argument is a product with a rounded constant; a sum, a product.
+    # What up is multiplied by may be subnormal, and off by half the least of them.
+    error = (6 + 2 * (1.702 * gate).abs().clamp(max=90)) * U * exact.abs() + 2.0**-150 * up.abs()
+    error += UNDERFLOW * (gate * up).abs()
+    assert_close(kernels.activation(gate_up, "swigluoai_mul"), exact, error)
+
+
+def check_relu2(kernels: FusedKernels, x: Tensor) -> None:
+    exact = x.double().clamp(min=0).square()
+    assert_close(kernels.activation(x, "relu2"), exact, U * exact + 2.0**-149)
+
+
 def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
     exact = CAP * torch.tanh(x.double() / CAP)
     # tanh, the quotient before it, whose error it does not raise, and the product behind it; of
@@ -100,8 +116,9 @@ GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
     check_silu_mul,
     check_gelu_tanh_mul,
     check_gelu_mul,
+    check_swigluoai_mul,
 ]
-CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_softcap]
+CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_relu2, check_softcap]
 
 
 @each_isa
@@ -215,11 +232,15 @@ def test_not_a_number_and_infinity(isa: str, dtype: torch.dtype) -> None:
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.0], dtype=dtype)
     pairs = torch.stack([x, torch.ones_like(x)], 1)
     gated = [kernels.activation(pairs, name).flatten() for name in GATED]
+    clamped = gated.pop(GATED.index("swigluoai_mul"))
+    assert clamped[0].isnan()
+    assert clamped[1:4:2].tolist() == pytest.approx([14.0, 0.0], rel=1e-5)
     for y in (
         *gated,
         kernels.activation(x, "gelu"),
         kernels.activation(x, "gelu_tanh"),
         kernels.activation(x, "relu"),
+        kernels.activation(x, "relu2"),
     ):
         assert bool(y[0].isnan())
         assert float(y[1]) == float("inf")

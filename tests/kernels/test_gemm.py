@@ -7,11 +7,13 @@ QUIRE_TEST_SEED=<seed from the report> repeats one.
 
 import random
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from quire.core.config import Activation
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_gemm import Pool, WeightKind
 from quire.ops.weights import Epilogue
@@ -260,9 +262,7 @@ def test_inputs_need_not_be_contiguous(
     assert linear.forward(torch.empty(0, 2, 64, dtype=dtype)).shape == (0, 2, 41)
 
 
-@pytest.mark.parametrize(
-    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
-)
+@pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_epilogue_is_the_operation_of_its_name(
     kernels: NativeKernels,
     kind: WeightKind,

@@ -4,10 +4,13 @@ The oracle is float64 on the weight as torch reads its codes; weights are drawn 
 at every run, and QUIRE_TEST_SEED=<seed from the report> repeats one.
 """
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import Tensor
 
+from quire.core.config import Activation
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_gemm import Pool
 from quire.ops.packed_file import read_linears, write_linears
@@ -132,9 +135,7 @@ def test_all_codes(kernels: NativeKernels, codes: torch.dtype, rows: int) -> Non
     assert torch.equal(linear.lookup(ids)[:, 0].nan_to_num(7), expected[ids].nan_to_num(7))
 
 
-@pytest.mark.parametrize(
-    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
-)
+@pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_activation_is_applied_as_on_its_own(
     kernels: NativeKernels, epilogue: Epilogue, generator: torch.Generator
 ) -> None:
