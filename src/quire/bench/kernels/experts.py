@@ -6,6 +6,9 @@ import numpy as np
 
 from quire.bench.kernels.case import Case, copies
 from quire.bench.kernels.cases import Cases, Setting, linears
+from quire.core.dtypes import FLOAT32
+from quire.core.layers import MoEConfig, RouteSpec
+from quire.ops.weights import Epilogue, LinearWeight
 
 RANK, ADAPTERS = 16, 8
 EXPERTS, TOP_K = 32, 4
@@ -45,35 +48,48 @@ def lora(s: Setting) -> Cases:
 
 
 def moe(s: Setting) -> Cases:
-    """A feed-forward layer of 32 experts, each an eighth as wide as the model's, 4 for a row.
+    """Yield the router and the experts of a layer.
 
-    The weights of the experts that some row chose are read once.
+    A dense model gets 32 experts, each an eighth as wide as its layers, 4 for a row. The weights of
+    the experts that some row chose are read once.
     """
     m, dtype = s.model, s.variant.numpy_dtype
     hidden, width = m.hidden_size, max(32, m.intermediate_size // 8 // 32 * 32)
-    gate_up = s.ops.pack_linear(
-        s.ops.numpy(s.noise(dtype, EXPERTS * 2 * width, hidden)),
-        epilogue="silu_mul",
-        experts=EXPERTS,
-    )
-    down = s.ops.pack_linear(s.ops.numpy(s.noise(dtype, EXPERTS * hidden, width)), experts=EXPERTS)
-    nbytes = (gate_up.nbytes + down.nbytes) // EXPERTS
+    config = m.moe or MoEConfig(EXPERTS, width, RouteSpec(TOP_K))
+    experts, width, spec = config.num_experts, config.intermediate_size, config.route
 
-    def case(rows: int) -> Case:
+    def pack(n: int, k: int, epilogue: Epilogue) -> LinearWeight:
+        one = s.ops.numpy(s.noise(dtype, n, k))  # all alike: nothing depends on the numbers
+        return s.ops.pack_linear([one] * experts, epilogue=epilogue, experts=experts)
+
+    gate_up, down = pack(2 * width, hidden, "silu_mul"), pack(hidden, width, "none")
+    nbytes = (gate_up.nbytes + down.nbytes) // experts
+
+    def layer(rows: int) -> Case:
         # As many choices as rotate through all experts, so that their weights leave the caches.
-        count = max(1, -(-2 * copies(EXPERTS * nbytes) * EXPERTS // (rows * TOP_K)))
-        chosen = s.random.random((count, rows, EXPERTS)).argsort(-1)[:, :, :TOP_K]
-        experts = list(s.ops.array(np.ascontiguousarray(chosen)))
-        weights = s.ops.array(np.full((rows, TOP_K), 1 / TOP_K, np.float32))
+        count = max(1, -(-2 * copies(experts * nbytes) * experts // (rows * spec.top_k)))
+        choices = s.random.random((count, rows, experts)).argsort(-1)[:, :, : spec.top_k]
+        chosen = list(s.ops.array(np.ascontiguousarray(choices)))
+        weights = s.ops.array(np.full((rows, spec.top_k), 1 / spec.top_k, np.float32))
         x = s.noise(dtype, rows, hidden)
-        used = [np.unique(one) for one in chosen]
-        moved = sum(map(len, used)) * nbytes // count
+        used = sum(len(np.unique(one)) for one in choices)
         return s.case(
-            "moe", "experts", f"{EXPERTS} of {2 * width}x{hidden}, top {TOP_K}", rows,
-            lambda i: s.ops.moe(x, experts[i % count], weights, gate_up, down),
+            "moe", "experts", f"{experts} of {2 * width}x{hidden}, top {spec.top_k}", rows,
+            lambda i: s.ops.moe(x, chosen[i % count], weights, gate_up, down),
             None,
-            moved_bytes=moved + 2 * x.nbytes, rotated_bytes=EXPERTS * nbytes,
-            flops=6 * rows * TOP_K * hidden * width,
+            moved_bytes=used * nbytes // count + 2 * x.nbytes, rotated_bytes=experts * nbytes,
+            flops=6 * rows * spec.top_k * hidden * width,
         )  # fmt: skip
 
-    yield [case(rows) for rows in s.rows]
+    def router(rows: int) -> Case:
+        logits = s.rotated(FLOAT32, rows, experts)
+        moved = rows * (4 * experts + 12 * spec.top_k)
+        return s.case(
+            "moe", "route", f"{spec.top_k} of {experts}", rows,
+            lambda i: s.ops.route(logits[i % len(logits)], None, spec),
+            None,
+            moved_bytes=moved, rotated_bytes=len(logits) * logits[0].nbytes,
+        )  # fmt: skip
+
+    yield [router(rows) for rows in s.rows]
+    yield [layer(rows) for rows in s.rows]

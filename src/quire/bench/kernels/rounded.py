@@ -18,11 +18,14 @@ def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
         return load_ops("cpu", isa, threads, quantization)
     ops, found = load_ops("cpu", isa, threads), rounding(quantization)
 
-    def pack_linear(weight: HostArray, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
+    def pack_linear(
+        weight: HostArray | list[HostArray], *args: Any, head: bool = False, **rest: Any
+    ) -> LinearWeight:
         rounder = found.head if head else found.layers
         if rounder is None:
             return ops.pack_linear(weight, *args, head=head, **rest)
-        quantized = rounder.quantize(weight)
-        return ops.pack_linear(quantized, *args, head=head, dtype=weight.dtype, **rest)
+        parts = weight if isinstance(weight, list) else [weight]
+        quantized = [rounder.quantize(part) for part in parts]
+        return ops.pack_linear(quantized, *args, head=head, dtype=parts[0].dtype, **rest)
 
     return ops.using(pack_linear=pack_linear)
