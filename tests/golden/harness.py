@@ -35,22 +35,21 @@ def load_decoder(path: Path, max_len: int, ops: Ops, dtype: torch.dtype = torch.
     return Decoder(model, stored, max_len, ops)
 
 
-def torch_ops(
-    decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtype
-) -> Mapping[str, str]:
-    """Return the ops that native `ops` leave to torch for this model, with the reasons.
+def python_ops(decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtype) -> list[str]:
+    """Return the ops of this model that have no native kernel.
 
     Whether an op is native depends on the model alone, so that one recorded token tells.
     """
     caches = allocate_kv_caches(ops, decoder.config, 1, block_size, numpy_dtype(kv_dtype))
-    return PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1)).torch_ops
+    model = PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1))
+    return list(model.python_ops)
 
 
-def torch_ops_of(facts: Mapping[str, object]) -> object:
+def python_ops_of(facts: Mapping[str, object]) -> object:
     """Return the same of a running engine, from its facts."""
     model = str(facts["model"])
     assert model.startswith("plan: "), model
-    return facts["torch_ops"]
+    return facts["python_ops"]
 
 
 def make_metadata(
@@ -119,7 +118,7 @@ class PagedModel:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if ops.provider == "cpu":
-            assert torch_ops(decoder, ops, block_size, dtype) == {}
+            assert python_ops(decoder, ops, block_size, dtype) == []
         config = decoder.config
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         self._caches = [spoiled_cache(shape, dtype) for _ in range(config.num_hidden_layers)]

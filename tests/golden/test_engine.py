@@ -19,7 +19,7 @@ from quire.executor.uniproc import UniprocExecutor
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
-from tests.golden.harness import torch_ops_of
+from tests.golden.harness import python_ops_of
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
 
@@ -30,7 +30,7 @@ class Engine:
         args = EngineArgs(model=str(folder), dtype="float32", ops="cpu", max_num_seqs=4, **flags)
         config = resolve(args, detect()).config
         self.core = EngineCore(config, UniprocExecutor(config))
-        assert torch_ops_of(self.core.executor.facts) == {}
+        assert python_ops_of(self.core.executor.facts) == []
         self._ids = count()
 
     def answer(self, prompts: list[list[int]]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, LoRARequest, SamplingParams
-from tests.golden.harness import torch_ops_of
+from tests.golden.harness import python_ops_of
 from tests.golden.tiny_models import VOCAB_SIZE, make_tiny
 
 # PEFT's own: it asks Transformers for something deprecated, and corrects fan_in_fan_out of Conv1D.
@@ -109,7 +109,7 @@ def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
     wanted = [expected(adapted, prompt) for prompt in PROMPTS[1:]]
     with LLM(str(tmp_path / "model"), **FLAGS) as llm:
-        assert torch_ops_of(llm.facts) == {}
+        assert python_ops_of(llm.facts) == []
         adapter = LoRARequest("a", 1, str(tmp_path / "a"))
         given = answers(llm, PROMPTS[1:], [adapter] * 3)
     for (tokens, logprobs), (wanted_tokens, wanted_logprobs) in zip(given, wanted, strict=True):

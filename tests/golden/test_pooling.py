@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast, pipeline
 from quire import LLM, PoolingParams
 from quire.core.errors import InvalidRequestError
 from quire.text.tokenizer import load_tokenizer
-from tests.golden.harness import torch_ops_of
+from tests.golden.harness import python_ops_of
 from tests.golden.tiny_encoders import (
     TEXTS,
     VOCAB,
@@ -42,7 +42,7 @@ KINDS = ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "llama", 
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind)
     with LLM(str(tmp_path), runner="pooling", pooler_config={"pooling_type": how}) as llm:
-        assert torch_ops_of(llm.facts) == {}
+        assert python_ops_of(llm.facts) == []
         got = embeddings(llm, TEXTS)
     tokenizer = wordpiece()
     for text, vector in zip(TEXTS, got, strict=True):
@@ -59,7 +59,7 @@ def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
     tokenizer = wordpiece()
     with LLM(str(tmp_path), ops=ops) as llm:
         if ops == "cpu":
-            assert torch_ops_of(llm.facts) == {}
+            assert python_ops_of(llm.facts) == []
         got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
         raw = llm.encode(TEXTS[0], PoolingParams(use_activation=False), use_tqdm=False)
     for i, text in enumerate(TEXTS):

@@ -53,7 +53,7 @@ class RankProcess:
         assert isinstance(start, Start)
         if start.cpus:
             os.sched_setaffinity(0, start.cpus)
-        env.let_idle_threads_sleep()  # before torch is imported
+        env.let_idle_threads_sleep()  # before OpenMP is loaded
         from quire.executor.worker import Worker
 
         self._worker = Worker(start.config, self)

@@ -71,7 +71,7 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
     folder = env.cache_dir() / "packed"
     cache = PackCache(folder, key, config.pack_cache_bytes, config.dtype)
     mapped = offload.weights if offload else {}
-    cache.start(max(1, config.num_threads - 1), mapped)  # one core imports torch meanwhile
+    cache.start(max(1, config.num_threads - 1), mapped)  # one core imports meanwhile
     return cache
 
 

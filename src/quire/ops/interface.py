@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Self
@@ -156,7 +156,6 @@ class Ops(StepOps[A]):
     Attributes:
         provider: "reference" or "cpu".
         sources: op → who computes it: "reference" or "native avx512" …
-        torch_reasons: op → why torch computed it at its last call, where this is not "reference".
         note: why this provider was chosen, where the choice was "auto".
         ranks: processes among which layers are split: over which `all_reduce` sums.
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
@@ -172,7 +171,6 @@ class Ops(StepOps[A]):
     def __init__(self, device: Device) -> None:
         self.device = device
         self.sources = dict.fromkeys(OP_NAMES, "reference")
-        self.torch_reasons: dict[str, str] = {}
 
     @property
     @abstractmethod
@@ -249,8 +247,3 @@ OP_NAMES = tuple(name for name in vars(StepOps) if not name.startswith("_"))
 """The ops that a step may call."""
 SAMPLING_OPS = frozenset({"argmax", "sample", "logprobs"})
 """Ops that take logits and return to Python."""
-
-
-def torch_note(torch_ops: Mapping[str, str]) -> str:
-    """Return the ops that torch computes for a native provider, with the reasons, for the log."""
-    return ", ".join(f"{op} in torch: {reason}" for op, reason in sorted(torch_ops.items()))

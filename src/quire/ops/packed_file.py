@@ -21,7 +21,7 @@ are a permutation and a bias, the input's scale, and how many experts have the n
 class StoredLinear:
     """A linear weight as `pack_linear` once packed it, which takes it in a weight's place.
 
-    dtype: name of the torch dtype that was packed.
+    dtype: name of the dtype that was packed.
     """
 
     weight: _native.PackedWeight

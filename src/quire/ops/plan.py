@@ -106,7 +106,7 @@ class Plan:
     Attributes:
         num_ops: ops in all.
         num_segments: runs of native ops.
-        torch_ops: op that Python computes → why.
+        python_ops: ops without a kernel, which Python computes.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
     """
@@ -133,7 +133,7 @@ class Plan:
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
-        self.torch_ops = meter.torch_ops
+        self.python_ops = meter.python_ops
         self.arena_bytes = arena.nbytes
 
     def run(self, inputs: Inputs) -> HostArray:
@@ -281,7 +281,7 @@ class _Recorder:
             # The result may be a view of an argument: the plan's is a buffer of its own.
             outputs = tuple(np.array(output, order="C") for output in outputs)
             views = tuple(self._new(output, rows_input) for output in outputs)
-            self._meter.torch_ops[name] = self._ops.torch_reasons.get(name, "no native kernel")
+            self._meter.python_ops.add(name)
             self._parts.append(_Fallback(op, symbols, named, views, rows_input, number))
         else:
             for output in outputs:

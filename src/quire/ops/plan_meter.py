@@ -31,15 +31,15 @@ class PlanMeter:
         sources: op → who computes it.
 
     Attributes:
-        fallbacks: ops that torch computes, by the index that `note` gave them.
-        torch_ops: op that torch computes → why.
+        fallbacks: ops that Python computes, by the index that `note` gave them.
+        python_ops: their names.
     """
 
     def __init__(
         self, native: _native.Plan, modules: Mapping[int, str], sources: Mapping[str, str]
     ) -> None:
         self.fallbacks = CallMeter()
-        self.torch_ops: dict[str, str] = {}
+        self.python_ops: set[str] = set()
         self._native = native
         self._labels = Labels(modules)
         self._sources = sources

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from quire.core.config import LOGITS_ROWS, SchedulerConfig
 from quire.ops.array import Array
-from quire.ops.interface import Ops, torch_note
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
@@ -26,14 +25,14 @@ class Model(Protocol):
     Attributes:
         decoder: the decoder that it computes.
         description: text for the log.
-        torch_ops: op that torch computes for a native provider → reason; empty before a step.
+        python_ops: ops of a plan that have no kernel, so that Python computes them.
         arena_bytes: memory for results.
         meters: meters of its ops, in the order in which they run.
     """
 
     decoder: Decoder
     description: str
-    torch_ops: Mapping[str, str]
+    python_ops: Sequence[str]
     arena_bytes: int
     meters: list[OpMeter]
 
@@ -52,12 +51,11 @@ class EagerModel:
     """Calls ops one by one, as `Decoder` does."""
 
     description = "eager"
-    torch_ops: Mapping[str, str]
+    python_ops: Sequence[str] = ()
     arena_bytes = 0
 
     def __init__(self, decoder: Decoder, ops: Ops, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
-        self.torch_ops = ops.torch_reasons
         self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
         self.meters: list[OpMeter] = [self._ops]
@@ -121,8 +119,8 @@ class PlannedModel:
         plans[-1].precede(plans[0])
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
-        self.torch_ops: Mapping[str, str] = dict(ChainMap(*(plan.torch_ops for plan in plans)))
-        slow = f" ({torch_note(self.torch_ops)})" if self.torch_ops else ""
+        self.python_ops: Sequence[str] = sorted({op for plan in plans for op in plan.python_ops})
+        slow = f" ({', '.join(self.python_ops)} in Python: no kernel)" if self.python_ops else ""
         self.description = (
             f"plan: {sum(plan.num_ops for plan in plans)} ops, "
             f"{sum(plan.num_segments for plan in plans)} segments{slow}, "

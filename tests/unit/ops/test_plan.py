@@ -57,7 +57,7 @@ def test_a_replay_has_the_bits_of_a_call(
 ) -> None:
     plan = recorded(ops, chain)
     assert (plan.num_ops, plan.num_segments) == (10, 1)
-    assert plan.torch_ops == {}
+    assert plan.python_ops == set()
     for _ in range(3):
         x = floats(rows, WIDTH)
         assert np.array_equal(plan.run((x,)), chain(ops, x))
@@ -102,7 +102,7 @@ def test_what_python_computes_stands_between_segments(
     mixed = ops.using(activation=lambda x, kind: np.tanh(x), add_rms_norm=halves)
     plan = recorded(mixed, chain)
     assert (plan.num_ops, plan.num_segments) == (10, 4)
-    assert plan.torch_ops == dict.fromkeys(("activation", "add_rms_norm"), "no native kernel")
+    assert plan.python_ops == {"activation", "add_rms_norm"}
     for rows in (1, 5, MAX_ROWS):
         x = floats(rows, WIDTH)
         assert np.array_equal(plan.run((x,)), chain(mixed, x))

@@ -154,4 +154,3 @@ def test_the_cpus_kernels_compute_the_layers() -> None:
     drawn = draw(config, FLOAT32)
     started(config, drawn).advance(0, {n: v for n, v in drawn.items() if n.startswith("layers.0.")})
     assert OPS.provider == "cpu"
-    assert not OPS.torch_reasons
