@@ -10,8 +10,8 @@ from quire.text.tokenizer import Tokenizer
 def word_tokens(tokenizer: Tokenizer, words: list[str]) -> list[list[int]]:
     """Return each word's token sequences, with and without a space before it.
 
-    Both at the start of a text and inside one: some tokenizers put a space of their own at the
-    start. Takes some 50 µs per word.
+    Sequences for the start of a text and for its middle, because some tokenizers add a space at the
+    start. Takes about 50 µs per word.
     """
     lead = tokenizer.encode("\n", add_special_tokens=False)
     sequences: dict[tuple[int, ...], None] = {}

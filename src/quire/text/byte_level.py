@@ -19,7 +19,7 @@ def bpe_backend(
     """Return a BPE over `vocabulary` that splits text as `kind` (a key of `SPLITS`) says.
 
     Args:
-        file: where the vocabulary was read, for errors.
+        file: the vocabulary's file, for error messages.
 
     Raises:
         UnsupportedModelError: `kind` is unknown.

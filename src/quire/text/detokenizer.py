@@ -8,19 +8,18 @@ from quire.text.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """Turns the output's tokens into text as they come.
+    """Converts the output's tokens into text as they arrive.
 
-    No delta holds half a character; bytes that are no UTF-8 become U+FFFD exactly as
-    `bytes.decode(errors="replace")` would have it; nothing of the prompt is repeated. With `P`
-    and `O` the bytes of prompt and output, and `T` the incomplete character at the end of `P`:
+    No delta contains an incomplete character; bytes that are not UTF-8 become U+FFFD as with
+    `bytes.decode(errors="replace")`; no text of the prompt is repeated. Let `P` and `O` be the
+    bytes of prompt and output, and `T` the incomplete character at the end of `P`:
 
-    - the deltas and the flush, joined, are the text of `T + O`;
-    - except that where `O` does not continue `T`, the U+FFFD for `T` is the prompt's, and left
-      out.
+    - the joined deltas and the flush are the text of `T + O`;
+    - but if `O` does not continue `T`, the U+FFFD for `T` belongs to the prompt and is omitted.
 
-    So a character that the prompt began and the output completes is the output's. If no text
-    comes before the output, a leading space that the tokenizer puts there is dropped, as it is
-    from any decoded text.
+    So a character that begins in the prompt and ends in the output belongs to the output. If no
+    text precedes the output, a leading space that the tokenizer adds is dropped, as in any decoded
+    text.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """Return the rest after the last token: an incomplete character becomes U+FFFD."""
-        if self._prompt_tail:  # no output byte ever followed it: it is the prompt's
+        if self._prompt_tail:  # no output byte followed, so it belongs to the prompt
             self._prompt_tail = b""
             self._decoder.reset()
         return self._decode(b"", final=True)

@@ -62,7 +62,7 @@ def load_gguf(path: Path) -> HFTokenizer:
     """Open the tokenizer in the GGUF file `path`.
 
     Raises:
-        CheckpointError: there is none, or its metadata is damaged; names the key.
+        CheckpointError: the file has no tokenizer, or its metadata is damaged; names the key.
         UnsupportedModelError: it is neither sentencepiece nor byte-level BPE.
     """
     file = GGUFFile(path)
@@ -77,7 +77,7 @@ def load_gguf(path: Path) -> HFTokenizer:
     if model == "llama":
         tokens = _with_spaces(tokens, types)
     spelled = _spelled(tokens, types)
-    # A token may be empty in the file; it then stands for nothing, but keeps its place.
+    # A token may be empty in the file; it has no text then, but keeps its id.
     tokens = [token or f"[EMPTY_{id_}]" for id_, token in enumerate(tokens)]
     if len(set(tokens)) != len(tokens):
         raise meta.error("tokenizer.ggml.tokens holds the same token twice")
@@ -115,7 +115,7 @@ def load_gguf(path: Path) -> HFTokenizer:
 def _spelled(tokens: list[str], types: list[int]) -> dict[int, bytes]:
     """Return the bytes of the tokens that are not spelled in the vocabulary's usual way.
 
-    Control and user-defined tokens are plain text, and unused ones stand for nothing.
+    Control and user-defined tokens are plain text, and unused ones have no text.
     """
     spelled = {id_: b"" for id_, token in enumerate(tokens) if not token}
     for id_, (token, type_) in enumerate(zip(tokens, types, strict=bool(types))):
@@ -171,7 +171,7 @@ def _roles(meta: _Metadata, tokens: list[str]) -> dict[str, str]:
     roles = {}
     for role, key in _ROLES.items():
         id_ = meta.get(key, int)
-        if id_ is not None and id_ < len(tokens):  # 2³² − 1 says that there is none
+        if id_ is not None and id_ < len(tokens):  # 2³² − 1 means "no token"
             roles[role] = tokens[id_]
     return roles
 

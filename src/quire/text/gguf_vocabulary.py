@@ -1,4 +1,4 @@
-"""A tokenizer as a GGUF file holds it: the `tokenizer.*` keys for one that Quire has opened."""
+"""Write a tokenizer as the `tokenizer.*` keys of a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PROBE = "a"
 
 
 def tokenizer_metadata(path: Path, vocab_size: int) -> dict[str, Value]:
-    """The keys for the tokenizer in `path`, what `load_tokenizer` takes, with its chat templates.
+    """Return the keys for the tokenizer in `path` (see `load_tokenizer`) with its chat templates.
 
     Args:
-        vocab_size: rows of the embedding; those without a token get one that stands for nothing.
+        vocab_size: rows of the embedding; rows without a token get an unused one.
 
     Raises:
         UnsupportedModelError: GGUF has no name for this kind of tokenizer.
@@ -69,7 +69,7 @@ def tokenizer_metadata(path: Path, vocab_size: int) -> dict[str, Value]:
 
 
 def _tokens(pipeline: dict[str, Any], vocab_size: int) -> tuple[list[str], list[PieceType]]:
-    """Token and type of every id below `vocab_size`."""
+    """Return the token and the type of every id below `vocab_size`."""
     texts: dict[int, str] = {id_: text for text, id_ in pipeline["model"]["vocab"].items()}
     added = {token["id"]: token for token in pipeline["added_tokens"]}
     unknown = pipeline["model"].get("unk_token")
@@ -98,7 +98,7 @@ def _sentencepiece(
     types: list[PieceType],
     path: Path,
 ) -> dict[str, Value]:
-    """Kind "llama": scores in place of merges, best first."""
+    """Kind "llama": scores instead of merges, highest first."""
     model = path if path.suffix == ".model" else path / "tokenizer.model"
     if _is_sentencepiece(path):
         pieces = read_vocabulary(model).pieces
@@ -107,7 +107,7 @@ def _sentencepiece(
             types[id_] = PieceType(piece.type)
         scores += [0.0] * (len(tokens) - len(scores))
     else:
-        # The merge that comes first wins; so does the piece with the best score.
+        # The first merge is applied first, like the piece with the highest score.
         rank: dict[str, int] = {}
         for place, merge in enumerate(pipeline["model"]["merges"]):
             rank.setdefault("".join(_pair(merge)), place)
@@ -129,7 +129,7 @@ def _is_sentencepiece(path: Path) -> bool:
 
 
 def _pair(merge: str | list[str]) -> list[str]:
-    """A merge as tokenizer.json has it, in its older or its newer form."""
+    """Return a merge of tokenizer.json, in its older or its newer form."""
     return merge.split(" ") if isinstance(merge, str) else merge
 
 

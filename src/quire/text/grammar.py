@@ -1,8 +1,8 @@
 """Structured output as grammars: from a request's structure to a matcher of its tokens.
 
-llguidance builds a lexer and an Earley parser of a schema, an expression or a grammar, and tells
-for any text so far which tokens may follow. Its work is counted in fuel, not in seconds, so that a
-grammar is refused on every machine or on none.
+llguidance builds a lexer and an Earley parser from a schema, an expression or a grammar, and
+computes which tokens may follow a text. Its work is limited in fuel, not in seconds, so that every
+machine refuses the same grammars.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ def new_matcher(
     """Return a matcher at the beginning of the text, after a check of its first mask.
 
     Args:
-        specials: the model's control tokens, for marks around the structure; without them these
-            are spelled.
-        written: `checked` for these control tokens. So it need not be written again, nor probed.
+        specials: the model's control tokens, for marks around the structure; without them, marks
+            are plain text.
+        written: the result of `checked` for these control tokens, which saves writing and checking
+            the grammar again.
 
     Raises:
-        InvalidRequestError: the grammar cannot be served; names the keyword or the place.
+        InvalidRequestError: the grammar is not supported; names the keyword or the position.
     """
     specials = specials or {}
     if written is not None:
@@ -50,7 +51,7 @@ def checked(
     """Check a structure with one vocabulary's control tokens; return it written for `others`.
 
     Raises:
-        InvalidRequestError: as `new_matcher`.
+        InvalidRequestError: as for `new_matcher`.
     """
     writer = GrammarWriter(params)
     _first_good(tokenizer, writer.write(specials), params, specials, probed=True)
@@ -96,7 +97,7 @@ def _matcher(
 
 
 def _probe(tokenizer: LLTokenizer, grammar: str, params: StructuredOutputsParams) -> None:
-    """Refuse a schema with a string that no text can follow for long."""
+    """Refuse a schema with a string of which only beginnings are possible."""
     from llguidance import LLMatcher
 
     schemas = [each.get("json_schema") for each in json.loads(grammar)["grammars"]]
@@ -114,7 +115,7 @@ def _short(value: Any) -> str:
 
 
 def _limits() -> LLParserLimits:
-    """Return llguidance's limits; its errors must not hold the parser's state."""
+    """Return llguidance's limits; its errors must not contain the parser's state."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(verbose_errors=False)

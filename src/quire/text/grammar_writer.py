@@ -1,7 +1,7 @@
 """Write llguidance's grammars for a request's structure.
 
-All of it is Python, and a schema's rewriting may take a tenth of a second. So a grammar worker does
-it, and the engine core gets what it has written.
+This is Python code, and rewriting a schema may take a tenth of a second. So a grammar worker runs
+it and sends the result to the engine core.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from quire.text.structures import MAX_WRITTEN_BYTES, refused
 MAX_GRAMMAR_BYTES = 256 * 2**10
 """Longest schema, expression, grammar or list of choices."""
 MAX_GBNF_BYTES = 32 * 2**10
-"""GBNF is converted in Python."""
+"""Limit for GBNF, which is converted in Python."""
 MAX_DEPTH = 100
 """Deepest nesting of a schema."""
 
 WHITESPACE = r"( |\r?\n{1,2}[ \t]{0,20})"
-"""Between JSON's tokens, unless the request says otherwise: bounded, for a model that has nothing
-to say would go on with white space for ever."""
+"""White space between JSON's tokens by default. It is bounded because some models would otherwise
+write white space without end."""
 
 MIN_NUMBER = -(2**63) + 1024
 """In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
@@ -56,7 +56,7 @@ class GrammarWriter:
     """Writes the grammars of one structure; its schemas are rewritten once.
 
     Raises:
-        InvalidRequestError: it is too large, no JSON, or no GBNF.
+        InvalidRequestError: it is too large, or not valid JSON or GBNF.
     """
 
     def __init__(self, params: StructuredOutputsParams) -> None:
@@ -103,7 +103,7 @@ class GrammarWriter:
         return composed(written.lark, grammars)
 
     def _structure(self, exponents: bool) -> Grammar:
-        """Return the structure alone."""
+        """Return the grammar of the structure without text around it."""
         from llguidance import regex_to_lark
 
         params = self._params
@@ -124,7 +124,7 @@ class GrammarWriter:
                 return self._json("structure", schema, exponents)
 
     def _json(self, name: str, schema: Any, exponents: bool) -> Grammar:
-        """The grammar of a schema, by its name among those of the structure."""
+        """Return the grammar of a schema of the structure, by its name."""
         if name not in self._schemas:
             self._schemas[name] = _json(schema, self._params)
         given, plain = self._schemas[name]
@@ -159,7 +159,7 @@ def _check_size(params: StructuredOutputsParams) -> None:
 
 
 def _json(schema: Any, params: StructuredOutputsParams) -> tuple[Grammar, Grammar]:
-    """The grammar of a schema, or of its text; the same without exponents in numbers."""
+    """The grammar of a schema or of its text, and the same without exponents in numbers."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
@@ -197,7 +197,7 @@ def _ignoring(whitespace: str | None) -> str:
 
 
 def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
-    """Refuse what llguidance gets wrong, or compiles without end."""
+    """Refuse what llguidance compiles incorrectly or without end."""
     _check_depth(schema, params)
     _check_keywords(schema, params, root=True)
     if reason := too_many_remainders(schema):
@@ -271,7 +271,7 @@ def _lark(params: StructuredOutputsParams) -> str:
         raise refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
     try:
         return str(gbnf_to_lark(grammar))
-    except Exception as error:  # of no class of its own where a rule is not there
+    except Exception as error:  # a missing rule raises a plain Exception
         raise refused(str(error) or repr(error), params) from None
 
 

@@ -26,8 +26,8 @@ class TokenizerFiles:
 
     Attributes:
         backend: the vocabulary with its pipeline and added tokens.
-        special_tokens: role → text, e.g. {"bos_token": "<s>"}; what chat templates refer to.
-        chat_templates: name → Jinja source; the usual one is "default".
+        special_tokens: role → text, e.g. {"bos_token": "<s>"}; for chat templates.
+        chat_templates: name → Jinja source; the main one is "default".
         normalize: applied to every stretch of text between special tokens, before `backend`;
             for pipelines that `tokenizers` cannot express.
         spelled: token id → its bytes, for tokens that the backend's decoder would misread.
@@ -151,9 +151,9 @@ class HFTokenizer:
         """Return a copy that reads special tokens as plain text, with unguessable stand-ins for
         them.
 
-        A stand-in in the text, rather than a cut, leaves the neighbouring text to be tokenized
-        exactly as it is beside the real token. Returns the copy, special token → stand-in, and
-        the stand-in's id → the real id.
+        With a stand-in, unlike with a cut, the neighbouring text is tokenized exactly as next to
+        the real token. Returns the copy, special token → stand-in, and the stand-in's id → the
+        real id.
         """
         plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
         plain.encode_special_tokens = True
@@ -190,7 +190,7 @@ class HFTokenizer:
         return known
 
     def id_to_token(self, token_id: int) -> str | None:
-        if token_id in self._added:  # the backend would give it as its normalizer leaves it
+        if token_id in self._added:  # the backend would return its normalized form
             return self._added[token_id].content
         return self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
@@ -213,8 +213,8 @@ def _encode(
 def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
     """Undo `normalized` on special tokens.
 
-    Such a token is looked for as the normalizer would leave it, e.g. with a space in front: a
-    chat template that writes it after other text would be read as plain text.
+    The library searches for the normalized form of such a token, e.g. with a space in front. So
+    after other text, a token that a chat template writes would be read as plain text.
     """
     for token in backend.get_added_tokens_decoder().values():
         if token.special and token.normalized:
@@ -229,7 +229,7 @@ def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
 
 
 def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int, side: str) -> None:
-    """Shorten one text, or the longer one of two until both are as long, then both."""
+    """Shorten one text; of two, the longer one until both have the same length, then both."""
     room = max_tokens - around
     if room < len(parts):
         raise InvalidRequestError(

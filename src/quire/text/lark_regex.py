@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 LONGEST = 2**13
-"""Characters of a grammar, and of its expression; nobody may keep the server busy with them."""
+"""Maximum characters of a grammar, and of its expression, to bound the work."""
 _COMMON = {
     "LF": r"\n", "CR": r"\r", "NEWLINE": r"(\r?\n)+", "WS": r"[ \t\f\r\n]+",
     "WS_INLINE": r"[ \t]+", "DIGIT": "[0-9]", "HEXDIGIT": "[a-fA-F0-9]", "INT": "[0-9]+",
@@ -43,7 +43,7 @@ class _UnsupportedError(Exception):
 
 
 def regex_of(grammar: str) -> str | None:
-    """Return an expression of the same texts; None if the grammar is recursive or says more."""
+    """Return an expression for the same texts; None if the grammar is recursive or not regular."""
     if len(grammar) > LONGEST:
         return None
     try:
@@ -101,7 +101,7 @@ class _Rules:
         return found
 
     def _alternatives(self, tokens: list[_Token], within: tuple[str, ...]) -> str:
-        """Read up to a closing bracket, which stays."""
+        """Read up to a closing bracket, without the bracket."""
         options, items, size = [], [""], 0
         while tokens and tokens[-1].text not in (")", "]"):
             token = tokens.pop()
@@ -148,7 +148,7 @@ def _times(token: _Token) -> str:
 
 
 def _plain(literal: str) -> str:
-    """Return the expression between slashes; raise for what an automaton does not have."""
+    """Return the expression between slashes; raise for what an automaton cannot match."""
     body, _, flags = literal[1:].rpartition("/")
     body = body.replace("\\/", "/")
     if _UNSUPPORTED.search(body) or _ANCHORS.search(_outside_classes(body)):

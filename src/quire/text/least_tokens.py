@@ -1,9 +1,9 @@
 """A lower bound on the tokens of a text, without tokenizing it.
 
-Where every byte of a text is in some token, a text has at least as many tokens as its bytes need of
-the longest token. That is so of byte-level BPE and of BPE that spells unknown characters in bytes,
-if what normalizes and cuts the text drops nothing. WordPiece makes at least one token of a word.
-For other tokenizers nothing is claimed.
+If every byte of a text is in some token, the text has at least as many tokens as its bytes divided
+by those of the longest token. This holds for byte-level BPE and for BPE with byte fallback, if
+normalizer and pre-tokenizer drop nothing. WordPiece produces at least one token per word. For other
+tokenizers there is no bound.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import tokenizers
 from quire.text.token_bytes import CHAR_OF_BYTE
 
 _NFC_SHRINKS = 4
-"""Composing makes a text at most this many times shorter in UTF-8. It is 3 for Hangul; a singleton
-such as U+1FEF also becomes a third. ASCII stays as it is."""
+"""Composition shortens a text at most by this factor in UTF-8. It is 3 for Hangul and for
+singletons such as U+1FEF. ASCII does not change."""
 _KEEPING_CUTS = ("ByteLevel", "Digits", "Metaspace", "Split", "Punctuation", "UnicodeScripts")
-"""Pre-tokenizers that drop nothing, unless their behavior is to remove what they match."""
+"""Pre-tokenizers that drop nothing, unless their behavior is to remove matches."""
 _CUTS_OF_WORDS = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 _KEEPING_WORDS = ("BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD")
-"""Normalizers that keep the white space between words, and some of every word of letters."""
+"""Normalizers that keep white space between words, and at least part of every word of letters."""
 _WORD = re.compile(r"[^ \t\r\n]*[!-~À-ʯА-я][^ \t\r\n]*")
-"""A word with a character that no normalizer drops, as it drops accents and control characters."""
+"""A word with a character that no normalizer drops, unlike accents and control characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def least_words(text: str) -> int:
 
 
 def least_tokens(backend: tokenizers.Tokenizer) -> Callable[[str], int] | None:
-    """Return the bound for texts of `backend`; None if there is none."""
+    """Return the bound for texts of `backend`; None if no bound is known."""
     normalizer = _stages(backend.normalizer, "normalizers")
     cuts = _stages(backend.pre_tokenizer, "pretokenizers")
     model = backend.model
@@ -84,7 +84,7 @@ def least_tokens(backend: tokenizers.Tokenizer) -> Callable[[str], int] | None:
     if any(each["type"] == "ByteLevel" for each in cuts):
         unknown = bytes(b for b in range(256) if CHAR_OF_BYTE[b] not in vocabulary)
         longest = max(map(len, vocabulary))
-        if unknown and normalizer:  # what it makes of a text may vanish
+        if unknown and normalizer:  # normalized text may consist of unknown bytes, which vanish
             return None
     else:
         unknown = bytes(b for b in range(256) if f"<0x{b:02X}>" not in vocabulary)

@@ -9,7 +9,7 @@ from typing import Any
 
 MAX_REMAINDERS = 2**15
 """Limit that compiles in half a second. Above it, llguidance takes many seconds, which its fuel
-does not count. With 32 bits its results are wrong."""
+does not count. With numbers of 32 bits its results are wrong."""
 _JOINED = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 
 

@@ -1,7 +1,7 @@
 """Sentencepiece vocabularies (`tokenizer.model`), without the sentencepiece package.
 
 A .model file is a protocol-buffer message: https://github.com/google/sentencepiece/blob/master/
-src/sentencepiece_model.proto. Only the fields that decide how text is cut are read.
+src/sentencepiece_model.proto. Only the fields that affect tokenization are read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Vocabulary:
         charsmap: compiled table of character replacements; empty for none.
         add_dummy_prefix: a space goes in front of every text.
         remove_extra_whitespaces: spaces are trimmed and runs of them become one.
-        bos_id, eos_id: pieces that begin and end a text; none has a number out of range.
+        bos_id, eos_id: pieces that begin and end a text; out of range if there is no such piece.
     """
 
     pieces: list[Piece]
@@ -66,7 +66,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
     Raises:
         CheckpointError: the file is damaged; names it.
-        UnsupportedModelError: it is of a kind that Quire does not read.
+        UnsupportedModelError: Quire cannot read this kind of vocabulary.
     """
     try:
         return _parse(path.read_bytes())
@@ -202,10 +202,10 @@ def _model(vocabulary: Vocabulary, ids: dict[str, int], unknown: str | None) -> 
 
 
 def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Return every pair of pieces that makes a piece, the best score first.
+    """Return every pair of pieces whose concatenation is a piece, highest score first.
 
-    Sentencepiece joins, again and again, the two neighbours that make the piece with the best
-    score; BPE merges ranked by the score of what they make do the same.
+    Sentencepiece repeatedly joins the two neighbours that form the piece with the highest score.
+    BPE does the same with merges ordered by the score of their result.
     """
     joinable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
     merges = []
@@ -236,9 +236,9 @@ class TextNormalizer:
     """Sentencepiece's normalization of a text.
 
     Attributes:
-        stages: the characters that it replaces or removes, if any.
-        prefix: a space goes in front of every text.
-        space: what takes the place of spaces.
+        stages: replacements and removals of characters, if any.
+        prefix: put a space in front of every text.
+        space: the replacement for spaces.
     """
 
     stages: normalizers.Sequence | None

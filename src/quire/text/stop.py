@@ -24,8 +24,8 @@ class StopStrings:
     def longest_begun(self, text: str) -> str:
         """Return the longest end of `text` that begins or is a stop string.
 
-        Takes len(text) binary searches at most. A caller that adds one character at a time to
-        what was returned last needs two per character on average.
+        Takes at most len(text) binary searches. A caller that adds one character at a time to the
+        last result needs two per character on average.
         """
         while text and not self._is_begun(text):
             text = text[1:]
@@ -49,9 +49,8 @@ class StopStrings:
 class StopStringMatcher:
     """Finds the first stop string in text that arrives in pieces.
 
-    The match is the one that ends first and, of those, the longest; how the text is cut into
-    pieces does not matter. Text that may turn out to begin a stop string is held back, and
-    nothing else is.
+    The match is the one that ends first and, of those, the longest, no matter how the text is split
+    into pieces. Only text that may be the beginning of a stop string is held back.
 
     Args:
         stops: the strings; none of them empty.
@@ -67,7 +66,7 @@ class StopStringMatcher:
     def push(self, delta: str) -> tuple[str, str | None]:
         """Return (the text that may be shown, the stop string that `delta` completed or None).
 
-        After a match there is no more output: all that follows is dropped.
+        After a match, all further text is dropped.
         """
         if self._matched is not None:
             return "", self._matched
@@ -75,7 +74,7 @@ class StopStringMatcher:
         if not self._held and stops.first.isdisjoint(delta):
             return delta, None
         text = self._held + delta
-        begun = self._held  # whatever stop string ends next is the end of this
+        begun = self._held  # the next stop string to end is the end of this text
         for end, char in enumerate(delta, len(self._held) + 1):
             if not begun and char not in stops.first:
                 continue
@@ -93,8 +92,8 @@ class StopStringMatcher:
 
 
 def _prefixes(texts: list[str]) -> list[int]:
-    """Return, for each of the sorted `texts`, the index of the longest other one it begins with, or
-    -1."""
+    """Return for each of the sorted `texts` the index of the longest other text that is its prefix,
+    or -1."""
     found: list[int] = []
     for index, text in enumerate(texts):
         other = index - 1

@@ -1,7 +1,7 @@
-"""JSON Schema's formats as expressions over a whole text: what is written in them is valid.
+"""JSON Schema's formats as expressions for a whole text. Every text that matches is valid.
 
-Not all that is valid can be written: no leap seconds, quoted local parts or address literals in
-mail addresses, internationalized names.
+Some valid texts do not match: leap seconds, quoted local parts and address literals in mail
+addresses, internationalized names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]+)?(Z|[+\-]{_CLOCK})"
 _DAYS = "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)"
 _SECONDS = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)"
 _ALNUM, _OR_DASH = "[A-Za-z0-9]", r"[A-Za-z0-9\-]"
-_LABEL = (  # of at most 63; "--" in the third place would say that it is an internationalized one
+_LABEL = (  # at most 63 characters; "--" as third and fourth would mean an internationalized name
     f"{_ALNUM}({_OR_DASH}{{0,2}}{_ALNUM}"
     rf"|{_OR_DASH}({_ALNUM}{_OR_DASH}|\-{_ALNUM}){_OR_DASH}{{0,58}}{_ALNUM})?"
 )
@@ -60,7 +60,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "uuid": (f"{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}",),
     "uri": (_URI,),
 }
-"""Format → expressions, all of which a text has to match from its beginning to its end."""
+"""Format → expressions; a text must match all of them completely."""
 
 _HIERARCHY = rf"(//{_AUTHORITY}(/{_PATH}*)*|/?({_PATH}+(/{_PATH}*)*)?)"
 _VARIABLE = r"[A-Za-z0-9_](\.?[A-Za-z0-9_])*(:[1-9][0-9]{0,3}|\*)?"
@@ -84,4 +84,4 @@ NARROWED: dict[str, tuple[str, ...]] = {
     "relative-json-pointer": (rf"^(0|[1-9][0-9]*)(#|{_POINTER})$",),
     "regex": (rf"^\^?({_SEQUENCE}|\({_SEQUENCE}(\|{_SEQUENCE})*\)[*+?]?)*\$?$",),
 }
-"""Formats that llguidance lacks: patterns of some of their texts, all of which have to match."""
+"""Formats that llguidance lacks: patterns that some of their texts match; all must match."""

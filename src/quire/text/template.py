@@ -1,4 +1,4 @@
-"""Chat templates: Jinja2 in its immutable sandbox, bounded in time and memory.
+"""Chat templates: Jinja2 in its immutable sandbox, with limits on time and memory.
 
 The environment is the one that Hugging Face's chat templates are written for: trimmed blocks,
 loop controls, `raise_exception`, `strftime_now`, an unescaped `tojson`, `{% generation %}`.
@@ -38,7 +38,7 @@ _REMOVED_FILTERS = frozenset(
         "xmlattr",
     ]
 )
-"""No chat template needs them; most can make a large value of a small one."""
+"""Filters that no chat template needs; most can make a large value from a small one."""
 _REMOVED_GLOBALS = ("cycler", "joiner", "lipsum")
 _SPELLING_FILTERS = frozenset(
     [
@@ -57,11 +57,11 @@ _SPELLING_FILTERS = frozenset(
         "wordcount",
     ]
 )
-"""Filters that make a string of whatever they are given."""
+"""Filters that convert any value to a string."""
 
 
 def render_template(source: str, variables: dict[str, Any]) -> str:
-    """Return the text that template `source` makes of `variables`.
+    """Render template `source` with `variables`.
 
     Raises:
         InvalidRequestError: the template is malformed, fails on this input, refuses it
@@ -158,7 +158,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             budget.check_format(layout)
             if re.search(r"\{[^{}]*\{", layout.replace("{{", "")):
                 raise SecurityError("it formats with a computed width")
-            # A value may stand in the layout many times: each field is charged with all values.
+            # The layout may contain a value many times: each field is charged with all values.
             for _ in range(layout.count("{") + 1):
                 budget.charge_spelling([args, kwargs])
             return wrapped(*args, **kwargs)
@@ -166,7 +166,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return bounded
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Refuse at once; Jinja itself refuses only the use of the value."""
+        """Raise immediately; Jinja itself raises only when the value is used."""
         raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -203,7 +203,7 @@ def _environment() -> _Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=budget.charge_spelling,
-        optimized=False,  # else constant expressions are evaluated before there is a budget
+        optimized=False,  # otherwise constant expressions are evaluated without a budget
         extensions=[_Generation, loopcontrols],
     )
     environment.filters = {

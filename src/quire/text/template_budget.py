@@ -1,8 +1,8 @@
 """The budget of a chat template: steps, characters, seconds.
 
-Jinja's sandbox keeps a template from Python's internals, not from building a string that fills
-the memory or from looping for ever. Every operation that can make a value larger than its
-operands is therefore charged before it is done.
+Jinja's sandbox protects Python's internals, but does not stop a template from building a string
+that fills the memory, or from looping without end. So every operation whose result can be larger
+than its operands is charged before it is done.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 MAX_CHARS = 8 << 20
-"""Of one string, or items of one list."""
+"""Maximum characters of one string, or items of one list."""
 MAX_TOTAL_CHARS = 256 << 20
-"""Of all strings made in one rendering."""
+"""Maximum characters of all strings made in one rendering."""
 MAX_STEPS = 1_000_000
-"""Turns of loops, and calls of macros, filters and functions."""
+"""Maximum turns of loops, and calls of macros, filters and functions."""
 MAX_SECONDS = 5.0
 _MAX_INTEGER_BITS = 4096
 _MAX_WIDTH = 1024
@@ -30,7 +30,7 @@ _MAX_WIDTH = 1024
 
 @dataclass(slots=True)
 class Budget:
-    """The use of one rendering so far."""
+    """What one rendering has used so far."""
 
     steps: int = 0
     chars: int = 0
@@ -66,7 +66,7 @@ def charge(size: int) -> None:
 
 
 def charge_result(value: Any) -> Any:
-    """Charge a value whose maker cannot enlarge its input much."""
+    """Charge a value after it was made by an operation that cannot enlarge its input much."""
     charge(len(value) if isinstance(value, (str, bytes, list, tuple, dict)) else 0)
     return value
 
@@ -74,7 +74,7 @@ def charge_result(value: Any) -> Any:
 def charge_spelling(value: Any) -> Any:
     """Charge `str(value)` before it is made; return `value`.
 
-    A list that holds another many times over is small until it is written out.
+    A list that contains another list many times is small, but its text is not.
     """
     if isinstance(value, str):
         return value
@@ -101,7 +101,7 @@ def bounded_concat(parts: Iterable[str]) -> str:
 
 
 def bounded_join(*values: Any) -> str:
-    """Return what Jinja's `~` makes of its operands, charged."""
+    """Return the result of Jinja's `~`, charged."""
     return bounded_concat([str(charge_spelling(value)) for value in values])
 
 

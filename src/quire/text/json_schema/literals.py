@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_CHARACTERS = 64
-"""Of one string; the expression nests one group per character."""
+"""Maximum length of one string; the expression nests one group per character."""
 MAX_TOTAL = 2000
-"""Of all strings together."""
+"""Maximum length of all strings together."""
 _WORD = "[A-Za-z0-9_ :/#@-]+"
 _WORDS = re.compile(rf"\^(?:(?P<one>{_WORD})|\((?:\?:)?(?P<many>{_WORD}(?:\|{_WORD})*)\))\$")
 
@@ -17,8 +17,8 @@ _WORDS = re.compile(rf"\^(?:(?P<one>{_WORD})|\((?:\?:)?(?P<many>{_WORD}(?:\|{_WO
 def all_but(texts: Iterable[str]) -> str | None:
     """Return an expression that matches exactly the strings that are not `texts`.
 
-    It branches where a string leaves the tree of `texts`: with another character, too early, or
-    too late. None if the texts are too long.
+    It branches at each position where a string can differ from the tree of `texts`: by another
+    character, by ending early, or by continuing. None if the texts are too long.
     """
     tree: dict[str, Any] = {}
     total = 0
