@@ -35,6 +35,11 @@ def answers(**flags: Any) -> tuple[list[Any], SpecDecodingStats | None, int]:
         outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
         stats = llm.stats.scheduler
     assert stats is not None
+    if drafted := stats.spec_decoding:
+        told = [each.metrics.num_draft_tokens for each in outputs]
+        right = [each.metrics.num_accepted_tokens for each in outputs]
+        assert sum(told) == drafted.num_draft_tokens
+        assert sum(right) == drafted.num_accepted_tokens
     found = [(each.token_ids, each.logprobs) for output in outputs for each in output.outputs]
     return found, stats.spec_decoding, stats.num_preemptions
 

@@ -86,6 +86,9 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     pooled: bytes | None = None
     """A pooling model's vector, float32."""
+    num_draft_tokens: int = 0
+    """Of the whole sequence, with its last output; so are the accepted ones."""
+    num_accepted_tokens: int = 0
 
 
 EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]

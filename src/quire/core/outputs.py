@@ -49,7 +49,11 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Times of a request, in seconds on the monotonic clock; 0.0 until they are known."""
+    """Times of a request, in seconds on the monotonic clock; 0.0 until they are known.
+
+    Attributes:
+        num_draft_tokens, num_accepted_tokens: verified drafts of ended sequences, and right ones.
+    """
 
     arrival_time: float = 0.0
     first_scheduled_time: float = 0.0
@@ -57,6 +61,8 @@ class RequestMetrics:
     last_token_time: float = 0.0
     finished_time: float = 0.0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -74,7 +74,9 @@ class Request:
         "finish_reason",
         "first_scheduled_time",
         "max_total_tokens",
+        "num_accepted_tokens",
         "num_cached_tokens",
+        "num_draft_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "options",
@@ -127,6 +129,8 @@ class Request:
         """Prompt tokens found in the prefix cache at the first admission; -1 before."""
         self.prompt_logprobs: list[TokenLogprobs] = []
         """Those of the prompt tokens computed so far, until the first output token."""
+        self.num_draft_tokens = self.num_accepted_tokens = 0
+        """Drafts that were verified, and those that were right."""
         self.num_preemptions = 0
         self.first_scheduled_time: float | None = None
         self.finish_reason: FinishReason | None = None

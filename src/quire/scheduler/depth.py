@@ -134,6 +134,10 @@ class Depth:
     def _observe_requests(
         self, flight: InFlight, drafted: Column, accepted: Column, running: RunningBatch
     ) -> None:
+        for entry in np.flatnonzero(drafted.sum(axis=0)).tolist():
+            request = flight.requests[entry]
+            request.num_draft_tokens += int(drafted[:, entry].sum())
+            request.num_accepted_tokens += int(accepted[:, entry].sum())
         tested, right = np.minimum(accepted + 1, drafted).sum(axis=0), accepted.sum(axis=0)
         rows = np.arange(len(running)) if isinstance(flight.rows, slice) else flight.rows
         here = rows >= 0

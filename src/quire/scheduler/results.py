@@ -116,6 +116,8 @@ class Results:
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
             prompt_logprobs=prompt_logprobs,
+            num_draft_tokens=request.num_draft_tokens if request.finished else 0,
+            num_accepted_tokens=request.num_accepted_tokens if request.finished else 0,
         )
 
     def _end_pooled(self, request: Request, pooled: bytes) -> CoreOutput:

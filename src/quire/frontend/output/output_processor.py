@@ -232,6 +232,8 @@ class OutputProcessor:
             sequence.fail(f"{type(error).__name__} while the output was converted to text")
         metrics = state.metrics
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
+        metrics.num_draft_tokens += output.num_draft_tokens
+        metrics.num_accepted_tokens += output.num_accepted_tokens
         if not metrics.first_scheduled_time:
             metrics.first_scheduled_time = output.scheduled_time
         if output.pooled is not None:

@@ -177,12 +177,14 @@ class UsageCounter:
 
     Attributes:
         reported, continuous: whether a stream's last chunk reports usage, and each earlier one.
+        drafts: by prompt, accepted and verified drafts.
         readers: of a chat's choices; they count the tokens of reasoning.
     """
 
     reported: bool = False
     continuous: bool = False
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
     completion_tokens: int = 0
     readers: list[ChoiceReader] = field(default_factory=list)
 
@@ -203,6 +205,7 @@ class UsageCounter:
     def add(self, prompt: int, output: RequestOutput) -> None:
         self.prompts[prompt] = (len(output.prompt_token_ids), output.num_cached_tokens)
         self.completion_tokens += sum(len(o.token_ids) for o in output.outputs)
+        self.drafts[prompt] = output.metrics.num_accepted_tokens, output.metrics.num_draft_tokens
 
     def usage(self) -> Usage:
         prompt_tokens = sum(tokens for tokens, _ in self.prompts.values())
@@ -212,10 +215,18 @@ class UsageCounter:
             completion_tokens=self.completion_tokens,
             total_tokens=prompt_tokens + self.completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-            completion_tokens_details=CompletionTokensDetails(
-                reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers)
-            ),
+            completion_tokens_details=self._details(),
         )
+
+    def _details(self) -> CompletionTokensDetails:
+        details = CompletionTokensDetails(
+            reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers)
+        )
+        if drafted := sum(drafted for _, drafted in self.drafts.values()):
+            accepted = sum(accepted for accepted, _ in self.drafts.values())
+            details.accepted_prediction_tokens = accepted
+            details.rejected_prediction_tokens = drafted - accepted
+        return details
 
 
 def completions(output: RequestOutput) -> list[CompletionOutput]:

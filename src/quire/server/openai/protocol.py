@@ -289,6 +289,9 @@ class PromptTokensDetails(msgspec.Struct):
 
 class CompletionTokensDetails(msgspec.Struct):
     reasoning_tokens: int
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    """Right drafts of speculative decoding; unset if nothing was drafted."""
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(msgspec.Struct):
