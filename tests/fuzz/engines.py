@@ -88,6 +88,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "hunyuan": {"model_type": "hunyuan_v1_dense"},
     "ministral3": {"model_type": "ministral3"}
     | _rope("yarn", factor=8.0, original_max_position_embeddings=64, llama_4_scaling_beta=0.1),
+    "glm4-moe": {"model_type": "glm4_moe", "n_routed_experts": 4, "topk_group": 2, **_EXPERTS}
+    | {"n_group": 2},
+    "ernie4.5-moe": {"model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 2, **_EXPERTS},
+    "granitemoe": {"model_type": "granitemoe", "residual_multiplier": 0.22, **_EXPERTS},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

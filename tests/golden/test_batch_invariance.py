@@ -56,6 +56,9 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("qwen2-moe", "float32", "int8", "cpu"),
     ("mixtral", "bfloat16", "bfloat16", "cpu"),
     ("olmoe", "float16", "float16", "cpu"),
+    ("glm4-moe", "bfloat16", "int8", "cpu"),
+    ("ernie4_5-moe", "bfloat16", "bfloat16", "cpu"),
+    ("granitemoe", "float32", "float32", "cpu"),
 ]
 
 

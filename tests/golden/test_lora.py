@@ -21,6 +21,10 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing.*:FutureWarning", "ignore:.*fan_in_fan_out.*:UserWarning"
 )
 NUM_TOKENS = 24
+MOE = [
+    "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe", "glm4-moe", "ernie4_5-moe",
+    "granitemoe",
+]  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
@@ -30,7 +34,7 @@ TARGETS = {
     "granite4": ["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
     "nemotron": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
-    **dict.fromkeys(("qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe"), ATTENTION),
+    **dict.fromkeys(MOE, ATTENTION),
 }
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
@@ -96,7 +100,7 @@ def answers(
 
 MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
-    "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
+    "olmo2", "starcoder2", "stablelm", *MOE,
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
 ]  # fmt: skip

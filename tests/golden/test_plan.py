@@ -135,6 +135,9 @@ CASES = [
     ("granite4", BFLOAT16, BFLOAT16, None),
     ("hunyuan", BFLOAT16, INT8, None),
     ("ministral3", BFLOAT16, BFLOAT16, "int8"),
+    ("glm4-moe", BFLOAT16, BFLOAT16, "int8"),
+    ("ernie4_5-moe", BFLOAT16, BFLOAT16, "int4_g32"),
+    ("granitemoe", FLOAT32, FLOAT32, "int8"),
 ]
 
 

@@ -258,6 +258,39 @@ TINY_MODELS: dict[str, TinyModel] = {
     "falcon3": TinyModel("llama", {"head_dim": 32, **_rope(rope_theta=1000042.0)}),
     "ernie4_5": TinyModel("ernie4_5", {"head_dim": 16, "use_bias": True}),
     "internlm3": TinyModel("internlm3", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+    "glm4-moe": TinyModel(
+        "glm4_moe",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "ernie4_5-moe": TinyModel(
+        "ernie4_5_moe",
+        {
+            "moe_num_experts": 8,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+        },
+    ),
+    "granitemoe": TinyModel(
+        "granitemoe",
+        {
+            "num_local_experts": 6,
+            "embedding_multiplier": 3.3,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.19,
+            "logits_scaling": 1.7,
+        },
+    ),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(
@@ -291,13 +324,18 @@ def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() == 1:
+            if parameter_name.endswith("correction_bias"):
+                parameter.copy_(0.1 * noise)
+            elif parameter.dim() == 1:
                 is_scale = "norm" in parameter_name or ".ln_" in parameter_name
                 is_scale = is_scale and parameter_name.endswith("weight")
                 center = 1.0 if is_scale and not tiny.model_type.startswith(ONE_PLUS) else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     model.eval()
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)

@@ -281,6 +281,51 @@ ARCHITECTURES: dict[str, Architecture] = {
         | _SPARSE
         | {"attention_bias": _FLAG},
     ),
+    "ernie4_5_moe": Architecture(
+        "Ernie4_5_Moe",
+        {k: v for k, v in _GATED.items() if k != "hidden_act"}
+        | {
+            "head_dim": (ABSENT,),
+            "moe_num_experts": (4, 6, 8),
+            "moe_k": (1, 2, 3),
+            "moe_intermediate_size": (16, 24, 40),
+            "moe_num_shared_experts": (0, 1, 2, ABSENT),
+            "moe_layer_start_index": (0, 1, ABSENT),
+            "moe_layer_end_index": (-1, 1, ABSENT),
+            "moe_layer_interval": (1, 2, ABSENT),
+        },
+    ),
+    "granitemoe": Architecture(
+        "GraniteMoe",
+        {k: v for k, v in _GATED.items() if k != "hidden_act"}
+        | {
+            "head_dim": (ABSENT,),
+            "attention_bias": _FLAG,
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, ABSENT),
+            "embedding_multiplier": (12.0, 1.0, ABSENT),
+            "residual_multiplier": (0.22, 1.0, ABSENT),
+            "attention_multiplier": (0.2, ABSENT),
+            "logits_scaling": (8.0, 1.0, ABSENT),
+        },
+    ),
+    "glm4_moe": Architecture(
+        "Glm4Moe",
+        _GATED
+        | {
+            "attention_bias": _FLAG,
+            "use_qk_norm": _FLAG,
+            "n_routed_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3),
+            "moe_intermediate_size": (16, 24, 40),
+            "n_shared_experts": (1, 2, ABSENT),
+            "n_group": (1, 2, ABSENT),
+            "topk_group": (1, ABSENT),
+            "first_k_dense_replace": (0, 1, ABSENT),
+            "norm_topk_prob": _FLAG,
+            "routed_scaling_factor": (1.0, 2.5, ABSENT),
+        },
+    ),
     "gpt2": Architecture(
         "GPT2",
         _ENDS
@@ -421,8 +466,8 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
     if head_dim in (ABSENT, None):
         usual = config.get("hidden_size", 64) // config.get("num_attention_heads", 4)
         head_dim = _HEAD_DIMS.get(kind, usual)
-    usual_part = {"stablelm": 0.25, "glm4": 0.5, "nemotron": 0.5}.get(kind, 1.0)
-    rotates_parts = kind in ("phi3", "stablelm", "glm4", "nemotron")
+    usual_part = {"stablelm": 0.25, "glm4": 0.5, "glm4_moe": 0.5, "nemotron": 0.5}.get(kind, 1.0)
+    rotates_parts = kind in ("phi3", "stablelm", "glm4", "glm4_moe", "nemotron")
     partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
     rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
     table, top = scaling(rng, rotary, _SCALINGS.get(kind, ""))

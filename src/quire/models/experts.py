@@ -52,6 +52,29 @@ def route(config: hf.HFConfig, top_k: int, *, renormalize: bool | None = None) -
     return RouteSpec(top_k, renormalize=renormalize)
 
 
+def grouped_route(config: hf.HFConfig, top_k: int) -> RouteSpec:
+    """Return DeepSeek-V3's routing: sigmoids, and a choice among the best groups of experts.
+
+    Raises:
+        CheckpointError: more groups are chosen than there are.
+    """
+    groups = hf.integer(config, "n_group", default=1)
+    chosen = hf.integer(config, "topk_group", default=1)
+    if chosen > groups:
+        raise CheckpointError(
+            f"config.json: topk_group is {chosen}, but n_group is {groups}.", param="topk_group"
+        )
+    return RouteSpec(
+        hf.integer(config, "num_experts_per_tok", default=top_k),
+        "sigmoid",
+        renormalize=hf.boolean(config, "norm_topk_prob", default=True),
+        epsilon=1e-20,
+        num_groups=groups,
+        top_groups=chosen,
+        scale=hf.number(config, "routed_scaling_factor", default=1.0),
+    )
+
+
 def moe(
     config: hf.HFConfig,
     count: tuple[str, ...],
@@ -72,9 +95,18 @@ def moe(
     try:
         route.check(experts)
     except ValueError as error:
-        raise CheckpointError(f"config.json: {error}.", param="num_experts_per_tok") from None
+        raise CheckpointError(
+            f"config.json: num_experts_per_tok does not fit: {error}.", param="num_experts_per_tok"
+        ) from None
     name = "intermediate_size" if width is None else "moe_intermediate_size"
     return MoEConfig(experts, hf.integer(config, name, default=width), route, **fields)
+
+
+def sparse_behind(config: hf.HFConfig, default: int) -> tuple[bool, ...] | None:
+    """Return which layers have experts: those behind the first `first_k_dense_replace`."""
+    dense = hf.whole(config, "first_k_dense_replace", default)
+    layers = hf.integer(config, "num_hidden_layers")
+    return tuple(i >= dense for i in range(layers)) if dense else None
 
 
 def sparse_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:

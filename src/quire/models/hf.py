@@ -58,6 +58,11 @@ def optional(hf: HFConfig, name: str, default: int | None) -> int | None:
     return integer(hf, name, default=default)
 
 
+def whole(hf: HFConfig, name: str, default: int) -> int:
+    """The integer under `name`, which may be 0."""
+    return 0 if hf.get(name) == 0 else integer(hf, name, default=default)
+
+
 def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
     """The positive finite number under the last of `names` that is set."""
     name, value = _stated(hf, names, default)

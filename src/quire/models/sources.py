@@ -169,7 +169,10 @@ class _Matcher:
     def _dense(
         self, parameter: Parameter, row: int, source: str, shape: tuple[int, ...], transposed: bool
     ) -> Piece:
-        stored = self._find(source, shape[::-1] if transposed else shape)
+        wanted = shape[::-1] if transposed else shape
+        if parameter.kind == "exact" and self._shape(source) == (1, *shape):
+            wanted = (1, *shape)  # a vector as a matrix of one row (ERNIE)
+        stored = self._find(source, wanted)
         matrix = len(shape) == 2
         form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if matrix else None
         columns = shape[1] if matrix else 0
@@ -230,6 +233,10 @@ class _Matcher:
             )
         self._used.add(stored)
         return stored
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        stored = self._stored.get(name)
+        return None if stored is None else self._weights.tensors[stored].shape
 
     def _tied_copies(self, pieces: list[Piece]) -> list[tuple[str, str]]:
         """lm_head, where it is tied and yet stored beside the embeddings."""

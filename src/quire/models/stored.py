@@ -91,8 +91,9 @@ class StoredParameters:
             stored = self._kv_scales[name]
             values = float32(self._weights.read(stored), self._weights.tensors[stored].dtype)
             return values.reshape(-1).copy()
-        dtype = FLOAT32 if name in self._exact else self.dtype
-        return np.concatenate([dense(part, dtype) for part in self._read_all(name)])
+        if name in self._exact:
+            return np.concatenate([dense(p, FLOAT32).reshape(-1) for p in self._read_all(name)])
+        return np.concatenate([dense(part, self.dtype) for part in self._read_all(name)])
 
     def _stored_bytes(self, piece: Piece) -> int:
         stored = [self._weights.tensors[name] for name in piece.stored.values()]

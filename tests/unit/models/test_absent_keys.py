@@ -111,6 +111,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | _BIAS
     | _EXPERTS
     | _SOME,
+    "ernie4_5_moe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
+    | {"moe_num_experts": 12, "moe_k": 3, "moe_intermediate_size": 80, "moe_layer_interval": 2}
+    | {"moe_num_shared_experts": 3, "moe_layer_start_index": 2, "moe_layer_end_index": 4},
+    "granitemoe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "attention_multiplier": 0.2},
+    "glm4_moe": _LLAMA
+    | _BIAS
+    | {"rope_scaling": None, "n_routed_experts": 24, "num_experts_per_tok": 3, "n_group": 2}
+    | {"topk_group": 1, "moe_intermediate_size": 80, "first_k_dense_replace": 2}
+    | {"n_shared_experts": 2, "norm_topk_prob": False, "routed_scaling_factor": 2.5}
+    | {"use_qk_norm": True},
     "gpt2": _ENDS
     | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
     | {"n_positions": 256, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
@@ -189,15 +201,26 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "output_bias": get("attention_out_bias"),
     }
     if experts := get("num_local_experts", "num_experts"):
+        if config.num_experts_per_tok is None:
+            raise ValueError("Transformers cannot compute this")
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
+        step = get("moe_layer_interval", default=step)
+        first = get("first_k_dense_replace", "moe_layer_start_index", default=0)
+        dense = dense or range(get("moe_layer_end_index", default=layers) + 1, layers)
+        found["qk_norm"] = "head" if get("use_qk_norm") else None
         found["qkv_bias"] = get("attention_bias", "qkv_bias")
         found["moe"] = (
             experts,
             config.num_experts_per_tok,
             get("moe_intermediate_size", "intermediate_size"),
             get("norm_topk_prob", default=True),
-            get("shared_expert_intermediate_size", default=0),
-            [i not in dense and (i + 1) % step == 0 for i in range(layers)],
+            get("n_shared_experts", default=0) * config.moe_intermediate_size
+            if kind == "glm4_moe"
+            else get("moe_num_shared_experts") * config.moe_intermediate_size
+            if kind == "ernie4_5_moe"
+            else get("shared_expert_intermediate_size", default=0),
+            [i not in dense and (i + 1) % step == 0 and i >= first for i in range(layers)],
+            [get(name, default=1) for name in ("n_group", "topk_group", "routed_scaling_factor")],
         )
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
@@ -236,6 +259,7 @@ def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
             model.moe.route.renormalize,
             model.moe.shared_size,
             [model.moe.in_layer(i) for i in range(model.num_hidden_layers)],
+            [model.moe.route.num_groups, model.moe.route.top_groups, model.moe.route.scale],
         )
     for name in ("embedding_scale", "residual_scale", "logits_scale"):
         own[name] = 1.0 if own.get(name) is None else own[name]
