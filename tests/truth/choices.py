@@ -174,9 +174,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         _GATED
         | {
             "attention_bias": _FLAG,
-            "layer_types": ([FULL], [FULL], [FULL] * 2, [FULL] * 3),
-            "num_local_experts": (0, 0, 0, 0, ABSENT),
+            "layer_types": (*["full"] * 9, ABSENT),
+            "num_local_experts": (*[0] * 9, ABSENT),
             "shared_intermediate_size": (40, 64),
+            "mamba_n_heads": (2,),  # which Transformers checks without Mamba layers too
             "position_embedding_type": ("rope", "rope", None, ABSENT),
             "residual_multiplier": (0.22, 1.7, ABSENT),
             "attention_multiplier": (0.015625, 0.3),
@@ -239,7 +240,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "ernie4_5": Architecture("Ernie4_5", _GATED | {"use_bias": _FLAG}, tasks=("generate",)),
     "internlm3": Architecture(
         "InternLM3",
-        _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG, "qkv_bias": (ABSENT, ABSENT, True)},
+        _GATED | {"attention_bias": (*[ABSENT] * 8, True), "mlp_bias": (False, ABSENT)},
         tasks=("generate",),
     ),
     "phi3": Architecture("Phi3", _GATED | {"sliding_window": _WINDOW}),
@@ -420,6 +421,8 @@ def draw(seed: int, index: int) -> Case:
         config["layer_types"] = [rng.choice((FULL, SLIDING)) for _ in range(layers)]
         if rng.random() < 0.8:  # else some have no window, and are refused
             config |= {k: v for k, v in _SLIDES.items() if k in made.keys}
+    if config.get("layer_types") == "full":
+        config["layer_types"] = [FULL] * layers
     if made.rope:
         config |= _rope(rng, kind, config)
     if rng.random() < 0.02:
