@@ -14,8 +14,6 @@
 #include "attention_amx_values.h"
 #include "attention_walk.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 
 namespace {
@@ -195,5 +193,3 @@ template void tiled_attention<f8_e4m3>(const AttentionArgs&, const AttentionTask
 template void tiled_attention<f8_e5m2>(const AttentionArgs&, const AttentionTask&);
 
 }  // namespace quire::QUIRE_ISA
-
-#endif

@@ -1,11 +1,8 @@
 // Registers, buffers and conversions of attention on AMX tiles; see attention_amx.cpp.
 #pragma once
 
-#include "attention_parts.h"
-
-#if defined(QUIRE_TILES)
-
 #include "attention_keys.h"
+#include "attention_parts.h"
 #include "simd_math.h"
 #include "transpose.h"
 
@@ -71,5 +68,3 @@ alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA
-
-#endif

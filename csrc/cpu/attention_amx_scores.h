@@ -3,8 +3,6 @@
 
 #include "attention_amx.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 namespace {
 
@@ -191,5 +189,3 @@ inline void weigh(Work& w, int slab, const Scales* scales, State& state, float s
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA
-
-#endif

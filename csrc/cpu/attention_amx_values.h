@@ -3,8 +3,6 @@
 
 #include "attention_amx.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 namespace {
 
@@ -72,5 +70,3 @@ inline void add_values(Work& w, State& state, int slab, int step, int end,
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA
-
-#endif

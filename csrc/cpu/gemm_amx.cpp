@@ -5,8 +5,6 @@
 // a tile register is loaded from consecutive lines. Few rows of bf16 are loaded in place.
 #include "gemm_amx_kinds.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 
 namespace {
@@ -248,5 +246,3 @@ const Gemm kGemmTilesF8E5M2 = {bf16_scratch_bytes, prepare_tasks<F8A16<f8_e5m2>>
 const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, task<S8>};
 
 }  // namespace quire::QUIRE_ISA
-
-#endif

@@ -6,8 +6,6 @@
 #include "gemm_parts.h"
 #include "simd_float8.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 namespace {
 
@@ -67,5 +65,3 @@ struct F8A16 {
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA
-
-#endif

@@ -2,11 +2,8 @@
 // converted to bfloat16 exactly (s8_a16).
 //
 // A lane is an output row. It adds the products of two columns at a time, in ascending order of k.
-#include "gemm_rows.h"
-
-#if defined(__AVX512BF16__)
-
 #include "bf16_dot.h"
+#include "gemm_rows.h"
 #include "gemm_wide.h"
 
 namespace quire::QUIRE_ISA {
@@ -104,5 +101,3 @@ const Gemm kGemmBF16 = kGemm<BF16Line>;
 const Gemm kGemmS8A16 = kGemm<S8Line>;
 
 }  // namespace quire::QUIRE_ISA
-
-#endif

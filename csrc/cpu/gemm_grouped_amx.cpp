@@ -5,8 +5,6 @@
 // while the tiles of x pass by.
 #include "grouped_parts.h"
 
-#if defined(QUIRE_TILES)
-
 namespace quire::QUIRE_ISA {
 
 namespace {
@@ -150,5 +148,3 @@ const Gemm kGemmTilesU6 = kTiles<Codes<6>, kGemmU6>;
 const Gemm kGemmTilesU8 = kTiles<Codes<8>, kGemmU8>;
 
 }  // namespace quire::QUIRE_ISA
-
-#endif
