@@ -1,0 +1,134 @@
+// The epilogue of an ISA's GEMM kernels, compiled once for all of them: with three dtypes and every
+// activation, it would be the largest part of each.
+#include "activation_math.h"
+#include "gemm_parts.h"
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+constexpr int64_t kHalf = kBlockRows / 2;
+
+// A product, rounded to T, and stored. The instruction for bf16 treats subnormal floats as zero. That is
+// acceptable for sums of products, but not for results of activations.
+template <class T>
+Vec rounded(Vec sum) {
+  return round<T>(sum);
+}
+template <class T>
+void put(T* y, Vec v, int64_t n) {
+  if (n >= kLanes) {
+    store(y, v);
+  } else {
+    store(y, v, n);
+  }
+}
+template <class T>
+void put_rounded(T* y, Vec sum, int64_t n) {
+  put(y, sum, n);
+}
+#if defined(__AVX512BF16__)
+__m256i fast_bf16(Vec v) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
+template <>
+Vec rounded<bf16>(Vec sum) {
+  return widen(bf16{}, fast_bf16(sum));
+}
+template <>
+void put_rounded(bf16* y, Vec sum, int64_t n) {
+  _mm256_mask_storeu_epi16(y, n >= kLanes ? 0xffff : first(n), fast_bf16(sum));
+}
+#endif
+
+// Without an activation.
+template <class T>
+void put_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+  T* y = static_cast<T*>(a.y) + r * a.y_stride + n0;
+  const int64_t cols = smaller(kBlockRows, a.columns - n0);
+  for (; rows > 0; --rows, y += a.y_stride, sums += kBlockRows) {
+    for (int64_t j = 0; j < cols; j += kLanes) {
+      Vec v = load(sums + j);
+      if (a.bias != nullptr) v = add(v, load(a.bias + n0 + j));
+      put_rounded(y + j, v, cols - j);
+    }
+  }
+}
+
+template <class T>
+void round_sums(const float* bias, int64_t rows, float* sums) {
+  for (; rows > 0; --rows, sums += kBlockRows) {
+    for (int64_t j = 0; j < kBlockRows; j += kLanes) {
+      const Vec v = load(sums + j);
+      store(sums + j, rounded<T>(bias == nullptr ? v : add(v, load(bias + j))));
+    }
+  }
+}
+
+template <class F, bool is_gated>
+void activate(int64_t rows, float* sums) {
+  for (; rows > 0; --rows, sums += kBlockRows) {
+    if constexpr (is_gated) {
+      for (int64_t j = 0; j < kHalf; j += kLanes) {
+        store(sums + j, F::of(load(sums + j), load(sums + kHalf + j)));
+      }
+    } else {
+      for (int64_t j = 0; j < kBlockRows; j += kLanes) store(sums + j, F::of(load(sums + j)));
+    }
+  }
+}
+
+void activate(int epilogue, int64_t rows, float* sums) {
+  switch (epilogue) {
+#define QUIRE_ACTIVATE(code, name, F, gated) \
+  case code: return activate<F, gated>(rows, sums);
+    QUIRE_ACTIVATIONS(QUIRE_ACTIVATE)
+#undef QUIRE_ACTIVATE
+    default: return;
+  }
+}
+
+// Activations work on floats, so that they are not compiled for every T.
+template <class T>
+void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
+  if (a.epilogue == kNoEpilogue) return put_sums<T>(a, r, rows, n0, sums);
+  round_sums<T>(a.bias == nullptr ? nullptr : a.bias + n0, rows, sums);
+  activate(a.epilogue, rows, sums);
+  const int64_t width = kGatedEpilogues[a.epilogue] ? kHalf : kBlockRows;
+  const int64_t column = n0 / kBlockRows * width, cols = smaller(width, a.columns - column);
+  T* y = static_cast<T*>(a.y) + r * a.y_stride + column;
+  for (; rows > 0; --rows, y += a.y_stride, sums += kBlockRows) {
+    for (int64_t j = 0; j < cols; j += kLanes) put(y + j, load(sums + j), cols - j);
+  }
+}
+
+}  // namespace
+
+void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
+  switch (a.y_dtype) {
+    case kFloat32: return finish_as<float>(a, r, rows, n0, sums);
+    case kFloat16: return finish_as<f16>(a, r, rows, n0, sums);
+    default: return finish_as<bf16>(a, r, rows, n0, sums);
+  }
+}
+
+void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
+  if (a.scale != nullptr) {
+    for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
+      store(sums + i, mul(load(sums + i), load(a.scale + n0 + i % kBlockRows)));
+    }
+  }
+  finish(a, r, rows, n0, sums);
+}
+
+void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums) {
+  alignas(64) float scaled[32 * kBlockRows];
+  const float* const x_scale = x_scales(a) + r;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < kBlockRows; ++j) {
+      const int64_t at = i * kBlockRows + j;
+      scaled[at] = static_cast<float>(sums[at]) * a.scale[n0 + j] * x_scale[i];
+    }
+  }
+  finish(a, r, rows, n0, scaled);
+}
+
+}  // namespace quire::QUIRE_ISA
