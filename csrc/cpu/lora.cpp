@@ -28,7 +28,7 @@ float* low_at(const LoraArgs& a, int64_t row, int64_t part) {
   return a.low + (row * a.parts + part) * a.rank;
 }
 
-// low[R rows][N ranks from `rank` on] = scale · A · x, N <= kLoraRanks.
+// low[R rows][N ranks from `rank` on] = scale · A · x.
 template <class T, int R, int N>
 void dots(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry, int64_t rank) {
   const T* weights = static_cast<const T*>(entry.a) + rank * a.k;
@@ -54,15 +54,20 @@ void dots(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry, 
   }
 }
 
+// All of up to kLoraRanks ranks from `rank` on: one by one if they are fewer.
 template <class T, int R>
 void dots_of(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry, int64_t rank) {
-  static_assert(kLoraRanks == 4);
-  switch (entry.rank - rank) {
-    case 1: return dots<T, R, 1>(a, row, part, entry, rank);
-    case 2: return dots<T, R, 2>(a, row, part, entry, rank);
-    case 3: return dots<T, R, 3>(a, row, part, entry, rank);
-    default: return dots<T, R, 4>(a, row, part, entry, rank);
-  }
+  if (entry.rank - rank >= kLoraRanks) return dots<T, R, kLoraRanks>(a, row, part, entry, rank);
+  for (; rank < entry.rank; ++rank) dots<T, R, 1>(a, row, part, entry, rank);
+}
+
+// y[`left` < kLanes columns] += low · b, of which a column's elements are `width` apart.
+template <class T, class Y>
+__attribute__((noinline)) void add_last(Y* y, const float* low, const T* b, int64_t rank,
+                                        int64_t width, int64_t left) {
+  Vec sums = zero();
+  for (int64_t n = 0; n < rank; ++n) sums = fma(broadcast(low[n]), load(b + n * width, left), sums);
+  store(y, add(load(y, left), sums), left);
 }
 
 // y[R rows][columns from `begin` to `end`] += low · b; the part's columns begin at `first`, and
@@ -73,26 +78,21 @@ void add_products(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry&
   const T* b = static_cast<const T*>(entry.b) - first;
   const float* lows[R];
   for (int r = 0; r < R; ++r) lows[r] = low_at(a, row + r, part);
-  const auto step = [&](int64_t i, const auto& read, const auto& write) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
     Vec sums[R];
     for (Vec& sum_of : sums) sum_of = zero();
     for (int64_t n = 0; n < entry.rank; ++n) {
-      const Vec w = read(b + n * width + i);
+      const Vec w = load(b + n * width + i);
       for (int r = 0; r < R; ++r) sums[r] = fma(broadcast(lows[r][n]), w, sums[r]);
     }
     for (int r = 0; r < R; ++r) {
       Y* y = row_at<Y>(a.y, row + r, a.y_stride) + i;
-      write(y, add(read(y), sums[r]));
+      store(y, add(load(y), sums[r]));
     }
-  };
-  int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) {
-    step(i, [](const auto* p) { return load(p); }, [](Y* p, Vec v) { store(p, v); });
   }
-  const int64_t left = end - i;
-  if (left > 0) {
-    step(i, [left](const auto* p) { return load(p, left); },
-         [left](Y* p, Vec v) { store(p, v, left); });
+  for (int r = 0; i < end && r < R; ++r) {
+    add_last<T>(row_at<Y>(a.y, row + r, a.y_stride) + i, lows[r], b + i, entry.rank, width, end - i);
   }
 }
 
