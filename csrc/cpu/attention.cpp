@@ -34,7 +34,7 @@ void each_rows(int count, const Some& some) {
 
 // Adds one key tile to the sums of some rows: scores, weights, weighted values. `row` is a row of the
 // task, and `slot` its index here.
-template <class E, class T>
+template <class E>
 struct Step {
   const Rows& rows;
   const Queries<E>& q;
@@ -66,9 +66,8 @@ struct Step {
                         scores + slot * kKeys);
   }
 
-  template <int R, class K>
-  void weigh(int row, int slot, const Keys<K>& keys, const Scales* scales) {
-    const int begin = first_group(keys), end = end_group(keys);
+  template <int R>
+  QUIRE_ONCE void weigh(int row, int slot, int begin, int end, const Scales* scales) {
     float* const s = scores + slot * kKeys;
     float factors[R];
     for (int r = 0; r < R; ++r) {
@@ -98,24 +97,26 @@ struct Step {
 
   // All rows of the keys' head.
   template <class K>
-  void attend(const Keys<K>& keys, const Scales* scales) {
+  QUIRE_ONCE void attend(const Keys<K>& keys, const Scales* scales) {
     const int begin = first_group(keys), end = end_group(keys);
     each_rows(rows.count, [&]<int R>(int r) {
       score<R>(r, 0, keys, scales, begin, end);
-      weigh<R>(r, 0, keys, scales);
+      weigh<R>(r, 0, begin, end, scales);
       add<R>(r, 0, keys, begin, end);
     });
   }
 
   // The same for many rows: all of them read a run of keys, or of columns, while it is in cache.
+  template <class T>
   void attend_tall(const Tall<E, T>& tall, const Scales* scales) {
-    for (int j = first_group(tall.keys); j < end_group(tall.keys); j += kGroup) {
+    const int begin = first_group(tall.keys), end = end_group(tall.keys);
+    for (int j = begin; j < end; j += kGroup) {
       for (int i = 0; i < kGroup; i += 4) ahead.fetch(ahead.pace);
       each_rows(rows.count, [&]<int R>(int r) {
         score_tall<R>(q.rows + r * kWidth, tall, scales, j, scores + r * kKeys);
       });
     }
-    each_rows(rows.count, [&]<int R>(int r) { weigh<R>(r, r, tall.keys, scales); });
+    each_rows(rows.count, [&]<int R>(int r) { weigh<R>(r, r, begin, end, scales); });
     for (int64_t d = 0; d < rows.dim; d += kTallColumns) {
       each_rows(rows.count, [&]<int R>(int r) {
         add_tall<R>(sums_of(r, r), weights_of(r), tall, ahead, d);
@@ -124,6 +125,7 @@ struct Step {
   }
 
   // The rows of all heads, in runs of keys: heads follow each other within a block.
+  template <class T>
   void attend_heads(Keys<T> keys) {
     const int begin = first_group(keys), end = end_group(keys);
     const int block = 1 << keys.shift, run = block > kGroup ? block : kGroup;
@@ -147,7 +149,7 @@ struct Step {
     for (int j = begin; j < end; j += run) {
       each_head([&]<int R>(int r, const Scales* s) { score<R>(r, r, keys, s, j, run_end(j)); });
     }
-    each_head([&]<int R>(int r, const Scales* s) { weigh<R>(r, r, keys, s); });
+    each_head([&]<int R>(int r, const Scales* s) { weigh<R>(r, r, begin, end, s); });
     for (int j = begin; j < end; j += run) {
       each_head([&]<int R>(int r, const Scales*) {
         add<R>(r, r, keys, j, run_end(j));
@@ -164,7 +166,7 @@ int64_t row_offset(const Rows& rows, int r, int64_t stride) {
 
 // q[r] of the tile's rows.
 template <class Q, class E>
-void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries<E>& q) {
+QUIRE_ONCE void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries<E>& q) {
   for (int r = 0; r < rows.total(); ++r) {
     const Q* from = static_cast<const Q*>(a.q) + offset + row_offset(rows, r, a.q_stride);
     q.worth[r] = load_query(from, rows.dim, q.rows + r * kWidth);
@@ -173,13 +175,13 @@ void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries
 
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
 template <class Q>
-void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const State& state) {
+QUIRE_ONCE void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const State& state) {
   for (int r = 0; r < rows.total(); ++r) {
     Q* to = static_cast<Q*>(a.out) + offset + row_offset(rows, r, a.out_stride);
     const Vec scale = broadcast(a.v_unit / state.sum[r]);
     for (int64_t d = 0; d < rows.dim; d += kLanes) {
       const Vec v = add(mul(load(state.acc + r * kWidth + d), scale), zero());
-      if (d + kLanes <= rows.dim) {
+      if (!kTails || d + kLanes <= rows.dim) {
         store(to + d, v);
       } else {
         store(to + d, v, rows.dim - d);
@@ -238,7 +240,7 @@ struct Work {
   }
 
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
-    Step<E, T> step(tile, q, ahead, start, a, state);
+    Step<E> step(tile, q, ahead, start, a, state);
     if (tile.heads > 1) return step.attend_heads(keys);
     Scales scales;
     const bool scaled = sizeof(T) == 1 && a.k_scale != nullptr;
@@ -257,10 +259,6 @@ struct Work {
     step.attend(keys, read);
   }
 
-  void clear(State& state) { QUIRE_ISA::clear(tile, state); }
-  void merge(State& total, const State& part) { QUIRE_ISA::merge(tile, total, part); }
-  void save(const State& state, float* to) { QUIRE_ISA::save(tile, state, to); }
-  void restore(const float* from, State& state) { QUIRE_ISA::restore(tile, from, state); }
 
   void store(int64_t head, State& state) {
     for (int r = 0; r < tile.total(); ++r) order_columns(state.acc + r * kWidth, tile.dim, q.rows);

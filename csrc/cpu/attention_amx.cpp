@@ -58,7 +58,7 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
 }
 
 // Adds a partial result to the total. An empty one on either side changes nothing.
-void merge(const Work& w, State& total, const State& part) {
+QUIRE_ONCE void merge(const Work& w, State& total, const State& part) {
   for (int slab = 0; slab < w.slabs; ++slab) {
     const int r = slab * kSide;
     const Vec old_top = load(total.top + r), top_ = load(part.top + r);
@@ -104,7 +104,8 @@ void restore(const Work& w, const float* from, State& state) {
 }
 
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
-void store_rows(const AttentionArgs& a, int64_t offset, const Work& w, const State& state) {
+QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t offset, const Work& w,
+                           const State& state) {
   // Tiles 2d and 2d + 1 hold columns 0-3, 8-11, ... and 4-7, 12-15, ... of 32.
   const __m512i left = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i right = _mm512_add_epi32(left, _mm512_set1_epi32(8));
@@ -142,34 +143,30 @@ struct TileWork {
 
   const AttentionArgs& a;
   const AttentionTask& task;
-  Work w;
+  Work tile;
 
   TileWork(const AttentionArgs& args, const AttentionTask& what) : a(args), task(what) {
-    set_rows(a, task, w);
+    set_rows(a, task, tile);
   }
 
   int heads() const { return 1; }
   int64_t lead() const { return kWholeTile; }
-  int rows() const { return w.rows; }
-  int64_t column(int64_t head) const { return head * w.group * a.head_dim; }
+  int rows() const { return tile.rows; }
+  int64_t column(int64_t head) const { return head * tile.group * a.head_dim; }
 
-  void load(int64_t head, int) { pack_queries(a, task.row * a.q_stride + column(head), w); }
+  void load(int64_t head, int) { pack_queries(a, task.row * a.q_stride + column(head), tile); }
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     if constexpr (sizeof(T) == 1) {
       if (a.k_scale != nullptr) {
         Scales scales;
         scales.read(keys);
-        return QUIRE_ISA::attend(a, w, keys, &scales, ahead, start, state);
+        return QUIRE_ISA::attend(a, tile, keys, &scales, ahead, start, state);
       }
     }
-    QUIRE_ISA::attend(a, w, keys, nullptr, ahead, start, state);
+    QUIRE_ISA::attend(a, tile, keys, nullptr, ahead, start, state);
   }
-  void clear(State& state) { QUIRE_ISA::clear(w, state); }
-  void merge(State& total, const State& part) { QUIRE_ISA::merge(w, total, part); }
-  void save(const State& state, float* to) { QUIRE_ISA::save(w, state, to); }
-  void restore(const float* from, State& state) { QUIRE_ISA::restore(w, from, state); }
   void store(int64_t head, const State& state) {
-    store_rows(a, task.row * a.out_stride + column(head), w, state);
+    store_rows(a, task.row * a.out_stride + column(head), tile, state);
   }
 };
 

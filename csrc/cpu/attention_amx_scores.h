@@ -6,7 +6,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-inline void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
+QUIRE_ONCE inline void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
   const bf16* q = static_cast<const bf16*>(a.q) + offset;
   for (int slab = 0; slab < w.slabs; ++slab) {
     for (int step = 0; step < w.dim_steps; ++step) {
@@ -48,9 +48,9 @@ inline const bf16* key_rows(const Keys<bf16>& keys, int tile, bf16* room) {
 
 // Scores of KeyTiles x Slabs tiles (1 or 2 each).
 template <int KeyTiles, int Slabs>
-inline void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
-                 const uint32_t (*q0)[kCells], const uint32_t (*q1)[kCells], float* s00, float* s10,
-                 float* s01, float* s11, Ahead& ahead) {
+QUIRE_ONCE inline void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
+                                   const uint32_t (*q0)[kCells], const uint32_t (*q1)[kCells],
+                                   float* s00, float* s10, float* s01, float* s11, Ahead& ahead) {
   _tile_zero(0);
   if constexpr (KeyTiles == 2) _tile_zero(1);
   if constexpr (Slabs == 2) _tile_zero(2);
@@ -96,7 +96,7 @@ inline void score(Work& w, const Keys<T>& keys, int tile, Ahead& ahead) {
 }
 
 // Multiplies the scores of a slab's keys [j, end) by the scales of the keys.
-inline void scale_scores(Work& w, int slab, const Scales& scales, int j, int end) {
+QUIRE_ONCE inline void scale_scores(Work& w, int slab, const Scales& scales, int j, int end) {
   for (; j < end; ++j) {
     float* s = w.scores[slab][j];
     store(s, mul(load(s), broadcast(scales.k[j])));
@@ -104,7 +104,7 @@ inline void scale_scores(Work& w, int slab, const Scales& scales, int j, int end
 }
 
 // Replaces the scores s of a slab's keys [j, end) by tanh(scale · s).
-inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
+QUIRE_ONCE inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
   for (; j < end; ++j) {
     float* s = w.scores[slab][j];
     store(s, tanh(mul(load(s), broadcast(scale))));
@@ -113,7 +113,8 @@ inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
 
 // Hides the keys [j, end) of a slab that its rows may not see.
 template <class T>
-inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j, int end) {
+QUIRE_ONCE inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j,
+                            int end) {
   const int first = static_cast<int>(start);
   const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide), _mm512_set1_epi32(first));
   const __m512i high = _mm512_min_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(w.ahead)),
@@ -134,8 +135,8 @@ inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j, i
 }
 
 // Scores of one slab to weights, over keys of steps [step, end).
-inline void weigh(Work& w, int slab, const Scales* scales, State& state, float scale, int step, int end,
-           Ahead& ahead) {
+QUIRE_ONCE inline void weigh(Work& w, int slab, const Scales* scales, State& state, float scale,
+                             int step, int end, Ahead& ahead) {
   const float(*scores)[kSide] = w.scores[slab];
   Vec m0 = broadcast(-__builtin_inff()), m1 = m0, m2 = m0, m3 = m0;
   for (int j = 32 * step; j < 32 * end; j += 4) {

@@ -25,8 +25,8 @@ inline void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (
 }
 
 template <int Slabs>
-inline void add_values(Work& w, State& state, int slab, int step, int end,
-                const uint32_t (*v)[kDimTiles][kCells], Ahead& ahead) {
+QUIRE_ONCE inline void add_values(Work& w, State& state, int slab, int step, int end,
+                                  const uint32_t (*v)[kDimTiles][kCells], Ahead& ahead) {
   for (int d = 0; d < w.dim_tiles; d += 2) {
     float* acc = state.acc[slab][d];
     float* below = state.acc[slab + Slabs - 1][d];

@@ -52,7 +52,7 @@ inline float load_query(const bf16* from, int64_t dim, Halved* q) {
   return 1.0f;
 }
 
-inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
+QUIRE_ONCE inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
                            Halved* to) {
   for (int j = begin; j < end; j += kGroup) {
     Vec w = load(weights + j);

@@ -10,7 +10,7 @@ template <class T>
 void widen(const T* from, int64_t dim, float* to) {
   int64_t d = 0;
   for (; d + kLanes <= dim; d += kLanes) store(to + d, load(from + d));
-  if (d < dim) store(to + d, load(from + d, dim - d), dim - d);
+  if (kTails && d < dim) store(to + d, load(from + d, dim - d), dim - d);
 }
 
 // Converts one query row to floats; returns the factor of its scores.
@@ -46,7 +46,7 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
           s[r][3] = fma(x, k3, s[r][3]);
         }
       }
-      if (d < dim) {
+      if (kTails && d < dim) {
         for (int c = 0; c < 4; ++c) {
           const Vec tail = load(ks[c] + d, dim - d);
           for (int r = 0; r < R; ++r) s[r][c] = fma(load(q + r * kWidth + d, dim - d), tail, s[r][c]);
@@ -62,7 +62,7 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
 }
 
 // Prepares the weights of a row for `add_values`, in place; returns the factor of their products.
-inline float round_weights(float* weights, int begin, int end, const Scales* scales, float*) {
+QUIRE_ONCE inline float round_weights(float* weights, int begin, int end, const Scales* scales, float*) {
   for (int j = begin; scales != nullptr && j < end; j += kGroup) {
     store(weights + j, mul(load(weights + j), load(scales->v + j)));
   }
@@ -70,11 +70,11 @@ inline float round_weights(float* weights, int begin, int end, const Scales* sca
 }
 
 // For R rows and C vectors from column d on: acc[r] += weight[r][j] * v[j], over those of the keys
-// [begin, end) that the tile has; with the first of them, acc is multiplied by `keep` before. With
-// n != 0 only the first n < kLanes columns of one vector count.
+// [begin, end) that the tile has; with the first of them, acc is multiplied by `keep` before. A single
+// vector may pass the end of the head.
 template <int R, int C, class T>
 void add_values(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead,
-                int begin, int end, int64_t d, int64_t n) {
+                int begin, int end, int64_t d) {
   Vec s[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
@@ -84,11 +84,12 @@ void add_values(const Sums& sums, const float* weights, const Keys<T>& keys, Ahe
   }
   const int first = begin > keys.first ? begin : keys.first;
   const int last = end < keys.last ? end : keys.last;
+  const int64_t left = keys.dim - d < kLanes ? keys.dim - d : kLanes;
   for (int j = first; j < last; ++j) {
     if (j % 4 == 0) ahead.fetch(ahead.pace);
     const T* v = keys.value(j) + d;
     Vec x[C];
-    for (int c = 0; c < C; ++c) x[c] = n != 0 ? load(v, n) : load(v + c * kLanes);
+    for (int c = 0; c < C; ++c) x[c] = kTails && C == 1 ? load(v, left) : load(v + c * kLanes);
     for (int r = 0; r < R; ++r) {
       const Vec weight = broadcast(weights[r * kKeys + j]);
       for (int c = 0; c < C; ++c) s[r][c] = fma(weight, x[c], s[r][c]);
@@ -104,15 +105,13 @@ constexpr int kFloatColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_valu
 template <int R, class T>
 void add_weighted(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead, int begin,
                   int end) {
-  const int64_t dim = keys.dim;
   int64_t d = 0;
-  for (; d + kFloatColumns * kLanes <= dim; d += kFloatColumns * kLanes) {
-    add_values<R, kFloatColumns>(sums, weights, keys, ahead, begin, end, d, 0);
+  for (; d + kFloatColumns * kLanes <= keys.dim; d += kFloatColumns * kLanes) {
+    add_values<R, kFloatColumns>(sums, weights, keys, ahead, begin, end, d);
   }
-  for (; d + kLanes <= dim; d += kLanes) {
-    add_values<R, 1>(sums, weights, keys, ahead, begin, end, d, 0);
+  for (; d < keys.dim; d += kLanes) {
+    add_values<R, 1>(sums, weights, keys, ahead, begin, end, d);
   }
-  if (d < dim) add_values<R, 1>(sums, weights, keys, ahead, begin, end, d, dim - d);
 }
 
 // Restores the order of acc's columns after `add_weighted`.

@@ -11,6 +11,9 @@ constexpr int kKeys = kAttentionKeys;
 constexpr int kMaxBlocks = kKeys / 8;
 constexpr float kLog2E = 1.44269504f;
 
+// For functions that run once per tile. Inlined, they would be compiled for each dtype and row count.
+#define QUIRE_ONCE __attribute__((noinline))
+
 // Turns a product s of query and key into a score in units of log 2: scale · s, or for capped scores
 // cap · tanh(scale · s).
 struct Scaling {
@@ -42,8 +45,8 @@ struct Keys {
 };
 
 template <class T>
-inline Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
-                         int64_t begin, int64_t end) {
+QUIRE_ONCE Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64_t head,
+                             int64_t start, int64_t begin, int64_t end) {
   Keys<T> keys{};
   keys.first = static_cast<int>(begin > start ? begin - start : 0);
   keys.last = static_cast<int>(end - start < kKeys ? end - start : kKeys);
@@ -70,14 +73,14 @@ struct Scales {
   alignas(64) float k[kKeys + kLanes], v[kKeys + kLanes];  // whole vectors are written
 
   template <class T>
-  void read(const Keys<T>& keys) {
+  QUIRE_ONCE void read(const Keys<T>& keys) {
     const int size = 1 << keys.shift;
     for (int i = 0; i < kKeys >> keys.shift; ++i) {
       if (keys.k[i] == nullptr) continue;
       for (int at = 0; at < size; at += static_cast<int>(kLanes)) {
         const int64_t n = size - at;
         const int64_t offset = keys.offset / keys.dim + at;
-      const bf16 *from_k = keys.k_scales[i] + offset, *from_v = keys.v_scales[i] + offset;
+        const bf16 *from_k = keys.k_scales[i] + offset, *from_v = keys.v_scales[i] + offset;
         store(k + i * size + at, n < kLanes ? load(from_k, n) : load(from_k));
         store(v + i * size + at, n < kLanes ? load(from_v, n) : load(from_v));
       }
@@ -125,7 +128,7 @@ struct Ahead {
   }
 
   template <class T>
-  void add(const Keys<T>& keys, int heads) {
+  QUIRE_ONCE void add(const Keys<T>& keys, int heads) {
     for (int i = 0; i < kMaxBlocks; ++i) {
       if (keys.k[i] == nullptr) continue;
       blocks[count++] = reinterpret_cast<const char*>(keys.k[i]);

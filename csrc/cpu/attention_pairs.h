@@ -152,14 +152,14 @@ void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, 
 }
 
 // Prepares the weights of a row for `add_values`; returns the factor of their products.
-inline float round_weights(const float* weights, int begin, int end, const Scales*, bf16* to) {
+QUIRE_ONCE inline float round_weights(const float* weights, int begin, int end, const Scales*, bf16* to) {
   for (int j = begin; j < end; j += kGroup) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(weights + j))));
   }
   return 1.0f;
 }
-inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
+QUIRE_ONCE inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
                            int16_t* to) {
   alignas(64) float scaled[kKeys];
   Vec top = zero(), nothing = zero();

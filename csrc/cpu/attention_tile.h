@@ -38,6 +38,9 @@ int end_group(const Keys<T>& keys) {
   return (keys.last + kGroup - 1) / kGroup * kGroup;
 }
 
+// Head sizes are multiples of 8: only a vector of more lanes can pass the end of a head.
+constexpr bool kTails = kLanes > 8;
+
 // Default number of rows from which keys and values are converted once for all of them.
 constexpr int kTall = 12;
 constexpr int64_t kTallColumns = 64;  // columns of values that all rows of such a tile use while in cache
@@ -77,7 +80,7 @@ struct Sums {
 
 inline float exp2(float x) { return largest(exp2(broadcast(x))); }
 
-inline void clear(const Rows& rows, State& state) {
+QUIRE_ONCE inline void clear(const Rows& rows, State& state) {
   for (int r = 0; r < rows.total(); ++r) {
     state.top[r] = kNothing;
     state.sum[r] = 0.0f;
@@ -86,14 +89,14 @@ inline void clear(const Rows& rows, State& state) {
 }
 
 // Replaces the scores s of the groups of keys [begin, end) by tanh(scale · s).
-inline void cap_scores(float* scores, int begin, int end, float scale) {
+QUIRE_ONCE inline void cap_scores(float* scores, int begin, int end, float scale) {
   for (int j = begin; j < end; j += kGroup) {
     store(scores + j, tanh(mul(load(scores + j), broadcast(scale))));
   }
 }
 
 // Hides the scores of keys outside [low, high] among those of groups [begin, end).
-inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
+QUIRE_ONCE inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
   const float hidden = -__builtin_inff();
   for (int j = begin; j < end; j += kGroup) {
     if (j >= low && j + kGroup - 1 <= high) continue;
@@ -111,8 +114,8 @@ inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
 // and sets `keep` to the factor of earlier weights. Rows are interleaved, because each has a long
 // latency.
 template <int R>
-void weigh(float* scores, int begin, int end, const float* scale, float* top_, float* sum_,
-           float* keep) {
+QUIRE_ONCE void weigh(float* scores, int begin, int end, const float* scale, float* top_,
+                      float* sum_, float* keep) {
   Vec m[R], total[R], factor[R], shift[R];
   for (int r = 0; r < R; ++r) m[r] = load(scores + r * kKeys + begin);
   for (int j = begin + kGroup; j < end; j += kGroup) {
@@ -142,7 +145,7 @@ void weigh(float* scores, int begin, int end, const float* scale, float* top_, f
 }
 
 // Adds a partial result to the total. An empty one on either side changes nothing.
-inline void merge(const Rows& rows, State& total, const State& part) {
+QUIRE_ONCE inline void merge(const Rows& rows, State& total, const State& part) {
   for (int r = 0; r < rows.total(); ++r) {
     const float new_top = total.top[r] > part.top[r] ? total.top[r] : part.top[r];
     const float old_scale = exp2(total.top[r] - new_top), scale = exp2(part.top[r] - new_top);
@@ -157,7 +160,7 @@ inline void merge(const Rows& rows, State& total, const State& part) {
 }
 
 // Stores a partial result as plain floats, and loads it.
-inline void save(const Rows& rows, const State& state, float* to) {
+QUIRE_ONCE inline void save(const Rows& rows, const State& state, float* to) {
   const int64_t width = (rows.dim + 15) / 16 * 16;
   for (int r = 0; r < rows.total(); ++r, to += width + 2) {
     to[0] = state.top[r];
@@ -165,7 +168,7 @@ inline void save(const Rows& rows, const State& state, float* to) {
     __builtin_memcpy(to + 2, state.acc + r * kWidth, sizeof(float) * static_cast<uint64_t>(rows.dim));
   }
 }
-inline void restore(const Rows& rows, const float* from, State& state) {
+QUIRE_ONCE inline void restore(const Rows& rows, const float* from, State& state) {
   const int64_t width = (rows.dim + 15) / 16 * 16;
   for (int r = 0; r < rows.total(); ++r, from += width + 2) {
     state.top[r] = from[0];

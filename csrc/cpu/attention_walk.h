@@ -14,25 +14,16 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Saves the partial result of part `index`.
-template <class W>
-void save_part(const AttentionArgs& a, const AttentionMerge& merge, int64_t index, W& work,
-               const typename W::State& part) {
-  const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
-  work.save(part, a.partials + merge.at + index * size);
-}
-
-// Counts `done` parts as finished. Merges all parts into `total` if they were the last.
-template <class W>
-bool merge_parts(const AttentionArgs& a, AttentionMerge& merge, int done, W& work,
-                 typename W::State& total, typename W::State& part) {
-  if (__atomic_sub_fetch(&merge.left, done, __ATOMIC_ACQ_REL) != 0) return false;
-  const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
-  const float* partial = a.partials + merge.at;
-  work.restore(partial, total);
-  for (int i = 1; i < merge.parts; ++i) {
-    work.restore(partial += size, part);
-    work.merge(total, part);
+// Counts `done` parts as finished. If they were the last, merges all parts, of `size` floats each, into
+// `total`.
+template <class Tile, class State>
+QUIRE_ONCE bool merge_parts(const float* partial, int64_t size, AttentionMerge& parts, int done,
+                            const Tile& tile, State& total, State& part) {
+  if (__atomic_sub_fetch(&parts.left, done, __ATOMIC_ACQ_REL) != 0) return false;
+  restore(tile, partial, total);
+  for (int i = 1; i < parts.parts; ++i) {
+    restore(tile, partial += size, part);
+    merge(tile, total, part);
   }
   return true;
 }
@@ -42,9 +33,10 @@ bool merge_parts(const AttentionArgs& a, AttentionMerge& merge, int done, W& wor
 //   lead()                                  prefetch distance (Ahead)
 //   load(head, heads)  store(head, state)   queries and results of these heads
 //   rows()                                  rows of these heads
-//   clear(state)  merge(total, part)
 //   attend(keys, ahead, start, state)       adds the key tile that begins at `start`
-//   save(state, floats)  restore(floats, state)
+//   tile                                    the argument of these functions:
+//     clear(tile, state)  merge(tile, total, part)
+//     save(tile, state, floats)  restore(tile, floats, state)
 template <class T, class W>
 void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
   typename W::State states[2];
@@ -62,21 +54,23 @@ void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
   for (int64_t head = task.head; head < task.end_head; head += heads) {
     heads = heads_from(head);
     work.load(head, heads);
-    AttentionMerge* const merge = whole ? nullptr : a.merges + task.merge + (head - task.head);
+    AttentionMerge* const parts = whole ? nullptr : a.merges + task.merge + (head - task.head);
+    float* const partials = whole ? nullptr : a.partials + parts->at;
+    const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
     typename W::State *part = &states[0], *total = nullptr;
-    int parts = 0;
-    work.clear(*part);
+    int done = 0;
+    clear(work.tile, *part);
     for (int64_t start = first; start < end; start += kKeys) {
       if (start % kAttentionPartition == 0 && start > begin) {
         if (!whole) {
-          save_part(a, *merge, task.part + parts++, work, *part);
+          save(work.tile, *part, partials + (task.part + done++) * size);
         } else if (total == nullptr) {
           total = part;
           part = &states[1];
         } else {
-          work.merge(*total, *part);
+          merge(work.tile, *total, *part);
         }
-        work.clear(*part);
+        clear(work.tile, *part);
       }
       Keys<T> next{};
       if (start + kKeys < end) {
@@ -89,10 +83,10 @@ void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
       ahead.fetch_rest();
       keys = next;
     }
-    if (total != nullptr) work.merge(*total, *part);
+    if (total != nullptr) merge(work.tile, *total, *part);
     if (!whole) {
-      save_part(a, *merge, task.part + parts++, work, *part);
-      if (!merge_parts(a, *merge, parts, work, states[0], states[1])) continue;
+      save(work.tile, *part, partials + (task.part + done++) * size);
+      if (!merge_parts(partials, size, *parts, done, work.tile, states[0], states[1])) continue;
     }
     work.store(head, states[0]);
   }
