@@ -15,8 +15,8 @@ import uvicorn
 from starlette.routing import Route
 
 from quire.server import protocol
+from quire.server.listener import bind
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
-from quire.server.serve import bind
 from tests.faults.requests import assert_no_secret
 from tests.unit.server.fake_engine import Running, running
 

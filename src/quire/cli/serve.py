@@ -19,10 +19,13 @@ from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
 from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.server import listener
 from quire.system import env
 from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from quire.frontend.client.core_client import ProcessClient
     from quire.server.options import Cors
     from quire.server.serve import Tls
@@ -158,6 +161,18 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
         raise ConfigError("--api-key is empty.", param="--api-key")
+    listener.check_exposure(namespace.host, is_allowed=bool(keys) or namespace.allow_no_key)
+    with listener.bind(namespace.host, namespace.port) as bound:
+        return _serve_on(bound, namespace, args, keys, core)
+
+
+def _serve_on(
+    bound: socket,
+    namespace: argparse.Namespace,
+    args: EngineArgs,
+    keys: tuple[str, ...],
+    core: ProcessClient,
+) -> int:
     with no_collection():
         from quire.frontend.client.configure import configure
 
@@ -165,10 +180,7 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
         from quire.server.serve import ServeOptions, serve
 
     options = ServeOptions(
-        host=namespace.host,
-        port=namespace.port,
         api_keys=keys,
-        allow_no_key=namespace.allow_no_key,
         model_names=tuple(namespace.served_model_name or ()),
         max_body_bytes=namespace.max_body_bytes,
         max_queued_requests=namespace.max_queued_requests,
@@ -186,7 +198,7 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
-    return serve(args, options, _started(), configured)
+    return serve(args, options, bound, _started(), configured)
 
 
 def _started() -> float:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
-import ipaddress
 import resource
 import signal
 import socket
@@ -35,6 +33,7 @@ from quire.profile.devices import devices
 from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
 from quire.server.app import create_app
+from quire.server.listener import bind_error
 from quire.server.options import AppOptions
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.tools.table import choose_parsers
@@ -63,9 +62,6 @@ class Tls:
 class ServeOptions(AppOptions):
     """Settings of the server; see `cli.serve` for the flags."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    allow_no_key: bool = False
     model_names: tuple[str, ...] = ()
     """Names for clients; if empty, the model as the user wrote it."""
     shutdown_timeout: float = 25.0
@@ -78,50 +74,29 @@ class ServeOptions(AppOptions):
 
 
 def serve(
-    args: EngineArgs, options: ServeOptions, began: float, configured: Configured | None = None
+    args: EngineArgs,
+    options: ServeOptions,
+    listener: socket.socket,
+    began: float,
+    configured: Configured | None = None,
 ) -> int:
     """Serve until a signal; return the exit status.
 
     Args:
+        listener: the result of `bind`.
         began: when the program started, on the monotonic clock.
         configured: see `AsyncLLM.start`.
 
     Raises:
         QuireError: the server cannot start.
     """
-    _check_exposure(options)
     choose_parsers(None, options.tool_call_parser, options.reasoning_parser)
     if options.tls is not None:
         _uvicorn_config(Starlette(), options.tls)
     _raise_file_limit()
     share_one_heap()
-    with bind(options.host, options.port) as listener:
-        configured = configured or configure(args, ProcessClient.begun())
-        return asyncio.run(_serve(args, options, listener, began, configured))
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to `host` and `port` (0: any free port), not listening yet.
-
-    Raises:
-        ConfigError: the address is not this machine's, or the port is in use.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(
-            f"--host {host} is not an address: {error.strerror}.", param="host"
-        ) from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    # A restart can then use the port while old connections are still closing.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _bind_error(host, port, error) from None
-    return listener
+    configured = configured or configure(args, ProcessClient.begun())
+    return asyncio.run(_serve(args, options, listener, began, configured))
 
 
 class _Server(uvicorn.Server):
@@ -190,7 +165,8 @@ async def _serve(
             try:
                 listener.listen(BACKLOG)
             except OSError as error:  # two processes can bind the port, only one can listen
-                raise _bind_error(options.host, options.port, error) from None
+                host, port = listener.getsockname()[:2]
+                raise bind_error(host, port, error) from None
             now = time.monotonic()
             phases = {"program": configured.began - began, **engine.phases, "http": now - started}
             url = _url(listener, "https" if options.tls else "http")
@@ -289,31 +265,3 @@ def _max_connections() -> int:
     if files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return min(max(files - RESERVED_FILES, files // 2), MAX_CONNECTIONS)
-
-
-def _check_exposure(options: ServeOptions) -> None:
-    """Raise `ConfigError` if the network could use the server without a key."""
-    if options.api_keys or options.allow_no_key or _is_loopback(options.host):
-        return
-    raise ConfigError(
-        f"--host {options.host} is open to the network and no API key is set.",
-        fix="Set --api-key (or QUIRE_API_KEY), or add --allow-no-key.",
-        param="host",
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _bind_error(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"Port {port} of {host} is in use.",
-            fix="Stop what listens there, or choose another port with --port.",
-            param="port",
-        )
-    return ConfigError(f"Cannot listen on {host} port {port}: {error.strerror}.", param="port")

@@ -1,5 +1,6 @@
 """From `quire serve`'s flags to what the server is told."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from quire.core.errors import ConfigError
 from quire.frontend.client import configure
 from quire.frontend.client.core_client import ProcessClient
 from quire.resolve.arguments import EngineArgs
+from quire.server import listener
 from quire.server import serve as server
 from quire.server.serve import ServeOptions
 
@@ -28,20 +30,26 @@ def _no_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[EngineArgs, ServeOptions]:
+    return told_on(monkeypatch, *words)[:2]
+
+
+def told_on(
+    monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[EngineArgs, ServeOptions, tuple[str, int]]:
+    """What the server is told, and its address."""
     calls: list[Any] = []
     monkeypatch.setattr(server, "serve", lambda *args: calls.append(args) or 0)
+    monkeypatch.setattr(listener, "bind", lambda *address: nullcontext(address))
     parser = Parser()
     command.add_arguments(parser)
     namespace = parser.parse(words)
     assert command.run(namespace) == 0
-    [(args, options, _, _)] = calls
-    return args, options
+    [(args, options, address, _, _)] = calls
+    return args, options, address
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    args, options = told(monkeypatch)
-    assert args == EngineArgs()
-    assert options == ServeOptions()
+    assert told_on(monkeypatch) == (EngineArgs(), ServeOptions(), ("127.0.0.1", 8000))
 
 
 def test_model_as_in_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +65,9 @@ def test_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words += ["--max-body-bytes", "1KiB"]
     words += ["--max_model_len", "64", "--no-enable-prefix-caching", "--kv-cache-memory-bytes"]
     words += ["2MiB", "--chat-template", str(template), "--served-model-name", "x", "y"]
-    args, options = told(monkeypatch, *words)
+    args, options, address = told_on(monkeypatch, *words)
+    assert address == ("::1", 0)
     assert options == ServeOptions(
-        host="::1",
-        port=0,
         api_keys=("a", "b"),
         model_names=("x", "y"),
         max_body_bytes=1024,

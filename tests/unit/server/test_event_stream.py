@@ -16,8 +16,8 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server import event_stream
 from quire.server.event_stream import EventStream
+from quire.server.listener import bind
 from quire.server.protocol import TransportProtocol
-from quire.server.serve import bind
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 

@@ -13,9 +13,9 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
-from quire.resolve.arguments import EngineArgs
+from quire.server.listener import bind, check_exposure
 from quire.server.protocol import TransportProtocol
-from quire.server.serve import ServeOptions, _Server, _uvicorn_config, bind, serve
+from quire.server.serve import _Server, _uvicorn_config
 
 
 def test_bind_takes_any_free_port() -> None:
@@ -57,7 +57,8 @@ def test_an_address_that_is_not_ours(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_open_to_the_network_needs_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="--allow-no-key"):
-        serve(EngineArgs(), ServeOptions(host=host), 0.0)
+        check_exposure(host, is_allowed=False)
+    check_exposure(host, is_allowed=True)
 
 
 async def test_an_idle_server_sleeps_and_tells_the_date(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,69 @@
+"""The address that `quire serve` listens on: whether it may, and whether it is free.
+
+This is checked before anything starts, so the module imports nothing large.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from quire.core.errors import ConfigError
+
+
+def check_exposure(host: str, *, is_allowed: bool) -> None:
+    """Raise `ConfigError` if the network could use the server without a key.
+
+    Args:
+        is_allowed: there is a key, or the user allows that.
+    """
+    if is_allowed or _is_loopback(host):
+        return
+    raise ConfigError(
+        f"--host {host} is open to the network and no API key is set.",
+        fix="Set --api-key (or QUIRE_API_KEY), or add --allow-no-key.",
+        param="host",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to `host` and `port` (0: any free port), not listening yet.
+
+    Raises:
+        ConfigError: the address is not this machine's, or the port is in use.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} is not an address: {error.strerror}.", param="host"
+        ) from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    # A restart can then use the port while old connections are still closing.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise bind_error(host, port, error) from None
+    return listener
+
+
+def bind_error(host: str, port: int, error: OSError) -> ConfigError:
+    """Say why the server cannot listen there."""
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"Port {port} of {host} is in use.",
+            fix="Stop what listens there, or choose another port with --port.",
+            param="port",
+        )
+    return ConfigError(f"Cannot listen on {host} port {port}: {error.strerror}.", param="port")
