@@ -50,6 +50,12 @@ class Source:
                 fix="Quantize it while it is loaded: quire serve --quantization int8.",
                 param="MODEL",
             )
+        if self.config.moe is not None:
+            raise UnsupportedModelError(
+                f"{model} is a mixture of experts, which cannot be calibrated yet.",
+                fix="Quantize it while it is loaded: quire serve --quantization int4.",
+                param="MODEL",
+            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names = architecture(self.config.architecture).names
