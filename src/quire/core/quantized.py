@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT8, DType, HostArray, converted
+from quire.system.user_arrays import host_array
 
 Floats = NDArray[np.float32]
 CODE_TYPES = frozenset({np.dtype(np.uint8), np.dtype(np.int8)}) | FLOAT8
@@ -150,12 +152,17 @@ Weights = Weight | Sequence[HostArray] | Sequence[QuantizedWeight]
 
 
 def parts_of(weight: Weights) -> list[HostArray] | list[QuantizedWeight]:
-    """Return the parts of a weight in a list."""
-    if isinstance(weight, np.ndarray):
-        return [weight]
+    """Return the parts of a weight in a list; those of another library as numpy arrays.
+
+    Raises:
+        TypeError: a part is no array.
+    """
     if isinstance(weight, QuantizedWeight):
         return [weight]
-    return list(weight)  # type: ignore[return-value]  # one type or the other, as its parameter
+    parts: list[Any] = list(weight) if isinstance(weight, list | tuple) else [weight]
+    if all(isinstance(part, QuantizedWeight) for part in parts):
+        return parts
+    return [host_array(part) for part in parts]
 
 
 def rows_of(parts: Sequence[Weight], first: int, count: int) -> list[Weight]:

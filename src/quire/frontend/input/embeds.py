@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from quire.checkpoint.torch_file import read_tensor
 from quire.core.config import EngineConfig
+from quire.core.dtypes import FLOAT32, converted, is_float
 from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.system.user_arrays import host_array
 
 PARAM = "prompt_embeds"
 
@@ -18,8 +20,8 @@ def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
     """Return a prompt's embeddings, float32 [tokens, hidden_size].
 
     Args:
-        value: a float torch tensor or numpy array, [tokens, hidden_size] or [1, tokens,
-            hidden_size]; or the bytes of a file that `torch.save` wrote.
+        value: floats of any library (see `system.user_arrays`), [tokens, hidden_size] or
+            [1, tokens, hidden_size]; or the bytes of a file that `torch.save` wrote.
 
     Raises:
         InvalidRequestError: another shape or type, a value that is not finite, or embeddings
@@ -54,12 +56,12 @@ def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
 
 
 def _from_array(value: Any) -> NDArray[np.float32]:
-    if hasattr(value, "detach"):  # a torch tensor; float32 holds the narrower types exactly
-        if not value.is_floating_point():
-            raise InvalidRequestError(f"{PARAM} is of {value.dtype}, not of floats.", param=PARAM)
-        value = value.detach().float().cpu().numpy()
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+    try:
+        found = host_array(value)
+    except TypeError as error:
         raise InvalidRequestError(
-            f"{PARAM} must be a tensor of floats, not {type(value).__name__}.", param=PARAM
-        )
-    return value.astype(np.float32)
+            f"{PARAM} must be a tensor of floats: {error}.", param=PARAM
+        ) from None
+    if not is_float(found.dtype):
+        raise InvalidRequestError(f"{PARAM} is of {found.dtype}, not of floats.", param=PARAM)
+    return converted(found, FLOAT32)  # holds the narrower types exactly
