@@ -136,12 +136,21 @@ def close_calls(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> Tensor:
     wide = logits.double()
     scores = wide.softmax(-1) if spec.scores == "softmax" else wide.sigmoid()
     choice = scores if bias is None else scores + bias
-    best = choice.unflatten(1, (spec.num_groups, -1)).topk(1 if spec.group_score == "max" else 2)
+    size = scores if bias is None else scores + bias.abs()
+    groups = choice.unflatten(1, (spec.num_groups, -1))
+    best = groups.topk(1 if spec.group_score == "max" else 2)
+    best_size = size.unflatten(1, (spec.num_groups, -1)).gather(-1, best.indices)
     close = torch.zeros(len(logits), dtype=torch.bool)
-    for values in (choice, best.values.sum(-1)):
-        ordered = values.sort(-1).values
-        gap = ordered.diff(dim=-1)
-        close |= ((gap > 0) & (gap < 2.0**-21 * ordered[:, 1:].abs())).any(-1)
+    for values, sizes, parts in (
+        (choice, size, choice),
+        (best.values.sum(-1), best_size.sum(-1), best.values[:, :, 0]),
+    ):
+        ordered = values.sort(-1)
+        gap, sized = ordered.values.diff(dim=-1), sizes.gather(-1, ordered.indices)
+        near = gap < 2.0**-21 * (sized[:, 1:] + sized[:, :-1])
+        # Equal sums of the same numbers stay equal.
+        differ = (gap > 0) | (parts.gather(-1, ordered.indices).diff(dim=-1) != 0)
+        close |= (near & differ).any(-1)
     return close
 
 
