@@ -34,5 +34,5 @@ def worker_facts(
         "activation_bytes": plan.activations,
         "runtime_bytes": plan.runtime,
         "model": model.description,
-        "python_ops": model.python_ops,
+        "python_ops": list(model.python_ops),
     }

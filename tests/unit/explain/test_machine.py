@@ -51,7 +51,7 @@ def test_limits_of_a_busy_machine_are_marked_and_measured_again(
     monkeypatch.setattr(limits, "_measured", lambda: next(coming))
     assert limits.known_or_measured() == calm  # of two that were both disturbed
     assert load_limits(cores) == calm
-    assert "others used" in capsys.readouterr().err
+    assert "other processes used" in capsys.readouterr().err
     assert limits.known_or_measured() == idle
     assert limits.known_or_measured() == idle
     monkeypatch.setenv("QUIRE_CACHE_DIR", "/dev/null/nowhere")
