@@ -31,7 +31,16 @@ from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.models.adapters import lora_targets
 from quire.runner.state import SequenceStates
-from tests.fuzz.engines import MODELS, PLENTY, SELF, VOCAB, Asked, World, draw_world, write_model
+from tests.fuzz.engines import (
+    MODELS,
+    PLENTY,
+    VOCAB,
+    Asked,
+    World,
+    drafting_by,
+    draw_world,
+    write_model,
+)
 
 MAX_STEPS = 5_000
 PLAIN: dict[str, Any] = {
@@ -61,9 +70,7 @@ class Engine:
         if MODELS[world.model]:
             flags["load_format"] = "dummy"
         model = write_model(folder / "model", world.model)
-        if (drafts := flags.get("speculative_config")) and drafts.get("model") == SELF:
-            flags["speculative_config"] = {**drafts, "model": model}
-        self.llm = LLM(model, **flags)
+        self.llm = LLM(model, **drafting_by(model, flags))
         self.core = self.llm._core
         self.scheduler: Any = self.core.scheduler
         self.runner: Any = self.core.executor._worker._runner  # type: ignore[attr-defined]

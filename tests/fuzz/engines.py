@@ -192,6 +192,14 @@ def _speculation(random: Random, numbers: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def drafting_by(model: str, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return `flags` with `model` as its own draft model, if they have one."""
+    drafts = flags.get("speculative_config")
+    if not drafts or drafts.get("model") != SELF:
+        return flags
+    return {**flags, "speculative_config": {**drafts, "model": model}}
+
+
 def _some(random: Random, share: float, choices: dict[str, list[Any]]) -> dict[str, Any]:
     return {k: random.choice(v) for k, v in choices.items() if random.random() < share}
 

@@ -30,7 +30,7 @@ from quire.server.app import create_app
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.system.hardware import detect
 from tests.fuzz.combinations import PLAIN
-from tests.fuzz.engines import STRUCTURES, draw_world, write_model
+from tests.fuzz.engines import STRUCTURES, drafting_by, draw_world, write_model
 from tests.fuzz.http import Wire
 from tests.unit.server.fake_engine import LoopClient
 
@@ -191,7 +191,7 @@ async def try_world(random: Random) -> None:
             numbers["load_format"] = "dummy"
         async with serving(model, numbers | PLAIN) as server:
             expected = [await server.post(path, body) for path, body in asked]
-        async with serving(model, numbers | flags) as server:
+        async with serving(model, drafting_by(model, numbers | flags)) as server:
             streams = [random.random() < 0.7 for _ in asked]
             options = {"stream": True, "stream_options": {"include_usage": True}}
             sent = [

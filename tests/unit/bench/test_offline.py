@@ -80,7 +80,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM([9.0, 0.02, 0.01, 0.04])  # the first is the warm-up
     llm: Any = fake
     engine = BenchEngine(
-        llm, MODEL, TYPES, weight_bytes=10_000, kv_bytes_per_token=64, num_threads=2
+        llm, MODEL, TYPES, weight_bytes=10_000, expert_bytes=0, kv_bytes_per_token=64, num_threads=2
     )
 
     @contextmanager
