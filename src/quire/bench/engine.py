@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,15 @@ class BenchEngine:
     expert_bytes: int
     kv_bytes_per_token: int
     num_threads: int
+    clock: Callable[[], float] = time.monotonic
 
     def reading(self) -> Reading:
         """Return the engine's counters after its latest step."""
         return read_stats(self.llm.stats)
+
+    def reading_before(self) -> Reading:
+        """Return the counters now, before work that begins at once: the engine is idle."""
+        return self.reading().idle_until(self.clock())
 
     @property
     def vocab_size(self) -> int:

@@ -91,7 +91,7 @@ def one_batch(
     """Generate one batch and time it (repetition −1 is the warm-up)."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
-    before = engine.reading()
+    before = engine.reading_before()
     metrics = engine.generate(prompts, args.output_len, adapter)
     return {
         **timings(metrics, args.input_len, args.output_len),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from quire.bench.report import Row
@@ -32,6 +32,11 @@ class Reading:
     seconds: dict[str, float]
     output_tokens: float
     lags: dict[float, float] = field(default_factory=dict)
+
+    def idle_until(self, moment: float) -> Reading:
+        """Return the reading at `moment` of an engine that has had no work since this one."""
+        idle = self.seconds["idle"] + moment - self.moment
+        return replace(self, moment=moment, seconds={**self.seconds, "idle": idle})
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) ->
     """Time one `LLM.generate` of all prompts."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.num_prompts, args.input_len, engine.vocab_size, seed)
-    before, start = engine.reading(), time.perf_counter()
+    before, start = engine.reading_before(), time.perf_counter()
     engine.generate(prompts, args.output_len)
     elapsed = time.perf_counter() - start
     split = between(before, engine.reading()).shares

@@ -66,8 +66,8 @@ class FakeLLM:
         metrics = RequestMetrics(
             arrival_time=10.0, first_token_time=10.5, last_token_time=last, finished_time=last
         )
-        now = float(len(self.prompts))
-        self.stats.on_step(None, now, CoreTimes(model=0.75 * now, idle=0.25 * now))
+        now = 2.0 * len(self.prompts)
+        self.stats.on_step(None, now, CoreTimes(model=0.375 * now, idle=0.625 * now))
         completion = CompletionOutput(0, "", [1] * count, finish_reason="length")
         return [
             RequestOutput(str(i), None, p, [completion], True, metrics=metrics)
@@ -80,7 +80,14 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM([9.0, 0.02, 0.01, 0.04])  # the first is the warm-up
     llm: Any = fake
     engine = BenchEngine(
-        llm, MODEL, TYPES, weight_bytes=10_000, expert_bytes=0, kv_bytes_per_token=64, num_threads=2
+        llm,
+        MODEL,
+        TYPES,
+        weight_bytes=10_000,
+        expert_bytes=0,
+        kv_bytes_per_token=64,
+        num_threads=2,
+        clock=lambda: fake.stats.last_step + 1.0,  # which was idle, and does not count
     )
 
     @contextmanager
