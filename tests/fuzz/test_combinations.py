@@ -13,9 +13,10 @@ from tests.fuzz import combinations, replay, streams
 
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
     """In worlds that preempt, share prefixes, and have steps that fail."""
-    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=0)
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=3)
     assert outcomes["preempted"] > 2
-    assert outcomes["hits"] > 1
+    assert outcomes["hits"] > 2
+    assert outcomes["drafted"] > 0
     assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
 
 
