@@ -17,6 +17,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from quire.bench.bars import where
 from quire.bench.bars.bar import Against, Bar, Floor, Load, Memory, Setup, Start
@@ -35,6 +36,7 @@ QWEN = Setup("qwen3-0.6b")
 QWEN_INT8 = Setup("qwen3-0.6b", "int8")
 QWEN_INT4 = Setup("qwen3-0.6b", "int4")
 QWEN_INT8_KV = Setup("qwen3-0.6b", "int8", "int8")
+A3B_INT4, OLMOE_INT4 = Setup("qwen3-30b-a3b", "int4"), Setup("olmoe-1b-7b", "int4")
 OPT, GPT2 = Setup("opt-125m"), Setup("gpt2")
 ONE = Load(1, 128, 64)
 
@@ -59,6 +61,13 @@ def _prefill(name: str, setup: Setup, tokens: int, bound: float) -> Bar:
     what = f"{setup.model}, {setup}, prefill {tokens} / vLLM in bfloat16"
     subject = Against(setup, Load(1, tokens, 2), "prefill", _peers(QWEN, "vllm"))
     return Bar(f"prefill-{tokens}-{name}", what, bound, "times", subject)
+
+
+def _experts(name: str, setup: Setup, load: Load, task: Literal["prefill", "decode"]) -> Bar:
+    what = f"{setup.model}, {setup}, {task} {load.input_len} / llama.cpp at the same bits"
+    alone = setup == A3B_INT4
+    subject = Against(setup, load, task, _peers(setup, "llama-cpp-python"), alone=alone)
+    return Bar(f"{task}-{name}", what, {"decode": 1.3, "prefill": 1.5}[task], "times", subject)
 
 
 def _batch(name: str, setup: Setup, peer: Setup, bound: float) -> Bar:
@@ -103,6 +112,12 @@ BARS = (
     _batch("int8", QWEN_INT8_KV, QWEN, 2.2),
     _decode("int8", QWEN_INT8, 1.0),
     _decode("int4", QWEN_INT4, 1.6),
+    _floor("olmoe", OLMOE_INT4, ONE, 0.80),
+    _experts("olmoe", OLMOE_INT4, ONE, "decode"),
+    _experts("olmoe", OLMOE_INT4, Load(1, 512, 2), "prefill"),
+    _floor("a3b", A3B_INT4, ONE, 0.80),
+    _experts("a3b", A3B_INT4, ONE, "decode"),
+    _experts("a3b", A3B_INT4, Load(1, 512, 2), "prefill"),
 )
 """In the order in which they are measured: an engine is kept until no later row wants it."""
 

@@ -7,6 +7,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,16 @@ def test_engines_take_turns_and_stay_while_they_are_wanted(engines: type[FakeEng
     assert engines.log.count("start vllm:None") == 1
     assert sorted(engines.alive) == ["quire:int8", "vllm:None"]
     found.stop()
+    assert engines.alive == []
+
+
+def test_engines_too_large_for_company_start_anew_each_turn(engines: type[FakeEngine]) -> None:
+    plain = Setup("m")
+    subject = replace(against(plain, ("vllm", plain)), alone=True)
+    found = open_pool(subject)
+    assert found.compare(subject, 2, seed=7) == {"quire 1": [8.0, 8.0], "vllm 1": [4.0, 4.0]}
+    turns = ["vllm:None 1", "quire:None 1", "quire:None 2", "vllm:None 2"]
+    assert engines.log == [line for turn in turns for line in (f"start {turn.split()[0]}", turn)]
     assert engines.alive == []
 
 

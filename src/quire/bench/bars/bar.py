@@ -69,6 +69,7 @@ class Against:
         task: "prefill" and "decode" are rates of one stream, "batch" is all output over the time.
         peers: names in `compare.PEERS`, each with its setup.
         as_time: ratio of times (less is better) instead of rates.
+        alone: memory holds one engine only, so that each turn starts its engine anew.
     """
 
     setup: Setup
@@ -76,6 +77,7 @@ class Against:
     task: Literal["prefill", "decode", "batch"]
     peers: tuple[tuple[str, Setup], ...]
     as_time: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

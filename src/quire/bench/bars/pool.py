@@ -37,6 +37,7 @@ class Pool:
         self._wanted = wanted
         self._later = list(wanted)
         self._engines: dict[Key, Engine] = {}
+        self._versions: dict[Key, str] = {}
         self._failed: dict[Key, str] = {}
 
     def missing(self, subject: Against) -> list[str]:
@@ -63,19 +64,20 @@ class Pool:
         if subject in self._later:
             self._later.remove(subject)
         keys = [(OURS, subject.setup), *self._peers(subject)]
-        running = [key for key in keys if self._start(key)]
+        running = keys if subject.alone else [key for key in keys if self._start(key)]
         load = subject.load
         samples: dict[Key, list[float]] = {key: [] for key in running}
-        for repetition in range(repetitions + 1):  # the first is the warm-up
+        # The first is the warm-up, unless each engine starts anew.
+        for repetition in range(int(subject.alone), repetitions + 1):
             work = Work(load.count, load.input_len, load.output_len, [seed, load.count, repetition])
             for key in running[:: -1 if repetition % 2 else 1]:
-                number = self._ask(key, work, subject.task)
+                number = self._turn(key, work, subject)
                 if number is None:
                     running.remove(key)
                     del samples[key]
                 elif repetition:
                     samples[key].append(number)
-        return {self._engines[key].version: values for key, values in samples.items()}
+        return {self._versions[key]: values for key, values in samples.items()}
 
     def stop(self) -> None:
         """End all engines."""
@@ -108,7 +110,19 @@ class Pool:
         except EngineFailedError as error:
             self._fail(key, error)
             return False
+        self._versions[key] = engine.version
         return True
+
+    def _turn(self, key: Key, work: Work, subject: Against) -> float | None:
+        """Return the task's metric of one turn; None if the engine failed."""
+        if not subject.alone:
+            return self._ask(key, work, subject.task)
+        for other in [*self._engines]:
+            self._engines.pop(other).stop()
+        number = self._ask(key, work, subject.task) if self._start(key) else None
+        if key in self._engines:
+            self._engines.pop(key).stop()
+        return number
 
     def _ask(self, key: Key, work: Work, task: str) -> float | None:
         """Return the task's metric; None if the engine failed."""

@@ -31,6 +31,7 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self._quiet, None)
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
+        params.use_mmap = False  # no page of a large model is read within a measured turn
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
             raise SystemExit(f"llama.cpp could not load {path.name}.")
@@ -96,12 +97,12 @@ def _file(options: Options) -> Path:
     """The GGUF file to load: what `--model` names, or a preset's, written if it is not there."""
     if options.model.endswith(".gguf"):
         return Path(options.model)
-    if Path(options.model).exists() or config_of(options.model)["model_type"] != "qwen3":
-        raise SystemExit("llama.cpp needs a .gguf file here, or a preset of the Qwen3 family.")
+    from quire.bench.peers.write_gguf import ARCHITECTURES, write
+
+    if Path(options.model).exists() or config_of(options.model)["model_type"] not in ARCHITECTURES:
+        raise SystemExit("llama.cpp needs a .gguf file here, or a preset of Qwen3 or OLMoE.")
     path = Path(options.files) / f"{options.model}-{options.quantization or 'none'}.gguf"
     if not path.exists():
-        from quire.bench.peers.write_gguf import write
-
         path.parent.mkdir(parents=True, exist_ok=True)
         write(options.model, options.quantization or "none", path)
     return path

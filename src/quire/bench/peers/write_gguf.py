@@ -1,7 +1,8 @@
-"""Write a preset of the Qwen3 family as a GGUF file of random weights, for llama.cpp.
+"""Write a preset of a Qwen3 or OLMoE model as a GGUF file of random weights, for llama.cpp.
 
-The types are those of llama.cpp's own `llama-quantize`: BF16; Q8_0; Q4_0 with the embedding, which
-is also the output projection, in Q6_K. Norms are float32. There is no vocabulary, only its size.
+The types are those of llama.cpp's own `llama-quantize`: BF16; Q8_0; Q4_0 with the output
+projection, which may also be the embedding, in Q6_K. Norms and routers are float32. There is no
+vocabulary, only its size.
 """
 
 from __future__ import annotations
@@ -17,27 +18,34 @@ from gguf import GGMLQuantizationType as Type
 
 from quire.bench.peers.driver import config_of
 
+ARCHITECTURES = {"qwen3": "qwen3", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
+"""Model type → GGUF's architecture."""
 _TYPES = {
     "none": (Type.BF16, Type.BF16),
     "int8": (Type.Q8_0, Type.Q8_0),
     "int4": (Type.Q4_0, Type.Q6_K),
 }
-"""Quantization → type of the layers' weights, type of the embedding."""
-_Q6_K_VALUES = 256
+"""Quantization → type of the layers' weights, type of the output projection."""
+Tensor = tuple[str, tuple[int, ...], Type]
+"""Name, shape and type."""
 
 
 def write(preset: str, quantization: str, path: Path) -> None:
-    """Write the file, under another name until it is whole."""
+    """Write the file tensor by tensor, under another name until it is whole."""
     config = config_of(preset)
     partial = path.with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, config["model_type"])
+    writer = gguf.GGUFWriter(partial, ARCHITECTURES[config["model_type"]])
     _describe(writer, config)
-    rng = np.random.default_rng(0)
-    for name, shape, kind in _tensors(config, *_TYPES[quantization]):
-        writer.add_tensor(name, _random(rng, shape, kind), raw_dtype=kind)
+    tensors = list(_tensors(config, *_TYPES[quantization]))
+    for name, shape, kind in tensors:
+        size = int(np.prod(gguf.quant_shape_to_byte_shape(shape, kind)))
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), size, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    writer.write_ti_data_to_file()
+    rng = np.random.default_rng(0)
+    for _, shape, kind in tensors:
+        writer.write_tensor_data(_random(rng, shape, kind))
     writer.close()
     partial.rename(path)
 
@@ -49,48 +57,79 @@ def _describe(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
+    writer.add_key_length(_head_dim(config))
+    writer.add_value_length(_head_dim(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(_expert_size(config))
 
 
-def _tensors(
-    config: dict[str, Any], layer: Type, embedding: Type
-) -> Iterator[tuple[str, tuple[int, ...], Type]]:
-    """Name, shape and type of each, in llama.cpp's names."""
-    hidden, head = config["hidden_size"], config["head_dim"]
-    inner = config["intermediate_size"]
+def _tensors(config: dict[str, Any], layer: Type, output: Type) -> Iterator[Tensor]:
+    """Yield the tensors under llama.cpp's names."""
+    vocab, hidden, head = config["vocab_size"], config["hidden_size"], _head_dim(config)
     q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    yield "token_embd.weight", (config["vocab_size"], hidden), embedding
+    tied = config.get("tie_word_embeddings", False)
+    yield "token_embd.weight", (vocab, hidden), output if tied else layer
     yield "output_norm.weight", (hidden,), Type.F32
+    if not tied:
+        yield "output.weight", (vocab, hidden), output
+    whole = config["model_type"] == "olmoe"  # its queries and keys are normed over all heads
     for i in range(config["num_hidden_layers"]):
+        block = f"blk.{i}."
         for name, width in (
             *(("attn_norm", hidden), ("ffn_norm", hidden)),
-            *(("attn_q_norm", head), ("attn_k_norm", head)),
+            *(("attn_q_norm", q if whole else head), ("attn_k_norm", kv if whole else head)),
         ):
-            yield f"blk.{i}.{name}.weight", (width,), Type.F32
+            yield f"{block}{name}.weight", (width,), Type.F32
         for name, shape in (
             *(("attn_q", (q, hidden)), ("attn_k", (kv, hidden)), ("attn_v", (kv, hidden))),
             ("attn_output", (hidden, q)),
-            *(("ffn_gate", (inner, hidden)), ("ffn_up", (inner, hidden))),
-            ("ffn_down", (hidden, inner)),
         ):
-            yield f"blk.{i}.{name}.weight", shape, layer
+            yield f"{block}{name}.weight", shape, layer
+        yield from _mlp(config, block, layer)
+
+
+def _mlp(config: dict[str, Any], block: str, kind: Type) -> Iterator[Tensor]:
+    hidden, inner, suffix = config["hidden_size"], config["intermediate_size"], ""
+    experts: tuple[int, ...] = ()
+    if "num_experts" in config:
+        experts, suffix, inner = (config["num_experts"],), "_exps", _expert_size(config)
+        yield f"{block}ffn_gate_inp.weight", (*experts, hidden), Type.F32
+    for name, shape in (
+        *(("ffn_gate", (inner, hidden)), ("ffn_up", (inner, hidden))),
+        ("ffn_down", (hidden, inner)),
+    ):
+        yield f"{block}{name}{suffix}.weight", (*experts, *shape), kind
+
+
+def _head_dim(config: dict[str, Any]) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _expert_size(config: dict[str, Any]) -> int:
+    return int(config.get("moe_intermediate_size") or config["intermediate_size"])
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], kind: Type) -> npt.NDArray[Any]:
-    """Normal values of deviation 0.02, or ones for a norm, in the bytes of `kind`."""
+    """Return values of about 0.02, or ones for a norm, in the bytes of `kind`.
+
+    Quantized blocks have random codes and equal scales, so that gigabytes take seconds.
+    """
     if len(shape) == 1:
         return np.ones(shape, np.float32)
-    if kind != Type.Q6_K:
+    if kind in (Type.F32, Type.BF16):
         values = rng.standard_normal(shape, np.float32) * np.float32(0.02)
-        return gguf.quants.quantize(values, kind)
-    # gguf writes no Q6_K: random blocks of 4 low bits, 2 high bits, 16 scales and one more scale.
-    blocks = (shape[0], shape[1] // _Q6_K_VALUES)
-    bits = rng.integers(0, 256, (*blocks, 192), np.uint8)
-    scales = rng.integers(16, 64, (*blocks, 16), np.uint8)
-    scale = np.full((*blocks, 1), 2e-5, np.float16).view(np.uint8)
-    return np.concatenate([bits, scales, scale], axis=-1).reshape(shape[0], -1)
+        return values if kind == Type.F32 else gguf.quants.quantize(values, kind)
+    width, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (int(np.prod(shape)) // width, size), np.uint8)
+    if kind == Type.Q6_K:  # 4 low bits, 2 high bits, 16 scales, and their scale
+        blocks[:, 192:208] = rng.integers(16, 64, (len(blocks), 16), np.uint8)
+        blocks[:, 208:] = np.float16(2e-5).reshape(1).view(np.uint8)
+    else:  # Q4_0 and Q8_0 begin with the scale
+        blocks[:, :2] = np.float16(4e-3 if kind == Type.Q4_0 else 3e-4).reshape(1).view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
