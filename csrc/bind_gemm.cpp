@@ -44,7 +44,7 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
                           {group, kernels.quantize_codes}, experts);
 }
 
-// kind, epilogue, n, k, group, what a group has beside its scale, zero, whether there are a permutation
+// kind, epilogue, n, k, group, what a group has apart from its scale, zero, whether there are a permutation
 // and a bias, the input's scale, and experts.
 using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float, int64_t>;
 

@@ -45,7 +45,7 @@ class WeightStream {
   // How many stretches from `first` on are wanted.
   int64_t wanted(int64_t first) const;
 
-  std::mutex mutex_;  // whoever advises the system about a stretch, or unmaps it
+  std::mutex mutex_;  // held to advise the system about a range, or to unmap it
   std::vector<Stretch> stretches_;  // null: removed
   std::vector<std::atomic<bool>> touched_;  // some of its pages have come in
   std::vector<bool> read_;                  // all of them have

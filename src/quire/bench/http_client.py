@@ -78,11 +78,11 @@ class HTTPClient:
         return 0 if self._connection is None else len(self._connection.pieces)
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
-        """The response's JSON. Raises as `text`."""
+        """Return the response's JSON. Raises as `text`."""
         return json.loads(await self.text(method, path, body))
 
     async def text(self, method: str, path: str, body: Any = None) -> str:
-        """The response's text.
+        """Return the response's text.
 
         Raises:
             HTTPStatusError: unless the status is 200.
@@ -92,7 +92,7 @@ class HTTPClient:
         return b"".join(data for _, data in content(pieces)).decode()
 
     async def exchange(self, method: str, path: str, body: Any = None) -> Pieces:
-        """The response as it came, for `content` and `events` to read.
+        """Return the raw response, for `content` and `events` to read.
 
         Raises:
             OSError, QuireError: where the connection fails.

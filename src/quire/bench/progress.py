@@ -9,5 +9,5 @@ from tqdm import tqdm
 
 
 def progress(total: int, unit: str) -> tqdm[Any]:
-    """A tqdm bar that stays silent unless a person is watching."""
+    """Return a tqdm bar that stays silent unless a person is watching."""
     return tqdm(total=total, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty())

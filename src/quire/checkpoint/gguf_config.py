@@ -270,7 +270,7 @@ def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
-    """Of architectures that call a Llama's fields by other names."""
+    """Return the fields of architectures that name a Llama's fields differently."""
     eps, bias = config.pop("rms_norm_eps"), config.pop("attention_bias")
     if meta.architecture == "starcoder2":
         gelu = {"hidden_act": "gelu_pytorch_tanh"}

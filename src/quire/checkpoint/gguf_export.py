@@ -314,7 +314,7 @@ def _check_layers(model: ModelConfig) -> None:
 
 
 def _local_rope_is_implied(model: ModelConfig) -> bool:
-    """Whether the layers that slide have the others' base, and no scaling."""
+    """Return whether sliding layers have the others' base and no scaling."""
     rope, local = model.rope, model.local_rope
     assert rope is not None
     assert local is not None

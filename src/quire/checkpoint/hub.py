@@ -42,7 +42,7 @@ def download(
     `model` is "name", "owner/name" or "owner/name/file.gguf". Only JSON, tokenizer and chat
     template files are fetched, and with `weights` the .safetensors (or the one .gguf): never a
     pickle. Interrupted downloads resume. Without a network, or with HF_HUB_OFFLINE set, the
-    local cache is what there is.
+    local cache is the only source.
 
     Raises:
         ModelNotFoundError: no such model, no access, or no network and nothing cached.

@@ -193,7 +193,7 @@ class ResidentParts:
         self._before = 0
 
     def lap(self, part: str, besides: int = 0) -> None:
-        """What came since the last lap, except the bytes `besides`, belongs to `part`."""
+        """Add the growth since the last lap, less the bytes `besides`, to `part`."""
         now = resident_now() - besides
         self.parts[part] = now - self._before
         self._before = now

@@ -124,7 +124,7 @@ def _yarn(config: RopeConfig, max_len: int) -> _Frequencies:
 
 
 def _yarn_dimension(config: RopeConfig, turns: float) -> float:
-    """The (fractional) pair of dimensions that turns `turns` times over the trained length."""
+    """Return the (fractional) pair of dimensions that turns `turns` times in the trained length."""
     trained = config.params["original_max_position_embeddings"]
     return (
         config.rotary_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(config.theta))

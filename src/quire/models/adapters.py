@@ -53,8 +53,9 @@ def own_delta(config: EngineConfig, delta: Delta) -> Delta:
 
 
 def shared_delta(share: RankShare, delta: Delta) -> Delta:
-    """What a rank has of an adapter's change of a layer: B's rows or A's columns, as it has of the
-    layer's weight."""
+    """Return a rank's part of an adapter's change: B's rows or A's columns, cut as the layer's
+    weight is.
+    """
     (parameter,) = (p for p in _linears(share.model) if p.stem == delta.target.stem)
     if (run := column_run(parameter, share)) is not None:
         return replace(delta, a=delta.a[:, run[0] : run[0] + run[1]])
@@ -88,5 +89,5 @@ def _linears(model: ModelConfig) -> list[Parameter]:
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:
-    """Rows of each layer that the checkpoint has for it."""
+    """Return the rows of each layer that the checkpoint has for the parameter."""
     return tuple(rows for _, rows in architecture(model.architecture).names.stored(parameter))

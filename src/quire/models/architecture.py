@@ -51,7 +51,7 @@ class WeightNames:
         return tuple(f"{prefix}{name}.{kind}" for name in self.layer[stem])
 
     def stored(self, parameter: Parameter) -> list[tuple[str, int]]:
-        """The same with their rows; one name is of all parts, which the checkpoint has merged."""
+        """Return the stored names with their rows; a single name holds all parts merged."""
         names, count = self.sources(parameter.name), max(1, parameter.experts)
         parts = parameter.parts[: len(parameter.parts) // count]
         rows = parts if len(names) > 1 else (sum(parts),)

@@ -10,7 +10,8 @@ from quire.models.architecture import Architecture, WeightNames
 
 
 def names(prefix: str, dense: str, out: str) -> WeightNames:
-    """Those of a sister architecture: what its encoder is called, and its classifier's two layers.
+    """Return a sister architecture's weight names, from its encoder's name and its classifier's two
+    layers.
 
     What only other tasks need (the pooler, the head that fills masks) is left unread.
     """

@@ -74,7 +74,7 @@ class Builder:
         """id of a RoPE → its table, which layers share."""
 
     def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
-        """The layer without its first norm, and with `following`, the norm behind it."""
+        """Build the layer without its first norm and with `following`, the norm after it."""
         befores = [*(sublayer.before for sublayer in spec[1:]), following]
         sublayers = []
         for sublayer, before in zip(spec, befores, strict=True):
@@ -85,7 +85,7 @@ class Builder:
         return Layer(sublayers)
 
     def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
-        """A linear layer; `head`: it makes logits."""
+        """Build a linear layer; `head`: it makes logits."""
         name, adapters = spec.name, self._adapters.get(spec.stem)
         has_bias = self._source.has(f"{spec.stem}.bias")  # of a summed layer, rank 0 alone
         # The source takes a weight's pages back when it reads the next tensor: the weight is last.
@@ -114,7 +114,7 @@ class Builder:
         return Linear(packed, adapters, summed=summed, run=run)
 
     def norm(self, spec: NormSpec | None) -> Norm:
-        """A norm; where none is declared, one that does nothing."""
+        """Build a norm; one that does nothing if `spec` is None."""
         if spec is None:
             return NoNorm()
         eps = self._config.norm_eps
@@ -132,12 +132,12 @@ class Builder:
         return LayerNorm(weight, bias, eps)
 
     def _after(self, spec: NormSpec | None) -> Norm | Scale:
-        """What a sub-layer's result goes through before it is added."""
+        """Build the norm or scale that a sub-layer's result passes before it is added."""
         factor = self._config.residual_scale
         return self.norm(spec) if factor is None else Scale(factor)
 
     def embedding(self, head: Linear | None) -> Embedding:
-        """The embedding; its weight is the head's if they are tied."""
+        """Build the embedding, which shares the head's weight if they are tied."""
         config, tied = self._config, self._config.tie_word_embeddings
         weight: Array | LinearWeight = (
             head.weight if head is not None and tied else self._array("embed.weight")
@@ -163,8 +163,9 @@ class Builder:
         )
 
     def _positions(self, config: ModelConfig) -> Array | None:
-        """What is added to a token's embedding for its position and type: a table of positions for
-        each type, one after the other, [token_types · max_position_embeddings, hidden]."""
+        """Return the table added to token embeddings by position and type: the positions of each
+        type in turn, [token_types · max_position_embeddings, hidden].
+        """
         if config.learned_positions_offset is None:
             return None
         # A view that begins at position 0; OPT's first rows once stood for padding.
@@ -224,14 +225,14 @@ class Builder:
         )
 
     def _gain(self, spec: NormSpec) -> Array:
-        """What an RMSNorm multiplies by: the weight in the model's dtype, or in float32."""
+        """Return an RMSNorm's gain, in the model's dtype or in float32."""
         weight, how = self._source.tensor(f"{spec.stem}.weight"), self._config.norm_gain
         if how != "rounded":
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight)
 
     def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
-        """The norms of q and k, as `Attention` takes them."""
+        """Return the norms of q and k as arguments of `Attention`."""
         if spec.q_norm is None or spec.k_norm is None:
             return {}
         if self._config.qk_norm != "rotated":
@@ -246,7 +247,9 @@ class Builder:
         return {"rotated_q_norm": self._ops.array(q * k), "k_norm": self._ops.array(ones)}
 
     def _query_rotations(self, rope: RopeConfig | None) -> Array | None:
-        """The table of q where it is not that of k: positions beyond the trained ones grow."""
+        """Return q's own table of rotations, if queries grow beyond the trained positions; else
+        None.
+        """
         growth = self._config.query_growth
         if rope is None or growth is None or self._max_len <= growth[1]:
             return None

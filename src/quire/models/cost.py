@@ -17,7 +17,7 @@ from quire.models.parameters import Parameter
 
 
 def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
-    """The cost of a step of this engine's model on `hardware`."""
+    """Return the step cost of this engine's model on `hardware`."""
     model, dtype = config.model, config.dtype
     layers = sum(
         active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind == "router"
@@ -58,12 +58,12 @@ def active_numel(model: ModelConfig, parameter: Parameter) -> float:
 
 
 def first_guess(config: EngineConfig) -> RooflineCost:
-    """The cost that an engine begins with, before it has seen a step of its own machine."""
+    """Return the step cost to start with, before the engine has measured a step."""
     return roofline(config, cautious_cpu(config.num_threads, config.memory_budget_bytes))
 
 
 def product_dtype(config: EngineConfig) -> str:
-    """The type in which most linear layers multiply."""
+    """Return the type in which most linear layers multiply."""
     if config.packing is not None:
         return config.dtype if QUANTIZATIONS[config.packing].kind == "s8_a16" else "int8"
     if config.ops == "reference":

@@ -70,7 +70,7 @@ class Decoder:
         self._modules = build.modules
 
     def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
-        """The id of each weight, as ops are given it, and of each layer's cache → its module."""
+        """Return a map from the id of each weight and of each layer's cache to its module."""
         return self._modules | {id(cache): f"layers.{i}.attn" for i, cache in enumerate(kv_caches)}
 
     def forward(
@@ -121,7 +121,7 @@ class Decoder:
 
 
 def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
-    """The checkpoint's scales of an 8-bit KV cache, a layer's k and v; 1 where it has none."""
+    """Return a layer's scales of k and v for an 8-bit KV cache; 1 if the checkpoint has none."""
     units = []
     for name in (f"layers.{layer}.attn.k_scale", f"layers.{layer}.attn.v_scale"):
         unit = float(source.tensor(name)[0]) if source.has(name) else 1.0

@@ -50,7 +50,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def _sparse(config: hf.HFConfig) -> tuple[bool, ...]:
-    """Which layers have experts: every `moe_layer_interval`-th, from start to end."""
+    """Return which layers have experts: every `moe_layer_interval`-th, from start to end."""
     layers = hf.integer(config, "num_hidden_layers")
     step = hf.integer(config, "moe_layer_interval", default=1)
     begin, end = hf.whole(config, "moe_layer_start_index", 1), layers

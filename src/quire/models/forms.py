@@ -24,18 +24,18 @@ those of one. Weights that are dense altogether have no entry."""
 
 
 def head_name(model: ModelConfig) -> str:
-    """The parameter that makes logits."""
+    """Return the name of the parameter that makes logits."""
     return "embed.weight" if model.tie_word_embeddings else "lm_head.weight"
 
 
 def linear_names(model: ModelConfig) -> frozenset[str]:
-    """The parameters that are multiplied with: a tied embedding, but no other table."""
+    """Return the names of the parameters used in products: a tied embedding, but no other table."""
     head = head_name(model)
     return frozenset(p.name for p in parameters(model) if p.kind == "linear" or p.name == head)
 
 
 def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) -> Forms:
-    """The forms of a checkpoint, from its headers.
+    """Return the forms of a checkpoint's tensors, from its headers.
 
     Raises:
         CheckpointError: its tensors do not fit the model.
@@ -52,13 +52,13 @@ def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) ->
 
 
 def _of_one(forms: list[Form | None], experts: int) -> list[Form | None]:
-    """The forms of the first expert, if all have the same."""
+    """Return the forms of the first expert, if all experts have the same."""
     first = forms[: len(forms) // experts]
     return first if forms == first * experts else forms
 
 
 def said_forms(model: ModelConfig, method: Method) -> Forms:
-    """The forms that a checkpoint's configuration speaks of, without its files."""
+    """Return the forms that a checkpoint's configuration states, without reading its files."""
     names = weight_names(model)
 
     def form(parameter: Parameter, source: str) -> Form | None:
@@ -74,7 +74,7 @@ def said_forms(model: ModelConfig, method: Method) -> Forms:
 
 
 def rounded_forms(model: ModelConfig, rounding: Rounding) -> Forms:
-    """The forms of dense linear weights that `rounding` quantizes."""
+    """Return the forms of the dense linear weights that `rounding` quantizes."""
     names, head, linear = weight_names(model), head_name(model), linear_names(model)
     found: Forms = {}
     for parameter in parameters(model):

@@ -36,7 +36,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
-    """The fields that Gemma 2 and 3 share; the last of each `pattern` layers attends to all."""
+    """Return the fields that Gemma 2 and 3 share; every `pattern`-th layer attends to all."""
     scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
     window = hf.optional(config, "sliding_window", _DEFAULT_WINDOW)
     return {
@@ -49,7 +49,7 @@ def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
 
 
 def softcap(config: hf.HFConfig, name: str, default: float | None) -> float | None:
-    """A soft cap; null, unlike an absent field, means that there is none."""
+    """Return a soft cap; None if the field is null, `default` if it is absent."""
     if config.get(name, default) is None:
         return None
     return hf.number(config, name, default=default)

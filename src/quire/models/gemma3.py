@@ -32,7 +32,9 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
-    """Of the layers that attend to all, and of those that slide; old and new spellings."""
+    """Return the RoPE of layers with full attention and of sliding layers, from old and new
+    spellings.
+    """
     return ropes.ropes(
         config,
         hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM),

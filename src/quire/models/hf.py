@@ -43,7 +43,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def integer(hf: HFConfig, *names: str, default: int | None = None) -> int:
-    """The positive integer under the last of `names` that is set."""
+    """Return the positive integer under the last of `names` that is set."""
     name, value = _stated(hf, names, default)
     most = MOST_LAYERS if name in ("num_hidden_layers", "n_layer") else MAX_INTEGER
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
@@ -52,19 +52,19 @@ def integer(hf: HFConfig, *names: str, default: int | None = None) -> int:
 
 
 def optional(hf: HFConfig, name: str, default: int | None) -> int | None:
-    """The positive integer under `name`; `default` if it is absent, None if it is null."""
+    """Return the positive integer under `name`; `default` if it is absent, None if it is null."""
     if hf.get(name, default) is None:
         return None
     return integer(hf, name, default=default)
 
 
 def whole(hf: HFConfig, name: str, default: int) -> int:
-    """The integer under `name`, which may be 0."""
+    """Return the integer under `name`, which may be 0."""
     return 0 if hf.get(name) == 0 else integer(hf, name, default=default)
 
 
 def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
-    """The positive finite number under the last of `names` that is set."""
+    """Return the positive finite number under the last of `names` that is set."""
     name, value = _stated(hf, names, default)
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not good or not 0 < value <= LARGEST:
@@ -73,7 +73,7 @@ def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
 
 
 def factor(hf: HFConfig, name: str) -> float | None:
-    """A number that multiplies something; None if it is 1 or absent."""
+    """Return a multiplier; None if it is 1 or absent."""
     found = number(hf, name, default=1.0)
     return None if found == 1.0 else found
 
@@ -95,7 +95,7 @@ def activation(hf: HFConfig, name: str, default: str) -> Literal["silu"] | Plain
 
 
 def plain_activation(hf: HFConfig, name: str, default: str) -> PlainActivation:
-    """The activation of a feed-forward without a gate."""
+    """Return the activation of a feed-forward without a gate."""
     found = activation(hf, name, default)
     if found == "silu":
         raise UnsupportedModelError(
@@ -114,7 +114,7 @@ def only(hf: HFConfig, name: str, supported: Any, why: str) -> None:
 
 
 def dtype(hf: HFConfig) -> str:
-    """The checkpoint's own dtype; float32 where it does not say."""
+    """Return the checkpoint's dtype; float32 if the config does not state one."""
     name, value = _stated(hf, ("torch_dtype", "dtype"), "float32")
     value = str(value).removeprefix("torch.")
     if value not in _DTYPES:
@@ -174,7 +174,7 @@ def heads(
 def shape(
     hf: HFConfig, head_dim: int | None = None, kv_heads: int | None = None, inner: str = ""
 ) -> dict[str, Any]:
-    """The fields that most architectures have under the same names.
+    """Return the fields that most architectures have under the same names.
 
     Args:
         head_dim, kv_heads: see `heads`.
@@ -197,7 +197,7 @@ def shape(
 
 
 def table(hf: HFConfig, name: str) -> dict[str, Any]:
-    """The table under `name`, empty where there is none."""
+    """Return the table under `name`, empty if absent."""
     found = hf.get(name) or {}
     if not isinstance(found, dict):
         raise wrong(name, found, "a table")
@@ -205,7 +205,9 @@ def table(hf: HFConfig, name: str) -> dict[str, Any]:
 
 
 def _stated(hf: HFConfig, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
-    """The last of `names` that is set, as in Transformers, and its value; `default` if none is."""
+    """Return the last of `names` that is set, as Transformers chooses, and its value; else
+    `default`.
+    """
     stated = [name for name in names if hf.get(name) is not None]
     if len({str(hf[name]) for name in stated}) > 1:
         both = " and ".join(f"{name} as {hf[name]!r}" for name in stated)

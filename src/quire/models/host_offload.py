@@ -1,4 +1,4 @@
-"""Weights in pinned host memory, beside a device with memory of its own (`--cpu-offload-gb`)."""
+"""Weights in pinned host memory, for a device with its own memory (`--cpu-offload-gb`)."""
 
 from __future__ import annotations
 

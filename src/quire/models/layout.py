@@ -174,11 +174,11 @@ class SubLayerSpec:
 
 LayerSpec = tuple[SubLayerSpec, ...]
 ClassifierSpec = tuple[LinearSpec | None, NormSpec | None, LinearSpec]
-"""A layer behind pooling and the norm behind it, if there are some, and the layer of labels."""
+"""The layer after pooling and its norm, if the model has them, and the layer of labels."""
 
 
 def linears(layer: LayerSpec) -> list[LinearSpec]:
-    """The linear layers, in the order of the computation."""
+    """Return the linear layers in order of computation."""
     return [linear for sublayer in layer for linear in sublayer.linears]
 
 
@@ -226,7 +226,7 @@ class Layout:
         return Parameter(f"{stem}.weight", shape, (rows,), "table", cut)
 
     def _norm(self, stem: str, prefix: str = "") -> NormSpec | None:
-        """The norm at this position, if the model has one there."""
+        """Return the norm at this position, if the model has one there."""
         config = self._config
         if stem not in config.norms or f"{prefix}{stem}" in config.missing_norms:
             return None

@@ -34,7 +34,7 @@ def load_model(
     place: Place | None = None,
     adapters: Mapping[str, LoraTable] | None = None,
 ) -> Decoder:
-    """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
+    """Load the model of `config` in `config.dtype`, for positions below `max_model_len`.
 
     Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
     `place` may move them elsewhere (see `models.offload`). `adapters` are those of
@@ -65,7 +65,7 @@ def load_model(
 
 
 def parameter_source(config: EngineConfig, progress: Progress | None = None) -> ParameterSource:
-    """Where the parameters of `config`'s model come from; raises as `load_model`."""
+    """Return the source of the parameters of `config`'s model; raises as `load_model`."""
     share = config.share
     if share is None:
         return _whole_source(config, progress)

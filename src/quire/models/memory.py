@@ -19,12 +19,12 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def loaded_bytes(config: EngineConfig) -> int:
-    """Bytes of an engine's weights once they are loaded."""
+    """Return the bytes of an engine's loaded weights."""
     return sum(parameter_bytes(config, parameter) for parameter in parameters(config.model))
 
 
 def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
-    """One parameter's share of `loaded_bytes`: in its form of `models.forms`, or as packing
+    """Return one parameter's share of `loaded_bytes`: in its form of `models.forms`, or as packing
     quantizes it; the reference ops have only dense weights.
 
     A tied embedding is there once, packed as the output projection that every step reads whole.
@@ -41,14 +41,15 @@ def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
 
 
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
-    """Of the weights, the tables of which a step reads only its own rows: learned positions, and
-    the token embedding where it does not double as the output projection."""
+    """Return the bytes of tables of which a step reads only its own rows: learned positions, and a
+    token embedding that is not also the output projection.
+    """
     tables = (p for p in parameters(config) if p.kind == "table" and not _is_linear(config, p))
     return DTYPE_BYTES[dtype] * sum(p.numel for p in tables)
 
 
 def expert_bytes(config: EngineConfig) -> int:
-    """Of the weights, the experts that tokens choose among."""
+    """Return the bytes of the experts among which tokens are routed."""
     return sum(parameter_bytes(config, p) for p in parameters(config.model) if p.experts > 1)
 
 
@@ -58,7 +59,8 @@ def unchosen(config: ModelConfig) -> float:
 
 
 def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
-    """A linear weight as it is packed, rows padded to blocks of 32, columns to whole groups.
+    """Return the bytes of a packed linear weight, rows padded to blocks of 32, columns to whole
+    groups.
 
     int8: a byte an element, a float32 scale and an int32 sum a row. Codes of fewer bits: two
     float16 a group, a float32 a row.
@@ -78,11 +80,11 @@ def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False) -> int:
-    """Bytes of KV cache that one token takes, over all layers that keep theirs.
+    """Return the bytes of KV cache of one token, over all layers.
 
-    With `scales`, and in int8 always, a head has a bfloat16 scale beside its head_dim bytes:
-    against bfloat16, 2 · head_dim / (head_dim + 2) times the tokens fit, which is 1.94 at 64 and
-    1.97 at 128.
+    With `scales`, and in int8 always, a head has a bfloat16 scale and head_dim bytes: against
+    bfloat16, 2 · head_dim / (head_dim + 2) times the tokens fit, which is 1.94 at 64 and 1.97 at
+    128.
     """
     head = config.head_dim * (DTYPE_BYTES.get(kv_dtype) or 1)
     if scales or kv_dtype == "int8":

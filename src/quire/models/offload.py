@@ -36,8 +36,9 @@ LAYERS_AHEAD = 2
 
 
 def layer_weights(config: EngineConfig) -> dict[str, int]:
-    """The layers' linear weights and their bytes, in the order of the computation; beside a GPU as
-    they lie in host memory."""
+    """Return the layers' linear weights and their bytes, in order of computation; for a GPU, their
+    bytes in host memory.
+    """
     unit = 1 if config.device == "cpu" else HOST_ALIGNMENT
     return {
         parameter.name: round_up(parameter_bytes(config, parameter), unit)
@@ -47,7 +48,7 @@ def layer_weights(config: EngineConfig) -> dict[str, int]:
 
 
 def last_weights(weights: dict[str, int], limit: int) -> dict[str, int]:
-    """The last ones that take at most `limit` bytes together, in the same order."""
+    """Return the last weights that take at most `limit` bytes together, in the same order."""
     chosen: list[tuple[str, int]] = []
     for name, size in reversed(weights.items()):
         if size > limit:
@@ -58,7 +59,7 @@ def last_weights(weights: dict[str, int], limit: int) -> dict[str, int]:
 
 
 def held_weight_bytes(config: EngineConfig) -> int:
-    """Bytes of the device's memory that the engine's weights take, offloaded ones left out."""
+    """Return the bytes of device memory for the engine's weights, without offloaded ones."""
     every = loaded_bytes(config)
     return every - (OffloadPlan(config).saved_bytes if config.cpu_offload_bytes else 0)
 

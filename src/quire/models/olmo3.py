@@ -25,7 +25,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
-    """Of the layers that attend to all, and of those that slide."""
+    """Return the RoPE of layers with full attention and of sliding layers."""
     if "rope_theta" not in hf.table(hf.table(config, "rope_parameters"), ropes.SLIDING):
         # Transformers reads the top-level base for full attention only.
         hf.only(config, "rope_theta", _THETA, "one base for all layers")

@@ -52,7 +52,7 @@ _ALIGN = 4096
 
 
 def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> PackCache | None:
-    """The cache of the model of `config`, already being read; None where it has none.
+    """Open the cache of `config`'s model and start to read it; None if it has none.
 
     What `offload` names stays in the file, mapped.
     """
@@ -76,7 +76,7 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
 
 
 def model_key(config: EngineConfig) -> str:
-    """A digest of all that packed weights depend on; where the files lie is no part of it.
+    """Return a digest of all that packed weights depend on, except the files' location.
 
     A file counts with its name, size, time of change and samples of its content.
     """
@@ -135,7 +135,7 @@ class PackCache:
             self._writer.start()
 
     def close(self) -> None:
-        """Wait until nothing is read or written any more, and let go of the weights."""
+        """Wait until all reads and writes have ended, and release the weights."""
         for thread in (self._reader, self._writer):
             if thread is not None:
                 thread.join()

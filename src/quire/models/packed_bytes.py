@@ -1,5 +1,5 @@
 """Bytes of quantized weights once the native kernels have packed them, from their forms alone;
-torch-free. `ops.native_quantized` makes these choices with the weights at hand."""
+torch-free. `ops.native_quantized` makes these choices from the weights themselves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _LONGEST_INT8 = 1 << 16
 
 
 def packed_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) -> int:
-    """A linear weight whose parts have these forms; `item` is the bytes of an element where no
-    kernel multiplies them as they are."""
+    """Return the bytes of a linear weight whose parts have these forms; `item` is the bytes of an
+    element if no kernel multiplies them as stored.
+    """
     rows, columns = padded_rows(parameter), parameter.shape[1]
     known = [form for form in forms if form is not None]
     if len(known) < len(forms):
@@ -44,8 +45,9 @@ def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:
 
 
 def padded_rows(parameter: Parameter) -> int:
-    """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged; each
-    expert has blocks of its own."""
+    """Return the rows padded to blocks of 32 (16 of gate and 16 of up in a merged weight), for each
+    expert separately.
+    """
     count = max(1, parameter.experts)
     rows = parameter.shape[0] // count
     return count * (2 * round_up(rows // 2, 16) if parameter.gated else round_up(rows, 32))
@@ -56,7 +58,7 @@ def round_up(a: int, b: int) -> int:
 
 
 def _row_bytes(form: Form, columns: int) -> int | None:
-    """A row of bytes with float32 scales; None for other codes."""
+    """Return the bytes of a row with float32 scales; None for other codes."""
     if form.codes not in ("uint8", "int8"):
         if form.group >= columns:
             return round_up(columns, 32) + 4
@@ -87,7 +89,7 @@ class _Codes:
 
 
 def _codes(form: Form, columns: int) -> _Codes | None:
-    """What a weight's codes are packed as; None where no kernel knows them."""
+    """Return the packed form of a weight's codes; None if no kernel has it."""
     if form.codes not in ("uint8", "int8"):
         return None
     if form.group >= columns:
@@ -104,7 +106,7 @@ def _codes(form: Form, columns: int) -> _Codes | None:
 
 
 def _together(parts: list[_Codes]) -> _Codes:
-    """The narrowest that holds all of them."""
+    """Return the narrowest form that holds all parts."""
     if len({part.codebook for part in parts}) > 1:
         parts = [replace(part, bits=8, codebook="") if part.codebook else part for part in parts]
     seconds = {part.second for part in parts}

@@ -75,7 +75,7 @@ class ParameterSource(Protocol):
     dtype: DType
 
     def has(self, name: str) -> bool:
-        """Whether the model has the parameter `name`."""
+        """Return whether the model has the parameter `name`."""
 
     def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         """Arrays of the model's dtype, or quantized weights, whose rows, one after the other, are
@@ -86,4 +86,4 @@ class ParameterSource(Protocol):
         """
 
     def tensor(self, name: str) -> HostArray:
-        """The whole parameter, dense and in memory of its own."""
+        """Return the whole parameter, dense, in its own memory."""

@@ -27,8 +27,8 @@ def sliding(
     slides_at: Callable[[int, int], bool] = operator.ge,
     window: int | None = 4096,
 ) -> dict[str, Any]:
-    """The fields of sliding attention: none unless `use_sliding_window`; then of the layers that
-    `layer_types` names.
+    """Return the fields of sliding attention: none unless `use_sliding_window`; then for the layers
+    in `layer_types`.
 
     Args:
         slides_at: slides_at(layer, max_window_layers) says which layers slide without
@@ -56,8 +56,9 @@ def sliding(
 
 
 def pattern(config: hf.HFConfig, period: int | None) -> tuple[bool, ...]:
-    """Which layers slide: those of `layer_types`, or all but the last of each `period`; None is
-    none of them."""
+    """Return which layers slide: those in `layer_types`, or all but the last of each `period`; none
+    if `period` is None.
+    """
     slides = sliding_layers(config)
     if slides is not None:
         return slides
@@ -66,7 +67,7 @@ def pattern(config: hf.HFConfig, period: int | None) -> tuple[bool, ...]:
 
 
 def windowed(window: int | None, slides: tuple[bool, ...]) -> dict[str, Any]:
-    """The fields of a window that some layers have."""
+    """Return the fields of a window that some layers have."""
     if not any(slides):
         return {}
     if window is None:
@@ -79,7 +80,7 @@ def windowed(window: int | None, slides: tuple[bool, ...]) -> dict[str, Any]:
 
 
 def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
-    """Which layers `layer_types` says to slide; None where it is not given."""
+    """Return which layers slide according to `layer_types`; None if it is absent."""
     layers = hf.integer(config, "num_hidden_layers")
     types = config.get("layer_types")
     if types is None:

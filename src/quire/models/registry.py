@@ -81,7 +81,7 @@ HF_CLASSES = (
 
 
 def task(hf_config: Mapping[str, Any]) -> Literal["generate", "embed", "classify"]:
-    """What the weights that a config.json describes were saved for; a known architecture's."""
+    """Return the task for which a config.json's weights were saved, for a known architecture."""
     for name in hf_config.get("architectures") or []:
         if name in HF_CLASSES:
             if name.endswith(_CLASSIFIER):
@@ -91,7 +91,7 @@ def task(hf_config: Mapping[str, Any]) -> Literal["generate", "embed", "classify
 
 
 def weight_names(model: ModelConfig) -> WeightNames:
-    """What a model's weights are called; heads that it does not have are left unread."""
+    """Return the names of a model's weights; heads that it lacks stay unread."""
     names = architecture(model.architecture).names
     if model.lm_head:
         return names
@@ -104,18 +104,18 @@ def weight_names(model: ModelConfig) -> WeightNames:
 
 
 def is_encoder(model: ModelConfig) -> bool:
-    """Whether its architecture was made to encode texts, not to generate them."""
+    """Return whether the architecture encodes texts and does not generate them."""
     return model.architecture in _ENCODERS.values()
 
 
 def architecture(name: str) -> Architecture:
-    """The architecture under `ModelConfig.architecture`."""
+    """Return the architecture under `ModelConfig.architecture`."""
     found: Architecture = ARCHITECTURES.load(name)
     return found
 
 
 def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
-    """The model that a config.json describes.
+    """Return the configuration of the model that a config.json describes.
 
     Raises:
         UnsupportedModelError: an architecture Quire does not have, with those it has; or a

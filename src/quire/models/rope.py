@@ -1,6 +1,6 @@
 """RoPE as config.json states it, in every spelling, with the precedence of Transformers.
 
-Transformers 4 writes `rope_scaling` beside a top-level `rope_theta`; Transformers 5 writes one
+Transformers 4 writes `rope_scaling` and a top-level `rope_theta`; Transformers 5 writes one
 table, `rope_parameters`, which holds a table for each kind of layer where these differ. A config
 may mix the spellings. Where Transformers drops what another place states, the config is refused;
 where two places state one field and Transformers has a rule, the rule holds and a warning names
@@ -62,7 +62,7 @@ def rope(
     theta: float = DEFAULT_THETA,
     interleaved: bool = False,
 ) -> RopeConfig:
-    """The one RoPE of all layers.
+    """Return the RoPE that all layers share.
 
     Args:
         hf: config.json.
@@ -186,7 +186,7 @@ def _refuse_unread(
 
 
 def longest(config: RopeConfig, max_position_embeddings: int) -> int:
-    """Tokens the model is good for: yarn and dynamic stretch the length it was trained at."""
+    """Return the longest usable sequence: yarn and dynamic scaling extend the trained length."""
     if config.scaling not in ("yarn", "dynamic"):
         return max_position_embeddings
     stretched = config.params[_TRAINED] * config.params["factor"]
@@ -241,7 +241,7 @@ def overridden(config: HFConfig, given: HFConfig) -> dict[str, Any]:
 
 
 def _copied(params: Any) -> Any:
-    """A table and the tables in it, copied; anything else as it is."""
+    """Return a table and its nested tables copied; anything else unchanged."""
     if not isinstance(params, dict):
         return params
     return {name: dict(v) if isinstance(v, dict) else v for name, v in params.items()}
@@ -262,7 +262,7 @@ def _take_away(params: Any, name: str) -> None:
 
 
 def _unscaled(params: Any) -> dict[str, Any]:
-    """What of a table, or of those nested in it, is not scaling."""
+    """Return the fields of a table and its nested tables that are not scaling."""
     if not isinstance(params, dict):
         return {}
     nested = {key: _unscaled(value) for key, value in params.items() if isinstance(value, dict)}
@@ -271,7 +271,7 @@ def _unscaled(params: Any) -> dict[str, Any]:
 
 
 def _merged(kept: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`given` over `kept`, table by table; what is kept of another shape is dropped."""
+    """Return `given` merged over `kept`, table by table; entries of another shape are dropped."""
     if any(isinstance(value, dict) for value in given.values()):
         nested = {key: value for key, value in kept.items() if isinstance(value, dict)}
         return nested | {
@@ -282,12 +282,12 @@ def _merged(kept: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stated(hf: HFConfig, name: str) -> dict[str, Any]:
-    """The fields of a table that are set."""
+    """Return the fields of a table that are set."""
     return {key: value for key, value in table(hf, name).items() if value is not None}
 
 
 def _kind(params: dict[str, Any]) -> str:
-    """The scaling that a table names under `rope_type`, or under the older `type`."""
+    """Return the scaling named under `rope_type`, or under the older `type`."""
     older = params.pop("type", None)
     kind = params.pop("rope_type", older)
     if older is not None and kind != older:
@@ -313,7 +313,7 @@ def _kind(params: dict[str, Any]) -> str:
 def _refuse_dropped(
     newer: dict[str, Any], older: dict[str, Any], kind: str, top: dict[str, Any], theta: float
 ) -> None:
-    """Refuse a `rope_parameters` that differs from the `rope_scaling` beside it.
+    """Refuse a `rope_parameters` that differs from the config's `rope_scaling`.
 
     Transformers then reads `rope_scaling` and the top level alone.
     """
@@ -474,7 +474,7 @@ def _longrope(params: HFConfig, rotary_dim: int, max_len: int) -> dict[str, Any]
 
 
 def _factor(params: HFConfig, name: str, default: float | None = None) -> float:
-    """A number of RoPE's scaling, within what float32 angles bear."""
+    """Return a number of RoPE's scaling, within the range of float32 angles."""
     value = number(params, name, default=default)
     low, high = _FACTOR_BOUNDS
     if not low <= value <= high:

@@ -33,7 +33,7 @@ class SharedParameters:
         self._summed = {p.name for p in cut if p.cut == "columns" and p.kind == "bias"}
 
     def has(self, name: str) -> bool:
-        """A bias behind a sum is rank 0's alone: it would be added once a rank."""
+        """Return whether this rank has the parameter: only rank 0 adds the bias after a sum."""
         return self._source.has(name) and (self._rank == 0 or name not in self._summed)
 
     def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:

@@ -36,7 +36,7 @@ Run = tuple[int, int]
 
 
 def shared_config(config: EngineConfig, rank: int) -> EngineConfig:
-    """The configuration of a rank: its share of the model, of the memory, and of the threads.
+    """Return a rank's configuration: its share of the model, the memory, and the threads.
 
     Raises:
         ConfigError: the model cannot be shared among so many ranks; says why.
@@ -56,7 +56,7 @@ def shared_config(config: EngineConfig, rank: int) -> EngineConfig:
 
 
 def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
-    """The shape of a rank's share; raises as `shared_config`."""
+    """Return the shape of a rank's share; raises as `shared_config`."""
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
     if heads % ranks:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
@@ -82,7 +82,7 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
 
 
 def _shared_moe(moe: MoEConfig, ranks: int) -> MoEConfig:
-    """A rank has a part of the inner width of every expert."""
+    """Return the experts' shape on one rank, which has a part of every expert's inner width."""
     for width in (moe.intermediate_size, moe.shared_size):
         if width % ranks:
             raise _error(ranks, f"the experts' inner layer of {width} cannot be dealt out evenly.")
@@ -94,7 +94,7 @@ def _shared_moe(moe: MoEConfig, ranks: int) -> MoEConfig:
 
 
 def row_runs(parameter: Parameter, share: RankShare) -> list[Run] | None:
-    """The rows that a rank has of a parameter; None where it has all of them."""
+    """Return a rank's rows of a parameter; None if it has all of them."""
     if parameter.cut != "rows":
         return None
     runs, begin = [], 0
@@ -106,14 +106,14 @@ def row_runs(parameter: Parameter, share: RankShare) -> list[Run] | None:
 
 
 def column_run(parameter: Parameter, share: RankShare) -> Run | None:
-    """The columns that a rank has of a weight; None where it has all of them."""
+    """Return a rank's columns of a weight; None if it has all of them."""
     if parameter.cut != "columns" or parameter.kind == "bias":
         return None
     return _run(parameter.shape[1], share.rank, share.ranks)
 
 
 def _run(count: int, rank: int, ranks: int) -> Run:
-    """A rank's part of `count` that are dealt out as evenly as can be, at least one."""
+    """Return a rank's part of `count`, at least one, dealt as evenly as possible."""
     first = rank * count // ranks
     return first, max(1, (rank + 1) * count // ranks - first)
 
@@ -134,7 +134,7 @@ def _shared_forms(
 
 
 def _shared_form(name: str, form: Form, columns: int, ranks: int) -> Form:
-    """The form of `columns`, a rank's, of a weight."""
+    """Return the form of a rank's `columns` of a weight."""
     if form.permuted:
         raise _error(
             ranks,

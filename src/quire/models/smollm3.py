@@ -30,7 +30,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def _rotated(config: hf.HFConfig) -> tuple[bool, ...]:
-    """Which layers have positions."""
+    """Return which layers have positions."""
     layers = hf.integer(config, "num_hidden_layers")
     stated = config.get("no_rope_layers")
     if stated is None:

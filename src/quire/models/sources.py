@@ -109,7 +109,7 @@ class _Matcher:
         return Sources(pieces, copies, zeros, kv_scales)
 
     def _let_head_stand_in(self) -> None:
-        """A tied pair may be stored under the head's name alone."""
+        """Read a tied embedding under the head's name, if only that is stored."""
         (embed,) = self._names.sources("embed.weight")
         if "lm_head.weight" in self._stored:
             self._stored.setdefault(embed, self._stored["lm_head.weight"])
@@ -138,7 +138,7 @@ class _Matcher:
         return pieces
 
     def _stacked(self, parameter: Parameter) -> list[Piece]:
-        """The pieces of experts that share tensors; none if each has its own."""
+        """Return the pieces of experts that share tensors; none if each has its own."""
         found = [
             piece
             for name, stacked, parts in stacks(self._names, parameter, self._stored)
@@ -154,7 +154,7 @@ class _Matcher:
     def _cuts(
         self, parameter: Parameter, name: str, stacked: Stacked, parts: tuple[int, ...]
     ) -> list[tuple[Piece, Cut]]:
-        """Of each part of the first expert, in a tensor of all experts."""
+        """Return the cut of each part of the first expert in a tensor of all experts."""
         height, columns = sum(parts), parameter.shape[1:]
         transposed = stacked.transposed and bool(columns)
         inner = (height, *columns)
@@ -179,7 +179,7 @@ class _Matcher:
         return Piece(parameter.name, row, shape[0], columns, {"weight": stored}, transposed, form)
 
     def _scheme(self, layer: str, rows: int, columns: int) -> Scheme | None:
-        """How the linear layer is stored, if it is quantized: its first tensor tells."""
+        """Return a linear layer's quantization scheme, known by its first tensor; None if dense."""
         scheme = self._method.scheme(layer) if self._method is not None else None
         if scheme is None:
             return None
@@ -219,7 +219,7 @@ class _Matcher:
         return found
 
     def _find(self, name: str, shape: tuple[int, ...]) -> str:
-        """The stored tensor that is `name`, once its shape is seen to be right."""
+        """Return the stored tensor of parameter `name`, after checking its shape."""
         stored = self._stored.get(name)
         if stored is None:
             raise CheckpointError(
@@ -239,7 +239,7 @@ class _Matcher:
         return None if stored is None else self._weights.tensors[stored].shape
 
     def _tied_copies(self, pieces: list[Piece]) -> list[tuple[str, str]]:
-        """lm_head, where it is tied and yet stored beside the embeddings."""
+        """lm_head, if it is tied and yet stored in addition to the embeddings."""
         embed = next(piece.name for piece in pieces if piece.parameter == "embed.weight")
         head = self._stored.get("lm_head.weight", embed)
         if head == embed:

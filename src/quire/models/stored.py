@@ -150,7 +150,7 @@ class StoredParameters:
         return replace(weight, float_activations=piece.form.float_activations)
 
     def _stack(self, name: str) -> QuantizedWeight:
-        """A tensor of all experts, unpacked once for all of its pieces."""
+        """Return a tensor of all experts, unpacked once for all of its pieces."""
         if name not in self._stacks:
             weight = self._weights.quantized(name)
             assert weight is not None, f"{name} has a form, and no codes"

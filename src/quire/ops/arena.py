@@ -18,7 +18,7 @@ class Lifetime(NamedTuple):
 
 
 def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """An aligned offset for each buffer, and the bytes that they need together.
+    """Return an aligned offset for each buffer, and the bytes that all of them need.
 
     Buffers that live at the same time do not overlap. The largest is placed first, each at the
     lowest offset that is free throughout its life ("greedy by size", Pisarchyk and Lee 2020).

@@ -75,7 +75,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         return self._table.isa
 
     def use_threads(self, num_threads: int) -> None:
-        """The native pool has its threads already."""
+        """Do nothing: the native pool already has its threads."""
 
     def array(self, values: HostArray) -> HostArray:
         """Return the same array; a copy if it is read-only, as mapped files are."""

@@ -19,7 +19,7 @@ from quire.ops.array import Array
 
 
 class Event(Protocol):
-    """A place in what a device was told to do."""
+    """A position in a device's queue of work."""
 
     def synchronize(self) -> None:
         """Wait on the host until the device has come there."""
@@ -29,7 +29,7 @@ class Staged(Protocol):
     """Host arrays that are written anew for each step, and the same arrays on the device."""
 
     def send(self) -> Sequence[Array]:
-        """The arrays on the device, with what those of the host hold now, until the next call."""
+        """Copy the host's arrays to the device; return the device's, valid until the next call."""
 
     def wait(self) -> None:
         """Until what was sent is there, and the arrays may be written again."""
@@ -48,7 +48,7 @@ class Device(Protocol):
         """Zeros in host memory, from where `stage` can send them."""
 
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
-        """The device's arrays of these, which are contiguous parts of those that `array` made."""
+        """Return the device's copies of `arrays`, contiguous parts of what `array` made."""
 
     def finish(self) -> None:
         """Wait on the host until all is computed."""
@@ -83,17 +83,17 @@ class Present:
 
 
 class Accelerator(ABC):
-    """A device with memory of its own. It does what it is told in turn, while the host goes on."""
+    """A device with its own memory. It works through a queue while the host goes on."""
 
     is_host = False
 
     @abstractmethod
     def record(self) -> Event:
-        """The place behind all that the device was told to compute so far."""
+        """Return an event that comes after all work queued on the device so far."""
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:
-        """Bytes of the device's memory: in use, whoever uses them, and in all."""
+        """Return the device's memory in bytes: used by any process, and in total."""
 
     @abstractmethod
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:

@@ -22,7 +22,7 @@ RUN = 256
 
 
 def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weights]:
-    """Tokens that may be sampled, ascending (None is all of them), and their weights.
+    """Return the tokens that may be sampled and their weights.
 
     Args:
         logits: float32 [vocab]; its maximum is finite.
@@ -72,7 +72,7 @@ def top_p(weights: Weights, p: float) -> Ids:
 
 
 def draw(ids: Ids | None, weights: Weights, u: float) -> int:
-    """The token whose stretch of the cumulative distribution, in order of id, holds `u`.
+    """Return the token whose stretch of the cumulative distribution, in order of id, holds `u`.
 
     Runs of `RUN` weights are summed first and only one run is walked, because a running
     sum cannot use vector instructions: at 50,000 tokens it is eight times the work.

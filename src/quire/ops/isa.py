@@ -6,7 +6,7 @@ from quire import _native
 
 
 def available_isas() -> list[str]:
-    """Names of the instruction sets this machine can run, least capable first."""
+    """Return the instruction sets that this machine can run, least capable first."""
     return _native.detect()
 
 

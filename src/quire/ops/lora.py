@@ -19,7 +19,7 @@ ENTRY = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scal
 class LoraTable:
     """One linear layer's adapters, each under its number; none has any to begin with.
 
-    The layer may be several merged ones, whose outputs lie beside each other: an adapter has an A
+    The layer may be several merged ones, whose outputs are adjacent: an adapter has an A
     and a B of its own for each, or nothing.
 
     Args:
@@ -44,7 +44,7 @@ class LoraTable:
         self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def set(self, adapter: int, part: int, a: HostArray, b: HostArray, scale: float) -> None:
-        """From now on `adapter` adds scale · B · A · x to a part.
+        """Make `adapter` add scale · B · A · x to a part, from the next step on.
 
         Args:
             a: [R, K].
@@ -68,7 +68,7 @@ class LoraTable:
         self.entries[adapter, part] = (address(a), address(b), rank, scale)
 
     def clear(self, adapter: int) -> None:
-        """From now on `adapter` adds nothing, and its arrays are let go."""
+        """Make `adapter` add nothing, and release its arrays."""
         self.entries[adapter] = np.zeros((), ENTRY)
         for part in range(len(self.parts)):
             self._held.pop((adapter, part), None)

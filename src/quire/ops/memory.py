@@ -24,7 +24,7 @@ def empty(shape: tuple[int, ...], dtype: DType) -> HostArray:
 
     A large one begins at a huge page and asks for more of them: a scattered read then rarely waits
     for an address to be translated, which costs most in virtual machines. In return each first
-    touch takes 2 MiB of zeros. Where the system has no huge pages, or keeps none for those who ask,
+    touch takes 2 MiB of zeros. If the system has no huge pages, or reserves none for such requests,
     the array is like any other. It begins at a multiple of `ALIGNMENT`.
     """
     nbytes = math.prod(shape) * dtype.itemsize

@@ -37,7 +37,7 @@ def paged_attention(
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
 ) -> HostArray:
-    """What `torch_ops.paged_attention` computes, on all threads of `pool`.
+    """Compute `torch_ops.paged_attention` on all threads of `pool`.
 
     A token's result is the same to the bit in every batch and chunking and with any number of
     threads; on one instruction set, that is.
@@ -135,7 +135,7 @@ def _sequences(meta: AttentionMetadata) -> _native.Sequences:
 
 
 def _heads_together(t: HostArray) -> bool:
-    """A token's heads are contiguous."""
+    """Return whether a token's heads are contiguous."""
     size = t.itemsize
     if t.size == 0:
         return True
@@ -143,7 +143,7 @@ def _heads_together(t: HostArray) -> bool:
 
 
 def _block_dense(part: HostArray) -> bool:
-    """A block of the cache is contiguous."""
+    """Return whether a block of the cache is contiguous."""
     _, heads, size, width = part.shape
     row = width * part.itemsize
     return part.strides[2:] == (row, part.itemsize) and (

@@ -40,7 +40,7 @@ def view(x: HostArray) -> _native.Matrix:
     stride = cols
     if x.ndim == 2:
         apart = x.strides[0] // x.itemsize
-        if rows > 1 or apart > cols:  # one recorded row stands for many
+        if rows > 1 or apart > cols:  # one recorded row represents many
             stride = apart
     return _native.Matrix(address(x), rows, cols, stride, DTYPE_CODES[x.dtype])
 
@@ -56,7 +56,7 @@ def dense(name: str, x: HostArray) -> HostArray:
 
 
 def matrix(name: str, x: HostArray) -> _native.Matrix:
-    """The view of x [rows, cols], floats whose rows are dense."""
+    """Return the view of x [rows, cols], floats whose rows are dense."""
     fits = x.dtype in DTYPE_CODES and x.ndim == 2 and (x.strides[1] == x.itemsize or not x.size)
     if not fits or x.shape[1] == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted floats [rows, cols] with dense rows")
@@ -64,7 +64,7 @@ def matrix(name: str, x: HostArray) -> _native.Matrix:
 
 
 def contiguous(name: str, x: HostArray, dims: int) -> _native.Matrix:
-    """The view of contiguous floats of so many dimensions; a vector is one row."""
+    """Return the view of contiguous floats with `dims` dimensions; a vector is one row."""
     fits = x.dtype in DTYPE_CODES and x.ndim == dims and x.flags.c_contiguous
     if not fits or x.shape[-1] == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted contiguous floats of {dims} dimensions")
@@ -72,14 +72,14 @@ def contiguous(name: str, x: HostArray, dims: int) -> _native.Matrix:
 
 
 def indices(name: str, x: HostArray) -> _native.Indices:
-    """The view of a contiguous int64 [T]."""
+    """Return the view of a contiguous int64 [T]."""
     if x.dtype != INT64 or x.ndim != 1 or not x.flags.c_contiguous:
         raise ValueError(f"{name} is {describe(x)}; wanted a contiguous int64 [T]")
     return _native.Indices(address(x), x.size)
 
 
 def cache_view(cache: KVCache) -> _native.KvCache:
-    """The view of a cache that was checked."""
+    """Return the view of a checked cache."""
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     blocks, heads, size, width = k.shape
     return _native.KvCache(

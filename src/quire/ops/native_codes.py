@@ -51,7 +51,7 @@ class GroupedCodes:
 
 
 def grouped_codes(weight: QuantizedWeight) -> GroupedCodes | None:
-    """The weight in groups that kernels know; None for 8-bit floats and for groups of other sizes.
+    """Return the weight in groups that kernels have; None for 8-bit floats and other group sizes.
 
     A codebook whose entries are no small multiples of one number is rounded to bytes: the error is
     at most 1/254 of its largest entry.
@@ -106,7 +106,7 @@ def int8_rows(weight: QuantizedWeight) -> tuple[HostArray, HostArray] | None:
 
 
 def together(parts: Sequence[GroupedCodes]) -> GroupedCodes | None:
-    """The rows of all parts, one after the other, in the narrowest form that holds each of them.
+    """Return the rows of all parts in order, in the narrowest form that holds each of them.
 
     None where they want x in different orders or units.
     """
@@ -135,7 +135,7 @@ def together(parts: Sequence[GroupedCodes]) -> GroupedCodes | None:
 
 
 def _group(weight: QuantizedWeight) -> int | None:
-    """The largest group of the kernels that divides the weight's; None where none does."""
+    """Return the largest group size of the kernels that divides the weight's; None if none does."""
     k = weight.shape[1]
     if weight.scale.shape[1] == 1:
         return next((group for group in reversed(GROUPS) if group >= k), GROUPS[0])
@@ -143,7 +143,7 @@ def _group(weight: QuantizedWeight) -> int | None:
 
 
 def _regrouped(codes: GroupedCodes, group: int) -> GroupedCodes:
-    """The same with smaller groups, or with one that has all columns cut into several."""
+    """Return the codes with smaller groups; one group of all columns is cut into several."""
     count = -(-codes.codes.shape[1] // group)
 
     def spread(of_groups: HostArray | None) -> HostArray | None:
@@ -161,7 +161,7 @@ def _regrouped(codes: GroupedCodes, group: int) -> GroupedCodes:
 
 
 def _common(zeros: HostArray) -> tuple[HostArray | None, int]:
-    """The zero points, or the one that they all are."""
+    """Return the zero points, or the single one that all of them are."""
     one = float(zeros.flat[0])
     if one.is_integer() and abs(one) < 1024 and bool((zeros == one).all()):
         return None, int(one)
@@ -169,7 +169,7 @@ def _common(zeros: HostArray) -> tuple[HostArray | None, int]:
 
 
 def _bytes_of(codebook: HostArray) -> tuple[HostArray, int, float]:
-    """Bytes and a zero so that codebook ≈ (bytes − zero) · unit; exact where a unit makes it so."""
+    """Return bytes, zero and unit so that codebook ≈ (bytes − zero) · unit; exact if possible."""
     wide = codebook.astype(np.float64)
     low, high = float(wide.min()), float(wide.max())
     for unit in (1.0, 0.5, 0.25, 0.125):
@@ -197,7 +197,7 @@ def _without_book(part: GroupedCodes) -> GroupedCodes:
 
 
 def _alike(parts: list[GroupedCodes]) -> list[GroupedCodes]:
-    """All with one zero, or else all with zero points, or with offsets."""
+    """Return the parts with one zero, or else all with zero points, or all with offsets."""
     if any(part.offsets is not None for part in parts):
         return [_with_offsets(part) for part in parts]
     if any(part.zeros is not None or part.zero != parts[0].zero for part in parts):

@@ -12,7 +12,7 @@ from quire.ops.weights import Epilogue
 
 
 def is_float8(weight: QuantizedWeight) -> bool:
-    """Whether `pack_float8` takes it: groups of a multiple of 32, and nothing but scales."""
+    """Return whether `pack_float8` takes the weight: groups of a multiple of 32, scales only."""
     return (
         weight.codes.dtype in FLOAT8
         and (weight.group % 32 == 0 or weight.group >= weight.shape[1])
@@ -32,7 +32,7 @@ def pack_float8(
     dtype: DType = FLOAT32,
     experts: int = 1,
 ) -> PackedLinear:
-    """A weight of which `is_float8` is true, exactly as it is.
+    """Pack a weight for which `is_float8` is true, without changing its values.
 
     x is rounded to bfloat16, never to 8 bits, which would save nothing here: an `input_scale`
     plays no part. `dtype` is that of rows that are looked up.

@@ -51,7 +51,7 @@ class FusedKernels:
         return self._kernels.isa
 
     def lookup(self, ids: HostArray, weight: HostArray) -> HostArray:
-        """Rows `ids` (int64 [T]) of `weight` [vocab, hidden] → [T, hidden]."""
+        """Return rows `ids` (int64 [T]) of `weight` [vocab, hidden] as [T, hidden]."""
         rows, table = indices("ids", ids), matrix("weight", weight)
         y = np.empty((ids.size, weight.shape[1]), weight.dtype)
         _native.embedding(self._pool, None, view(y), rows, table, None, 0, 0)
@@ -102,7 +102,7 @@ class FusedKernels:
         return y, total
 
     def activation(self, x: HostArray, kind: Activation) -> HostArray:
-        """The function of that name; if it is gated, [..., 2 · width] → [..., width]."""
+        """Apply the activation; a gated one maps [..., 2 · width] to [..., width]."""
         rows = dense("x", x)
         if kind not in GATED:
             y = like(x)
@@ -140,7 +140,7 @@ class FusedKernels:
         kv_heads: int,
         head_dim: int,
     ) -> HostArray:
-        """What stands between the qkv product and attention, in one pass over its rows.
+        """Normalize, rotate and store q, k and v of the qkv product in one pass over its rows.
 
         Equal to the bit to splitting, `rms_norm` of q and k, rotation and storing. Norms wider than
         a head are computed first, in place.
@@ -194,7 +194,7 @@ class FusedKernels:
         _native.rms_norm(self._kernels, self._pool, part, part, gain, eps)
 
     def argmax(self, logits: HostArray) -> tuple[TokenIds, FloatRow]:
-        """The largest of each row of float32 [rows, vocab] and its first index.
+        """Return the largest value of each row of float32 [rows, vocab] and its first index.
 
         Returns:
             new arrays: tokens int64 [rows], -1 where the row has NaN or +infinity or nothing but

@@ -150,7 +150,7 @@ class PackedLinear:
         *,
         epilogue: Epilogue = "none",
     ) -> PackedLinear:
-        """What `stored` gave, bias included. Raises ValueError where it has another epilogue."""
+        """Return the weight in `stored`, with its bias. Raises ValueError for another epilogue."""
         kind, packed_epilogue, n, k = stored.shape[:4]
         if packed_epilogue != _EPILOGUES[epilogue]:
             raise ValueError(f"the stored weight is not packed for {epilogue!r}")
@@ -201,7 +201,7 @@ class PackedLinear:
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> PackedLinear:
-        """A weight that is quantized in groups already.
+        """Return a packed weight from one that is already quantized in groups.
 
         Scales and offsets are kept exactly where they come from float16, or from bfloat16 within
         a range of 2^32 a row; float32 is rounded to 11 significant bits, as are zero points.
@@ -254,8 +254,8 @@ class PackedLinear:
         dtype: DType = FLOAT32,
         experts: int = 1,
     ) -> PackedLinear:
-        """A weight of 8-bit floats, codes · scale, exactly as it is; NaN stays NaN. W8A16: x is
-        rounded to bfloat16, sums are float32.
+        """Return a packed weight of 8-bit floats, codes · scale, exactly; NaN stays NaN. W8A16: x
+        is rounded to bfloat16, sums are float32.
 
         codes: [N, K], float8_e4m3fn or float8_e5m2. scale: float32 [N, 1] with a `group` of 0,
         else [N, ceil(K / group)] with 32, 64 or 128. `dtype` is that of rows that are looked up.
@@ -311,14 +311,14 @@ class PackedLinear:
         return self._weight.nbytes
 
     def unpack(self) -> HostArray:
-        """The weight as it is stored, rounded or quantized: float32 [N, K]."""
+        """Return the stored weight, rounded or quantized, as float32 [N, K]."""
         out = np.empty(self.shape, FLOAT32)
         self._weight.unpack(address(out))
         return out
 
     def lookup(self, ids: HostArray) -> HostArray:
-        """Rows `ids` (int64 [T]) as an embedding: [T, K] of the dtype that was packed; int8 is
-        dequantized and rounded once.
+        """Return rows `ids` (int64 [T]) of an embedding as [T, K] in the dtype that was packed;
+        int8 is dequantized and rounded once.
 
         Raises ValueError for other ids, IndexError for one that is no row.
         """
@@ -342,7 +342,7 @@ class PackedLinear:
         return y
 
     def prepare(self, x: HostArray) -> None:
-        """What `forward` does to x before it multiplies, rounding or quantizing it: to be measured.
+        """Round or quantize x as `forward` does before it multiplies; for measurements.
 
         Raises ValueError as `forward` does.
         """
@@ -393,14 +393,14 @@ def _keep_codes(
 
 
 def _rows_of(weight: HostArray) -> HostArray:
-    """The weight, or a copy of it, with each row contiguous."""
+    """Return the weight with contiguous rows, copied if needed."""
     if weight.ndim != 2 or weight.dtype not in DTYPE_CODES:
         raise ValueError(f"weight is {describe(weight)}; wanted a float [N, K]")
     return weight if weight.strides[1] == weight.itemsize else np.ascontiguousarray(weight)
 
 
 def _bias(bias: HostArray | None, n: int) -> HostArray | None:
-    """The bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
+    """Return the bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
     if bias is None:
         return None
     if bias.shape != (n,) or not is_float(bias.dtype):

@@ -31,9 +31,9 @@ def pack_quantized(
     dtype: DType,
     experts: int = 1,
 ) -> PackedLinear:
-    """The rows of all parts as one weight, its codes as they are.
+    """Return the rows of all parts as one packed weight with unchanged codes.
 
-    Parts of different forms (in a GGUF file Q4_K beside Q6_K) take the narrowest that holds all of
+    Parts of different forms (in a GGUF file Q4_K and Q6_K) take the narrowest that holds all of
     them. `float_activations` are heeded where 8 bits have a scale a row; with groups x is int8.
     What kernels do not know becomes `dtype`, the model's, in which rows are looked up.
     """

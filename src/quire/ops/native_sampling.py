@@ -31,7 +31,7 @@ class SamplingKernels:
         self._sampler = _native.Sampler(kernels.handle, pool)
 
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
-        """A token a row, -1 where the largest logit, after the row's edits, is not finite."""
+        """Return one token per row; -1 if the row's largest logit is not finite after its edits."""
         given, vocab = matrix("logits", logits), logits.shape[1]
         tokens = np.empty(len(rows), dtype=np.int64)
         self._sampler.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
@@ -40,7 +40,9 @@ class SamplingKernels:
     def logprobs(
         self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
-        """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]])."""
+        """Return log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens under
+        softmax(logits[rows[i]]).
+        """
         given, vocab = matrix("logits", logits), logits.shape[1]
         if not len(rows) == len(tokens) == len(counts):
             raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
@@ -94,7 +96,7 @@ def _ids(ids: TokenIds) -> tuple[int, int]:
 
 
 def _values(values: FloatRow, ids: TokenIds) -> int:
-    """The address of one float an id."""
+    """Return the address of the values, one float per id."""
     if values.dtype != np.float32 or values.shape != ids.shape or not values.flags.c_contiguous:
         raise ValueError(f"values are {values.dtype} {values.shape}; wanted float32 {ids.shape}")
     return values.ctypes.data

@@ -57,13 +57,13 @@ class OpMeter(Protocol):
         """Count from now on, from zero; off forgets."""
 
     def op_times(self) -> list[OpTime]:
-        """The counts, in the order in which the ops run."""
+        """Return the counts in the order in which the ops run."""
 
     def trace_ops(self, max_runs: int) -> None:
         """Note each run from now on, the first `max_runs`; 0 ends that and forgets them."""
 
     def op_runs(self) -> OpRuns:
-        """The runs noted."""
+        """Return the recorded runs."""
 
 
 class Labels:
@@ -78,7 +78,9 @@ class Labels:
         self._last = ""
 
     def of(self, name: str, source: str, args: tuple[Any, ...], result: Any) -> OpLabel:
-        """An op without a weight of its own belongs to the module of the one before it."""
+        """Return the op's label; without a weight of its own it belongs to the previous op's
+        module.
+        """
         known = (self._modules[id(arg)] for arg in args if id(arg) in self._modules)
         # A tied embedding and the output projection have one weight.
         self._last = "lm_head" if name == "logits" else next(known, self._last)
@@ -100,7 +102,7 @@ class CallMeter:
         return self.counts is not None or self._max_runs > 0
 
     def add(self, label: OpLabel) -> int:
-        """Its index."""
+        """Add an op and return its index."""
         self.labels.append(label)
         if self.counts is not None:
             self.counts = np.vstack([self.counts, np.zeros((1, 5), np.int64)])
@@ -119,7 +121,7 @@ class CallMeter:
     def note(
         self, index: int, begin: int, nanoseconds: int, args: Iterable[Any], result: Any
     ) -> None:
-        """One call took so long from `begin` on."""
+        """Record one call that began at `begin` and took `nanoseconds`."""
         rows, nbytes, flops = call_cost(self.labels[index].name, tuple(args), result)
         if rows == 0:
             return

@@ -13,8 +13,8 @@ from pathlib import Path
 from quire import _native
 
 Shape = tuple[int, int, int, int, int, int, int, bool, bool, float, int]
-"""Kind, epilogue, n, k, group, what a group has beside its scale, the zero of all, whether there
-are a permutation and a bias, the input's scale, and how many experts have the n rows."""
+"""Kind, epilogue, n, k, group, what a group has apart from its scale, the zero of all, whether it
+has a permutation and a bias, the input's scale, and how many experts have the n rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def read_linears(
 
 
 def write_linears(fd: int, offset: int, linears: Sequence[StoredLinear]) -> int:
-    """The reverse; returns the checksum, and raises OSError."""
+    """Write the weights in the format that `read_linears` reads; return the checksum. Raises
+    OSError.
+    """
     return _native.write_packed(_native.Pool(1), fd, offset, [linear.weight for linear in linears])
 
 
@@ -89,7 +91,7 @@ class LinearFile:
         self.nbytes = 0
 
     def move(self, linear: StoredLinear) -> None:
-        """From now on the weight is read from the file. Raises OSError, and leaves it be."""
+        """Read the weight from the file from now on. Raises OSError, and then changes nothing."""
         fd, begin, weights = self._file.fileno(), self.nbytes, [linear.weight]
         written = _native.write_packed(self._pool, fd, begin, weights)
         if _native.map_packed(self._pool, fd, begin, weights) != written:
@@ -107,7 +109,7 @@ def stream_linears(
     """Read weights in files ahead of the products that use them, in this order.
 
     Args:
-        ahead_bytes: of the weight in use and those behind it, at least so many are in memory.
+        ahead_bytes: at least so many bytes of the weight in use and the next ones are in memory.
         give_back: whether the pages of the others are given back, rather than left until the
             system takes them.
     """

@@ -137,7 +137,7 @@ class Plan:
         self.arena_bytes = arena.nbytes
 
     def run(self, inputs: Inputs) -> HostArray:
-        """What the recorded function returns for these inputs: [rows, …].
+        """Return what the recorded function returns for these inputs: [rows, …].
 
         The result lies in the plan's memory and holds until the next run. One run at a time.
 
@@ -207,7 +207,7 @@ def record(
     max_rows: int,
     modules: Mapping[int, str] | None = None,
 ) -> Plan:
-    """The plan of `function`, which computes an array [rows, …] by ops alone.
+    """Return the plan of `function`, which computes an array [rows, …] by ops alone.
 
     Args:
         ops: native ones; `ops.new_plan` is there.
@@ -298,7 +298,7 @@ class _Recorder:
         return outputs if isinstance(results, tuple) else outputs[0]
 
     def _rows_input(self, name: str, symbols: tuple[Any, ...]) -> int:
-        """The input whose rows a call's results have."""
+        """Return the input whose number of rows a call's results have."""
         for symbol in symbols:
             if isinstance(symbol, _Input):
                 return symbol.index
@@ -317,7 +317,7 @@ class _Recorder:
         return view
 
     def _symbol(self, name: str, arg: Any) -> Any:
-        """What stands for the argument of a call in other steps."""
+        """Return the symbol that replaces a call's argument in other steps."""
         if isinstance(arg, AttentionMetadata):
             for i, given in enumerate(self._inputs):
                 if given is arg:

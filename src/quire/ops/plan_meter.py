@@ -47,7 +47,7 @@ class PlanMeter:
         self._num_native = 0
 
     def note(self, name: str, args: tuple[Any, ...], result: Any) -> int:
-        """A call has been recorded; its index among the fallbacks, -1 if it is native."""
+        """Record a call; return its index among the fallbacks, -1 if it is native."""
         added = range(self._num_native, len(self._native))
         self._num_native = len(self._native)
         source = self._sources.get(name, "") if added else ""

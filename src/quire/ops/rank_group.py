@@ -32,16 +32,17 @@ class RankGroup:
         self._handle = _native.RankGroup(address(self._memory), rank, ranks)
 
     def begin(self, step: int) -> None:
-        """A step begins: its number is above the last one's, and the same on all ranks, of which
-        none is still in the last one. What failed there counts no more."""
+        """Begin a step, whose number exceeds the last one's and is the same on all ranks. No rank
+        may still be in the last step; its failures are forgotten.
+        """
         self._handle.begin(step)
 
     def fail(self) -> None:
-        """This rank ends the step here: whoever waits for it gets a RuntimeError."""
+        """End the step on this rank: ranks that wait for it get a RuntimeError."""
         self._handle.fail()
 
     def lose(self) -> None:
-        """A rank is gone: whoever waits, from now on, gets a RuntimeError."""
+        """Mark a rank as gone: ranks that wait for it get a RuntimeError from now on."""
         self._handle.lose()
 
     def waited(self) -> list[float]:

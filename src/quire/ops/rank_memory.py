@@ -1,8 +1,8 @@
-"""How much memory a group of ranks shares; without torch, for whoever makes it."""
+"""The size of the memory that a group of ranks shares; imports no array library."""
 
 from quire import _native
 
 
 def rank_group_bytes(ranks: int) -> int:
-    """Bytes of the memory in which so many ranks meet (`ops.rank_group`)."""
+    """Return the bytes of shared memory that a group of `ranks` needs (`ops.rank_group`)."""
     return _native.rank_group_bytes(ranks)

@@ -1,4 +1,4 @@
-"""What `quire tune kernels` found for a machine: where it is kept, and what it says of a shape.
+"""The results of `quire tune kernels` for a machine: where they are stored, and those of a shape.
 
 A file a machine, by the CPU's name, the instruction set and the number of threads: the user's own
 in `QUIRE_CACHE_DIR/tuned` (`~/.cache/quire/tuned`), else one that Quire ships. It decides speed
@@ -133,7 +133,7 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         gemm: Collection[TunedGemm],
         attention: Collection[TunedAttention],
     ) -> KernelTuning:
-        """The same, with these in place of all that was known of the `measured` shapes."""
+        """Return a copy in which these results replace all others of the `measured` shapes."""
         products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
         attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
         return msgspec.structs.replace(
@@ -149,12 +149,12 @@ def untuned(isa: str, threads: int) -> KernelTuning:
 
 
 def tuned_folder() -> Path:
-    """Where the user's files are."""
+    """Return the folder of the user's tuning files."""
     return env.cache_dir() / "tuned"
 
 
 def load_tuning(isa: str, threads: int) -> KernelTuning:
-    """What is known of this machine; the log names the file, and says why one is not used."""
+    """Return this machine's tuning; the log names the file, or says why one is not used."""
     empty = untuned(isa, threads)
     for folder in (tuned_folder(), SHIPPED):
         file = folder / file_name(empty)
@@ -174,7 +174,7 @@ def load_tuning(isa: str, threads: int) -> KernelTuning:
 
 
 def read(text: bytes) -> KernelTuning:
-    """A file's content.
+    """Parse a file's content.
 
     Raises:
         ValueError: it is damaged, of another version, or says what no kernel could heed.
@@ -209,7 +209,7 @@ def file_name(tuning: KernelTuning) -> str:
 
 
 def _device() -> str:
-    """The CPU's name; its family and model with it, for virtual machines cut the name short."""
+    """Return the CPU's name with its family and model, because virtual machines cut names short."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:

@@ -8,7 +8,7 @@ import tempfile
 
 
 def anonymous_file(nbytes: int) -> int:
-    """The descriptor of a file of zeros in memory, for children to inherit and map.
+    """Return the descriptor of a file of zeros in memory, which children inherit and map.
 
     Where the system has none in memory, it is one in the temporary folder, removed already.
     """

@@ -92,7 +92,7 @@ Values are float32 [block size, n] throughout, and a block's numbers [..., n].
 
 
 def _half(x: Floats) -> Bytes:
-    """The float16 bytes [2, n] of x [1, n]."""
+    """Return the float16 bytes [2, n] of x [1, n]."""
     return x.astype(np.float16).reshape(-1, 1).view(np.uint8).T
 
 
@@ -278,7 +278,7 @@ def _nearest_iq4(x: Floats) -> Floats:
 
 
 def _rounded(low: int, high: int) -> Callable[[Floats], Floats]:
-    """A function that rounds its argument in place to whole numbers in low … high."""
+    """Return a function that rounds its argument in place to whole numbers in low … high."""
     return lambda x: np.clip(np.rint(x, out=x), low, high, out=x)
 
 

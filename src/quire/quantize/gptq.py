@@ -60,7 +60,7 @@ def gptq(
     for start in range(0, columns, block):
         stop = min(start + block, columns)
         errors = np.empty((stop - start, n), np.float32)
-        corrected = start  # errors of earlier columns have reached the columns at hand
+        corrected = start  # errors of earlier columns have reached these columns
         for i in range(start, stop):
             which = int(order[i]) // group
             if not act_order and i % group == 0 and group < columns:

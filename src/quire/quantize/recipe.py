@@ -78,12 +78,14 @@ class Recipe:
         return self.method != "rtn"
 
     def ignores(self, module: str) -> bool:
-        """Whether the linear layer `module` ("model.layers.0.mlp.down_proj") is not quantized."""
+        """Return whether the linear layer `module` ("model.layers.0.mlp.down_proj") is not
+        quantized.
+        """
         return any(matches(word, module) for word in self.ignore)
 
 
 def matches(word: str, module: str) -> bool:
-    """Whether an entry of `Recipe.ignore` matches the module."""
+    """Return whether an entry of `Recipe.ignore` matches the module."""
     return _pattern(word).fullmatch(module) is not None
 
 

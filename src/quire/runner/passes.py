@@ -1,4 +1,4 @@
-"""The passes of the model in one step, each with drafts to verify."""
+"""The passes of the model in one step, each with its drafts."""
 
 from __future__ import annotations
 

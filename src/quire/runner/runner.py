@@ -162,7 +162,7 @@ class ModelRunner:
     def _compute(
         self, step: SchedulerOutput, slots: Column, drafts: Column | None = None
     ) -> ModelOutput:
-        """One token at most for each sequence, and one for each draft, or one vector.
+        """Compute at most one token per sequence and one per draft, or one vector per sequence.
 
         Args:
             drafts: the number of each sequence's drafts, which lie behind its tokens.
@@ -218,7 +218,9 @@ class ModelRunner:
         logits: Array,
         output: ModelOutput,
     ) -> None:
-        """A token for every sequence whose last token was computed; a row of logits each."""
+        """Sample one token for each sequence whose last token was computed; each has one row of
+        logits.
+        """
         names, entries = step.request_ids, np.flatnonzero(samples)
         result = self._sampler.sample(logits, self._sampling_batch(step, slots[entries]))
         tokens = result.token_ids
@@ -239,7 +241,7 @@ class ModelRunner:
         self._masks.begin([states.sampling[slot] for slot in wanted])
 
     def _sampling_batch(self, step: SchedulerOutput, slots: Column) -> SamplingBatch:
-        """The states in `slots`, which are those of the step's sequences or of some of them."""
+        """Return the batch of the states in `slots`, some or all of the step's sequences."""
         everyone = len(slots) == len(step.request_ids)
         if everyone and step.batch_version == self._sampled != 0:
             return self._batch
@@ -254,7 +256,7 @@ class ModelRunner:
         )
 
     def _num_prompt_logprobs(self, slot: int) -> int | None:
-        """How many a prompt token, where they are wanted.
+        """Return the number of log-probabilities per prompt token; None if they are not requested.
 
         A sequence resumed with output has given them before its preemption.
         """

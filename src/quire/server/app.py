@@ -241,6 +241,6 @@ async def reset_prefix_cache(request: Request) -> Response:
 
 @contract(answer="text/plain")
 async def metrics(request: Request) -> Response:
-    """The engine's counters, for Prometheus."""
+    """Return the engine's counters, for Prometheus."""
     exposition: Metrics = request.app.state.metrics
     return Response(exposition.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -48,7 +48,7 @@ _WHEN = {
 
 @contract(answer=dict[str, Any])
 async def show_openapi(request: Request) -> Response:
-    """This document."""
+    """Return this document."""
     app = request.app
     if getattr(app.state, "openapi", None) is None:
         needs_key = any(each.cls is ApiKeyMiddleware for each in app.user_middleware)

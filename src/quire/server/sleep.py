@@ -41,7 +41,7 @@ async def wake_up(request: Request) -> Response:
 
 @contract(answer=SleepState, errors=[HTTPStatus.NOT_FOUND])
 async def is_sleeping(request: Request) -> Response:
-    """Whether the engine sleeps and refuses requests."""
+    """Return whether the engine sleeps and refuses requests."""
     state = SleepState(await _engine(request).is_sleeping())
     return Response(msgspec.json.encode(state), media_type="application/json")
 

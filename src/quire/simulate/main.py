@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="prompts begin with one of so many prefixes, beside their --input-len " + shown,
+        help="prompts begin with one of so many prefixes, in addition to their --input-len "
+        + shown,
     )
     load("--prefix-len", type=_count, default=512, metavar="N", help="tokens of each " + shown)
     machine = parser.add_argument_group("machine").add_argument

@@ -159,7 +159,7 @@ def _check_size(params: StructuredOutputsParams) -> None:
 
 
 def _json(schema: Any, params: StructuredOutputsParams) -> tuple[Grammar, Grammar]:
-    """The grammar of a schema or of its text, and the same without exponents in numbers."""
+    """Return the grammar of a schema or of its text, and the same without exponents in numbers."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
@@ -212,7 +212,7 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = F
         if keyword in schema:
             raise refused(f'Unimplemented keys: ["{keyword}"]', params)
     if "$ref" in schema and "$id" in schema and not (root and _is_local(schema["$ref"])):
-        raise refused("$id beside $ref", params)
+        raise refused("$id next to $ref", params)
     for keyword, value in schema.items():
         if keyword in OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():

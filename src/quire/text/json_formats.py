@@ -19,7 +19,7 @@ SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "a
 
 
 def without_annotations(schema: Any) -> Any:
-    """A schema without formats that are not `DEFINED`; properties may be called so."""
+    """Return the schema without formats that are not `DEFINED`; a property may have such a name."""
     if isinstance(schema, list):
         return [without_annotations(each) for each in schema]
     if not isinstance(schema, dict):

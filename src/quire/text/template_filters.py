@@ -59,7 +59,7 @@ def sum_(value: Any, attribute: str | int | None = None, start: int | float = 0)
 
 
 def raise_exception(message: str) -> NoReturn:
-    """How a template refuses messages."""
+    """Refuse messages from within a template."""
     raise TemplateError(message)
 
 

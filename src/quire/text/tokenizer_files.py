@@ -93,7 +93,7 @@ def _vocab_and_merges(
 def _sentencepiece(
     vocabulary: Vocabulary, settings: dict[str, Any], roles: dict[str, str]
 ) -> tokenizers.Tokenizer:
-    """A .model file; `roles` gains the beginning and end that the file itself names."""
+    """Read a .model file; `roles` gains the beginning and end that the file names."""
     for role, id_ in (("bos_token", vocabulary.bos_id), ("eos_token", vocabulary.eos_id)):
         if id_ < len(vocabulary.pieces):
             roles.setdefault(role, vocabulary.pieces[id_].text)

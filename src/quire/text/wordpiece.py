@@ -16,7 +16,7 @@ _ROLES = {f"{role.lower()}_token": f"[{role}]" for role in ("UNK", "CLS", "SEP",
 def wordpiece_backend(
     path: Path, settings: dict[str, Any], roles: dict[str, str]
 ) -> tokenizers.Tokenizer:
-    """The tokenizer of vocab.txt; `roles` gains BERT's special tokens where it says nothing else.
+    """Return the tokenizer of vocab.txt; `roles` gains BERT's special tokens unless it has others.
 
     Args:
         settings: tokenizer_config.json; of it do_lower_case, strip_accents and

@@ -229,7 +229,7 @@ def _curve(result: Result) -> str:
 
 
 def _operations(facts: Facts) -> str:
-    """The operations of the best configuration, by time."""
+    """Return the operations of the best configuration, by time."""
     if not facts.ops or not facts.ops.get("ops"):
         return ""
     seconds: Counter[str] = Counter()

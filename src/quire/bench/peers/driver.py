@@ -83,7 +83,7 @@ def main(
 
     Args:
         open_peer: loads the model.
-        prepare: makes files that are kept; the time it takes is told apart.
+        prepare: writes files once; its time is reported separately.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # engines print to stdout

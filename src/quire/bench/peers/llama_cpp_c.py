@@ -94,7 +94,7 @@ class LlamaCpp:
 
 
 def _file(options: Options) -> Path:
-    """The GGUF file to load: what `--model` names, or a preset's, written if it is not there."""
+    """Return the GGUF file to load: the one of `--model`, or a preset's, written on first use."""
     if options.model.endswith(".gguf"):
         return Path(options.model)
     from quire.bench.peers.write_gguf import ARCHITECTURES, write

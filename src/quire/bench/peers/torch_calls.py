@@ -71,7 +71,7 @@ class TorchCalls:
         return _rotating(attend, q)
 
     def lora(self, adapter: Any, y: Any, x: Any, a: Arrays, b: Arrays) -> Call:
-        """One adapter after the other: y += (x A) B; adapters [ADAPTERS, rank, width]."""
+        """Apply one adapter after the other: y += (x A) B; adapters [ADAPTERS, rank, width]."""
         [rows] = _tensors([adapter])
         own = [rows == number for number in rows.unique().tolist()]
 

@@ -86,7 +86,7 @@ class VLLM:
 
 
 def _dummy(config: dict[str, Any], quantization: str | None) -> str:
-    """A folder with a configuration and no weights; the system's temporary folder keeps it."""
+    """Return a temporary folder with a configuration and no weights."""
     folder = Path(tempfile.mkdtemp(prefix="peer-"))
     if quantization is not None:
         group = dict(_QUANTIZED[quantization])

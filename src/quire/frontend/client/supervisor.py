@@ -54,13 +54,13 @@ class CoreUser(Protocol):
     """The sender of requests; it must know when the core changes."""
 
     def on_lost(self, error: QuireError) -> None:
-        """The core is lost, with all its requests; another one will start."""
+        """Fail all requests of a lost core; another one will start."""
 
     def on_restored(self, ready: Ready) -> None:
         """Another core is ready and has no requests yet."""
 
     def on_dead(self, error: QuireError) -> None:
-        """The core is lost and will not be replaced."""
+        """Fail all requests of a lost core that will not be replaced."""
 
 
 class Supervisor:

@@ -1,4 +1,4 @@
-"""What a grammar worker and those who ask it exchange; see `grammar_worker`."""
+"""The messages between a grammar worker and its clients; see `grammar_worker`."""
 
 from __future__ import annotations
 

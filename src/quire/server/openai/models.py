@@ -44,7 +44,7 @@ async def list_models(request: Request) -> Response:
 
 @contract(answer=(ModelCard, ModelInfo), errors=[HTTPStatus.NOT_FOUND])
 async def retrieve_model(request: Request) -> Response:
-    """One of them; 404 for any other. A name may hold slashes."""
+    """Return one model; 404 for an unknown one. A name may hold slashes."""
     if speaks_anthropic(request.scope):
         return model_info(request)
     server = server_state(request)

@@ -181,7 +181,9 @@ def _until(
     *,
     left: Sequence[str] = (),
 ) -> Generator[None, None, str | None]:
-    """The first tag, which is `read`, and the text before it, which is also `found`."""
+    """Read up to the first tag; return the tag, which is `read`, and add the text before it to
+    `found`.
+    """
     tag = yield from until(source, tags, found.append, left=left)
     read += found
     if tag is not None and tag not in left:

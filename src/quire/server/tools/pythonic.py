@@ -29,7 +29,7 @@ class _NotPythonError(Exception):
 
 
 def pythonic(source: Input, out: Output) -> Wait:
-    """The whole text is such a list, perhaps between `<|python_start|>` and `<|python_end|>`."""
+    """Read a text of one such list, perhaps between `<|python_start|>` and `<|python_end|>`."""
     read: list[str] = []
     yield from space(source, read.append)
     read.append((yield from _mark(source, "<|python_start|>")))

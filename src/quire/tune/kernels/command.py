@@ -136,7 +136,7 @@ def _settle(places: Queue[list[int]]) -> None:
 
 
 def core_cpus() -> list[int]:
-    """One CPU of each core that this process may run on."""
+    """Return one CPU of each core that this process may run on."""
     cores: dict[str, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
