@@ -175,10 +175,12 @@ QUIRE_ONCE void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offs
 
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
 template <class Q>
-QUIRE_ONCE void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const State& state) {
+QUIRE_ONCE void store_rows(const AttentionArgs& a, const Rows& rows, int64_t kv_head,
+                           int64_t offset, const State& state) {
   for (int r = 0; r < rows.total(); ++r) {
     Q* to = static_cast<Q*>(a.out) + offset + row_offset(rows, r, a.out_stride);
-    const Vec scale = broadcast(a.v_unit / state.sum[r]);
+    const int64_t head = (kv_head + r / rows.count) * rows.group + r % rows.count % rows.group;
+    const Vec scale = broadcast(a.v_unit / with_sink(a, head, state.sum[r], state.top[r]));
     for (int64_t d = 0; d < rows.dim; d += kLanes) {
       const Vec v = add(mul(load(state.acc + r * kWidth + d), scale), zero());
       if (!kTails || d + kLanes <= rows.dim) {
@@ -264,9 +266,9 @@ struct Work {
     for (int r = 0; r < tile.total(); ++r) order_columns(state.acc + r * kWidth, tile.dim, q.rows);
     const int64_t offset = task.row * a.out_stride + column(head);
     switch (a.q_dtype) {
-      case kBFloat16: return store_rows<bf16>(a, tile, offset, state);
-      case kFloat16: return store_rows<f16>(a, tile, offset, state);
-      default: return store_rows<float>(a, tile, offset, state);
+      case kBFloat16: return store_rows<bf16>(a, tile, head, offset, state);
+      case kFloat16: return store_rows<f16>(a, tile, head, offset, state);
+      default: return store_rows<float>(a, tile, head, offset, state);
     }
   }
 };

@@ -37,7 +37,7 @@ struct AttentionMerge {
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token.
 // k and v are [blocks, kv_heads, block_size, head_dim] with the table entry's dtype, contiguous within
 // a block. Scales, if any, are [blocks, kv_heads, block_size]: an element is multiplied by its
-// token's scale.
+// token's scale. With sinks, the softmax of head h has one more score, sinks[h], that has no value.
 struct AttentionArgs {
   void* out;
   const void* q;
@@ -61,6 +61,7 @@ struct AttentionArgs {
   const AttentionTask* tasks;
   AttentionMerge* merges;
   float* partials;
+  const float* sinks;  // [heads], or null
 };
 
 // Tokens after a row's own that it sees; the maximum if it sees all.

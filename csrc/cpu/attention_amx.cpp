@@ -104,7 +104,7 @@ void restore(const Work& w, const float* from, State& state) {
 }
 
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
-QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t offset, const Work& w,
+QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t kv_head, int64_t offset, const Work& w,
                            const State& state) {
   // Tiles 2d and 2d + 1 hold columns 0-3, 8-11, ... and 4-7, 12-15, ... of 32.
   const __m512i left = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -112,7 +112,8 @@ QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t offset, const Work& w
   bf16* out = static_cast<bf16*>(a.out) + offset;
   for (int r = 0; r < w.rows; ++r) {
     bf16* to = out + row_offset(w, r, a.out_stride, a.head_dim);
-    const Vec scale = broadcast(a.v_unit / state.sum[r]);
+    const int64_t head = kv_head * w.group + r % w.group;
+    const Vec scale = broadcast(a.v_unit / with_sink(a, head, state.sum[r], state.top[r]));
     for (int d = 0; d < w.dim_tiles; d += 2) {
       const float* acc = state.acc[r / kSide][d] + r % kSide * kSide;
       const Vec x = load(acc), y = load(acc + kCells);
@@ -166,7 +167,7 @@ struct TileWork {
     QUIRE_ISA::attend(a, tile, keys, nullptr, ahead, start, state);
   }
   void store(int64_t head, const State& state) {
-    store_rows(a, task.row * a.out_stride + column(head), tile, state);
+    store_rows(a, head, task.row * a.out_stride + column(head), tile, state);
   }
 };
 

@@ -197,7 +197,8 @@ void store_rows(const AttentionArgs& a, const Room& room, const Rows& rows, int6
   Q* const out = static_cast<Q*>(a.out) + row * a.out_stride;
   for (int r = 0; r < rows.count; ++r) {
     Q* const to = out + row_at(a, rows, head, r, a.out_stride);
-    const Vec scale = broadcast(a.v_unit / room.sum[r]);
+    const float sum = with_sink(a, head * rows.group + r % rows.group, room.sum[r], room.top[r]);
+    const Vec scale = broadcast(a.v_unit / sum);
     for (int64_t d = 0; d < room.dim; d += kLanes) {
       const Vec y = mul(load(room.acc + r * room.width + d), scale);
       if (d + kLanes <= room.dim) {

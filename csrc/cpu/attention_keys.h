@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "simd_float8.h"
+#include "simd_math.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -22,6 +23,14 @@ struct Scaling {
   explicit Scaling(const AttentionArgs& a)
       : scale(a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E), cap(a.softcap * kLog2E) {}
 };
+
+// A row's sum of weights, all times 2^-top, with the sink of its head if there are sinks.
+inline float with_sink(const AttentionArgs& a, int64_t head, float sum, float top) {
+  if (a.sinks == nullptr) return sum;
+  const float above = a.sinks[head] * kLog2E - top;
+  // Beyond 2^120 the row is as good as 0, and the sum stays finite.
+  return sum + largest(exp2(broadcast(above > 120.0f ? 120.0f : above)));
+}
 
 // One tile of keys: addresses of its blocks, null outside [first, last). All zero is no tile. T is the
 // cache's dtype. Heads follow each other within a block: `set_head` selects one.

@@ -28,7 +28,7 @@ struct Sequences {
 struct PagedAttention final : Op {
   PagedAttention(const Kernels& kernels, const Matrix& out, const Matrix& q, const KvCache& cache,
                  const Sequences& batch, int64_t window, bool causal, double scale, float softcap,
-                 AttentionSplit split, const AttentionTuning& tuning)
+                 AttentionSplit split, const AttentionTuning& tuning, const float* sinks)
       : kernel_(kernels.attention.paged_attention[cache.dtype]), rows_(q.rows),
         token_bytes_(cache.token_bytes()), split_(split),
         args_{out.at, q.at, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.query_start_loc,
@@ -37,7 +37,7 @@ struct PagedAttention final : Op {
               q.stride, cache.k_block_stride, cache.v_block_stride, window, causal,
               static_cast<float>(scale * cache.k_unit), softcap,
               static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
-              nullptr} {
+              nullptr, sinks} {
     expect_same("out", out, "q", q);
     if (cache.kv_heads < 1 || args_.heads < 1 || args_.heads % cache.kv_heads != 0) {
       throw std::invalid_argument("the heads are no multiple of the kv heads");
@@ -112,11 +112,11 @@ struct PagedAttention final : Op {
   AttentionArgs args_;
 };
 
-// `tuning` has the fields of AttentionTuning.
+// `tuning` has the fields of AttentionTuning; `sinks` is the address of a float per head, or 0.
 void paged_attention(const Kernels& kernels, Pool& pool, const Matrix& out, const Matrix& q,
                      const KvCache& cache, const Sequences& batch, int64_t window, bool causal,
                      double scale, float softcap, int split,
-                     std::tuple<int64_t, int64_t, int64_t> tuning) {
+                     std::tuple<int64_t, int64_t, int64_t> tuning, uintptr_t sinks) {
   if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
     throw std::invalid_argument("unknown split");
   }
@@ -126,7 +126,7 @@ void paged_attention(const Kernels& kernels, Pool& pool, const Matrix& out, cons
   }
   submit(pool, PagedAttention(kernels, out, q, cache, batch, window, causal, scale, softcap,
                               static_cast<AttentionSplit>(split),
-                              {thread_tasks, tall_rows, ahead_bytes}));
+                              {thread_tasks, tall_rows, ahead_bytes}, pointer<float>(sinks)));
 }
 
 void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count) {
@@ -137,13 +137,16 @@ void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count
 }  // namespace
 
 void bind_attention_op(nb::module_& m) {
+  using namespace nb::literals;
   nb::class_<Sequences>(m, "Sequences")
       .def("__init__", [](Sequences* self, uintptr_t query_start_loc, uintptr_t seq_lens,
                           uintptr_t block_tables, int64_t num, int64_t block_table_stride) {
         new (self) Sequences{pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                              pointer<int32_t>(block_tables), num, block_table_stride};
       });
-  m.def("paged_attention", &paged_attention);
+  m.def("paged_attention", &paged_attention, "kernels"_a, "pool"_a, "out"_a, "q"_a, "cache"_a,
+        "batch"_a, "window"_a, "causal"_a, "scale"_a, "softcap"_a, "split"_a, "tuning"_a,
+        "sinks"_a = 0);
   m.def("exp2", &exp2_floats);
 }
 

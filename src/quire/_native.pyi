@@ -430,12 +430,14 @@ def paged_attention(
     softcap: float,
     split: int,
     tuning: tuple[int, int, int],
+    sinks: int = 0,
     /,
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t, or, if
     that is not `causal`, behind it as well. A row of q and out is a token's heads.
 
-    `window` 0 is no window; `tuning` is AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for
+    `window` 0 is no window; `sinks` is the address of one more score per head, a float, or 0;
+    `tuning` is AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for
     more than 64 heads per kv head.
     """
 

@@ -88,6 +88,7 @@ class World:
     v: list[Tensor]
     cache: KVCache
     tables: Tensor
+    sinks: Tensor | None = None
 
     def run(
         self,
@@ -116,7 +117,7 @@ class World:
         scale = self.shape.head_dim**-0.5
         out = paged_attention(
             _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, causal=causal,
-            split=split,
+            sinks=self.sinks, split=split,
         )  # fmt: skip
         return list(out.split([last - first for _, first, last in spans]))
 
@@ -220,7 +221,10 @@ def assert_attended(
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         scores = scores.masked_fill(hidden, -torch.inf)
-        weights = scores.softmax(-1)
+        if world.sinks is not None:
+            sinks = world.sinks.double().view(-1, 1, 1).expand(-1, last - first, 1)
+            scores = torch.cat((scores, sinks), -1)
+        weights = scores.softmax(-1)[..., :last]
         exact, size = weights @ v, weights @ v.abs()
         terms = (scale * q.abs() @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24

@@ -206,6 +206,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         window: int | None = None,
         softcap: float | None = None,
         causal: bool = True,
+        sinks: HostArray | None = None,
     ) -> HostArray:
         _, heads, head_dim = q.shape
         kv_heads = cache.k.shape[1]
@@ -220,6 +221,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
             window,
             softcap,
             causal=causal,
+            sinks=sinks,
             tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
         )
 

@@ -102,6 +102,7 @@ class StepOps(ABC, Generic[A]):
         window: int | None = None,
         softcap: float | None = None,
         causal: bool = True,
+        sinks: A | None = None,
     ) -> A:
         """Return the attention of each new token over its sequence's cached tokens."""
 

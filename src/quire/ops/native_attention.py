@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quire import _native
-from quire.core.dtypes import HostArray
+from quire.core.dtypes import FLOAT32, HostArray
 from quire.ops.array import address
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native_checks import (
@@ -33,23 +33,21 @@ def paged_attention(
     softcap: float | None = None,
     *,
     causal: bool = True,
+    sinks: HostArray | None = None,
     out: HostArray | None = None,
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
 ) -> HostArray:
     """Compute `torch_ops.paged_attention` on all threads of `pool`.
 
-    A token's result is the same to the bit in every batch and chunking and with any number of
-    threads; on one instruction set, that is.
+    On one instruction set, a token's result has the same bits in every batch and chunking and with
+    any number of threads. `scale`, `window`, `softcap`, `causal` and `sinks` mean what they mean
+    there; `sinks` is float32.
 
     Args:
         q: [T, num_heads, head_dim]; a token's heads lie together.
         cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
             always); each block contiguous, of any size.
-        scale: multiplies q · k; positive.
-        window: attend to tokens less than `window` away only; None is all.
-        softcap: scores s become softcap · tanh(s / softcap); None leaves them.
-        causal: attend to no later token; else to later ones as to earlier ones.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
         tuning: how the work is cut, which changes no result.
@@ -61,6 +59,7 @@ def paged_attention(
         ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
     """
     _check(q, cache, meta, scale, window, softcap, causal)
+    _check_sinks(sinks, q.shape[1])
     if out is None:
         out = np.empty(q.shape, q.dtype)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
@@ -78,6 +77,7 @@ def paged_attention(
         softcap or 0.0,
         _SPLIT[split],
         (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
+        *(() if sinks is None else (address(sinks),)),
     )
     return out
 
@@ -114,6 +114,11 @@ def _check(
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be positive")
+
+
+def _check_sinks(sinks: HostArray | None, heads: int) -> None:
+    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != FLOAT32):
+        raise ValueError(f"sinks is {describe(sinks)}, but there are {heads} heads")
 
 
 def _tokens(t: HostArray) -> _native.Matrix:

@@ -35,6 +35,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     causal: bool = True,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of each new token over its sequence's cached tokens, itself included.
 
@@ -46,13 +47,14 @@ def paged_attention(
         softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
         causal: attend to no later token; else to later ones as to earlier ones, and all of the
             sequence is in the step.
+        sinks: one more score per head, [num_heads], that has no value (gpt-oss).
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        _one_sequence(q, out, cache, span, table, scale, window, softcap, causal)
+        _one_sequence(q, out, cache, span, table, scale, window, softcap, causal, sinks)
     return out
 
 
@@ -66,17 +68,21 @@ def _one_sequence(
     window: int | None,
     softcap: float | None,
     causal: bool,
+    sinks: Tensor | None,
 ) -> None:
     """Fill rows [span.start, span.end) of `out`."""
     first = span.seq_len - (span.end - span.start)
     keys = _KeyTiles(cache, table)
+    if sinks is not None:
+        kv_heads = cache.k.shape[1]
+        sinks = sinks.float().view(kv_heads, -1, 1).repeat_interleave(QUERY_ROWS, dim=1)
     for row in range(span.start, span.end, QUERY_ROWS):
         rows = min(QUERY_ROWS, span.end - row)
         position = first + row - span.start
         tile = _query_tile(q[row : row + rows], cache.k.shape[1], scale)
         ahead = 0 if causal else span.seq_len if window is None else window - 1
         end = min(position + rows + ahead, span.seq_len)
-        attended = _attend(tile, keys, position, end, window, softcap, causal)
+        attended = _attend(tile, keys, position, end, window, softcap, causal, sinks)
         out[row : row + rows] = _rows_of(attended, rows)
 
 
@@ -101,9 +107,10 @@ def _attend(
     window: int | None,
     softcap: float | None,
     causal: bool,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Softmax-weighted values of a query tile whose first row is token `position`, over keys before
-    `end`."""
+    `end`; `sinks` are those of its rows."""
     begin = 0 if window is None else max(0, position - window + 1)
     top = q.new_full((*q.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(top)
@@ -125,7 +132,7 @@ def _attend(
         total = total * keep + weight.sum(-1, keepdim=True)
         acc = acc * keep + torch.bmm(weight, v)
         top = new_top
-    return acc / total
+    return acc / (total if sinks is None else total + torch.exp(sinks - top))
 
 
 def _hidden(

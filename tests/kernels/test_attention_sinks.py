@@ -1,0 +1,76 @@
+"""Native attention with sinks: one more score per head that has no value (gpt-oss)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quire import _native
+from tests.kernels.test_attention import (
+    BFLOAT16,
+    SHAPES,
+    Shape,
+    World,
+    assert_attended,
+    assert_same_bits,
+    emulated,
+    generator,
+    isa,
+    make_world,
+    pick,
+    pools,
+    random_shape,
+)
+
+__all__ = ["generator", "isa", "pools"]
+
+ODD: dict[str, object] = {"kv_heads": 2, "heads": 6, "head_dim": 52, "block_size": 12}
+"""Not for the kernels on tiles."""
+GIVEN: list[dict[str, object]] = [*SHAPES[:5], *SHAPES[10:14], {**ODD, **BFLOAT16}]
+
+
+def sink_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> World:
+    """Sinks that hardly count, that count as much as the keys, and that outweigh them."""
+    world = make_world(generator, shape, lens)
+    world.sinks = torch.randn(shape.heads, generator=generator) * 4.0
+    return world
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_sinks_join_the_softmax_in_every_batch(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    shape = random_shape(generator, isa, **given)
+    print(shape)
+    n = 200 if emulated(isa) else 1100
+    world = sink_world(generator, shape, [1, 129, pick(generator, 2, 300), n])
+    exact = shape.head_dim == ODD["head_dim"]
+    for window in (None, pick(generator, 1, 200)):
+        spans = [(2, 0, world.lens[2]), (3, n - 100, n), (0, 0, 1), (1, 128, 129)]
+        outs = world.run(isa, pools[1], spans, window)
+        assert_attended(world, isa, outs, spans, window, exact_weights=exact)
+        for pool, split in ((pools[0], False), (pools[2], True)):
+            (alone,) = world.run(isa, pool, [(3, n - 1, n)], window, split)
+            assert_same_bits(alone[0], outs[1][99])
+
+
+@pytest.mark.parametrize("given", [SHAPES[0], {**ODD, **BFLOAT16}], ids=str)
+def test_sinks_of_any_size(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    """One of -inf changes no bit; a large one leaves zeros; NaN spoils its head alone."""
+    shape = random_shape(generator, isa, **given)
+    world = make_world(generator, shape, [40])
+    spans = [(0, 30, 40)]
+    (plain,) = world.run(isa, pools[0], spans, None)
+    world.sinks = torch.full((shape.heads,), -torch.inf)
+    world.sinks[1], world.sinks[2] = 1e30, torch.nan
+    (out,) = world.run(isa, pools[0], spans, None)
+    same = [0, *range(3, shape.heads)]
+    assert_same_bits(out[:, same], plain[:, same])
+    assert out[:, 1].abs().max() < 1e-30
+    assert out[:, 2].isnan().all()
+    world.sinks = torch.zeros(shape.heads + 1)
+    with pytest.raises(ValueError, match=f"there are {shape.heads} heads"):
+        world.run(isa, pools[0], spans, None)
