@@ -87,6 +87,11 @@ void bind_sample(nb::module_& m) {
              self->min_p = min_p;
              self->u = u;
            })
+      .def("key",
+           [](SampleRow& self, uint64_t key) {
+             self.keyed = true;
+             self.key = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+           })
       .def("mask",
            [](SampleRow& self, Address words, int64_t size, int64_t vocab) {
              if (size * 32 < vocab) throw std::out_of_range("the mask ends before the vocabulary");

@@ -78,7 +78,7 @@ class RowSampler {
     const bool ranked = 0 < row.top_k && row.top_k < vocab;
     int64_t count = 0;
     if (!ranked && row.min_p == 0) {
-      if (row.top_p >= 1) return draw(x, vocab, row.u);
+      if (row.top_p >= 1) return row.keyed ? draw(x, nullptr, vocab, row.key) : draw(x, vocab, row.u);
       count = collect_nucleus(x, vocab, row.top_p);
     } else {  // top_k and min_p select the logits from a bound on; top_p then selects among them
       float bound = kLowest;
@@ -88,6 +88,8 @@ class RowSampler {
       if (ranked) count = keep_largest(count, row.top_k);
       if (row.top_p < 1) count = keep_nucleus(count, row.top_p * sum(values_.get(), count));
     }
+    if (count == 1) return ids_[0];
+    if (row.keyed) return ids_[draw(values_.get(), ids_.get(), count, row.key)];
     return ids_[draw(values_.get(), count, row.u)];
   }
 
@@ -158,6 +160,30 @@ class RowSampler {
   double sum(const float* x, int64_t n) {
     kernels_->run_sums(x, n, peak_, temperature_, sums_.get());
     return std::accumulate(sums_.get(), sums_.get() + (n + kRun - 1) / kRun, 0.0);
+  }
+
+  // The index of the largest score, the first of equals. Only logits whose bound reaches the best score
+  // so far are scored; the search starts with the likeliest token.
+  int64_t draw(const float* x, const int32_t* ids, int64_t n, const DrawKey& key) {
+    const auto score = [&](int64_t i) {
+      const int64_t id = ids ? ids[i] : i;
+      const double scaled = (static_cast<double>(x[i]) - peak_) / temperature_;
+      return scaled + gumbel(static_cast<uint32_t>(id), key);
+    };
+    const float peak = static_cast<float>(peak_);
+    const double most = std::numeric_limits<float>::max();
+    const Draw race{key, ids, peak, static_cast<float>(std::min(1 / temperature_, most))};
+    int64_t best = kernels_->first_from(x, n, peak);
+    double top = score(best);
+    for (int64_t i = 0;; ++i) {
+      i = kernels_->contender(x, i, n, race, static_cast<float>(top));
+      if (i >= n) return best;
+      const double found = score(i);
+      if (found > top || (found == top && i < best)) {
+        best = i;
+        top = found;
+      }
+    }
   }
 
   // The index of u in the cumulative distribution of the weights of n logits. Only one run is scanned.

@@ -6,7 +6,16 @@
 
 #include <stdint.h>
 
+#include "gumbel.h"
+
 namespace quire {
+
+// One draw among logits of at most `peak`. `ids` are their tokens; null: token i has logit i.
+struct Draw {
+  DrawKey key;
+  const int32_t* ids;
+  float peak, inverse_temperature;  // finite
+};
 
 enum : int64_t { kRun = 512 };  // logits whose weights are summed as one
 
@@ -23,6 +32,9 @@ struct SampleKernels {
   void (*weights)(const float* x, int64_t n, double peak, double temperature, double* weights);
   // Sums of their weights by runs of kRun.
   void (*run_sums)(const float* x, int64_t n, double peak, double temperature, double* sums);
+  // The first of the logits [begin, n) that may have a score of at least `least`, or n. A score is
+  // (x - peak) / temperature + gumbel(id).
+  int64_t (*contender)(const float* x, int64_t begin, int64_t n, const Draw& draw, float least);
 };
 
 }  // namespace quire

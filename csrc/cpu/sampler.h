@@ -24,12 +24,14 @@ struct TokenSet {
   const float* values = nullptr;
 };
 
-// Parameters of one sampled token. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens.
+// Parameters of one sampled token. temperature 0 is greedy; it is at most 100; top_k 0, top_p 1 and min_p 0 keep all tokens.
 struct SampleRow {
   int64_t row = 0;  // of the logits
   double temperature = 0, top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double u = 0;  // in [0, 1)
+  bool keyed = false;
+  DrawKey key;
 
   // Edits, in the order in which they apply. `mask` has a bit for each token, set if the token is allowed;
   // null allows all.
