@@ -47,6 +47,16 @@ def test_answers_are_in_the_prompts_order(llm: LLM) -> None:
     assert llm.generate([]) == []
 
 
+def test_the_event_loop_runs_for_arrivals_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[object] = []
+    run = llm._loop.run
+    monkeypatch.setattr(llm._loop, "run", lambda work: (runs.append(work), run(work))[1])
+    llm.generate("a", SamplingParams(max_tokens=3))
+    few, runs[:] = len(runs), []
+    llm.generate("a", SamplingParams(max_tokens=16))
+    assert len(runs) == few
+
+
 def test_n_and_stop(llm: LLM) -> None:
     [output] = llm.generate("a", SamplingParams(n=3, stop="e", max_tokens=20))
     assert [c.text for c in output.outputs] == ["bcd"] * 3
