@@ -92,6 +92,7 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"n_group": 2},
     "ernie4.5-moe": {"model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 2, **_EXPERTS},
     "granitemoe": {"model_type": "granitemoe", "residual_multiplier": 0.22, **_EXPERTS},
+    "gpt-oss": {"model_type": "gpt_oss", "sliding_window": WINDOW, **_EXPERTS},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

@@ -59,6 +59,7 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("glm4-moe", "bfloat16", "int8", "cpu"),
     ("ernie4_5-moe", "bfloat16", "bfloat16", "cpu"),
     ("granitemoe", "float32", "float32", "cpu"),
+    ("gpt-oss", "bfloat16", "int8", "cpu"),
 ]
 
 

@@ -138,6 +138,7 @@ CASES = [
     ("glm4-moe", BFLOAT16, BFLOAT16, "int8"),
     ("ernie4_5-moe", BFLOAT16, BFLOAT16, "int4_g32"),
     ("granitemoe", FLOAT32, FLOAT32, "int8"),
+    ("gpt-oss", BFLOAT16, INT8, "int4_g32"),
 ]
 
 

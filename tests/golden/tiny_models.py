@@ -281,6 +281,18 @@ TINY_MODELS: dict[str, TinyModel] = {
             "moe_num_shared_experts": 2,
         },
     ),
+    "gpt-oss": TinyModel(
+        "gpt_oss",
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": 24,
+            **_rope(
+                rope_type="yarn", factor=8.0, original_max_position_embeddings=64, truncate=False
+            ),
+        },
+    ),
     "granitemoe": TinyModel(
         "granitemoe",
         {

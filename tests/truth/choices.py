@@ -109,9 +109,10 @@ _DISTIL_SIZES = {"hidden_size": "dim", "num_hidden_layers": "n_layers",
 _SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dynamic"}
 """Scalings that a model type has in a way of its own."""
 _POOLS = ("embed", "classify")
-_HEAD_DIMS = dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256) | dict.fromkeys(
-    ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3"), 128
-)
+_HEAD_DIMS = {
+    "gpt_oss": 64,
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256),
+} | dict.fromkeys(("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3"), 128)
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("Llama", _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG}),
@@ -294,6 +295,18 @@ ARCHITECTURES: dict[str, Architecture] = {
             "moe_layer_start_index": (0, 1, ABSENT),
             "moe_layer_end_index": (-1, 1, ABSENT),
             "moe_layer_interval": (1, 2, ABSENT),
+        },
+    ),
+    "gpt_oss": Architecture(
+        "GptOss",
+        {k: v for k, v in _GATED.items() if k != "hidden_act"}
+        | {
+            "attention_bias": _FLAG,
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, ABSENT, None),
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, 4, ABSENT),
+            "swiglu_limit": (*[ABSENT] * 6, 7.0, 5.0),
         },
     ),
     "granitemoe": Architecture(

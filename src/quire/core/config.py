@@ -138,6 +138,8 @@ class ModelConfig:
     """Factor of q · k; None means 1 / sqrt(head_dim)."""
     attention_softcap: float | None = None
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
+    attention_sinks: bool = False
+    """The softmax of each head has one more score, a parameter, that has no value (gpt-oss)."""
     logits_softcap: float | None = None
     logits_scale: float | None = None
     """Factor of the logits (Cohere 2, Granite)."""

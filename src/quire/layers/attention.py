@@ -17,12 +17,13 @@ class Attention:
     [head_dim] (Qwen3) or of all [heads · D] (OLMo 2); `rotated_q_norm` is the weight of a norm of
     each head of q behind the rotation. `cos_sin` is the rotation's table (see `layers.rotary`), and
     `q_cos_sin` that of q, if it is another: then whole heads are rotated. Without `causal` a token
-    attends to all of its sequence, which has to be computed in one step.
+    attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
+    of each head that has no value, float32 [heads].
     """
 
     mixes = True
     __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out",
-                 "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "softcap",
+                 "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "sinks", "softcap",
                  "window")  # fmt: skip
 
     def __init__(
@@ -36,6 +37,7 @@ class Attention:
         window: int | None = None,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Array | None = None,
         cos_sin: Array | None = None,
         q_cos_sin: Array | None = None,
         rotated_q_norm: Array | None = None,
@@ -52,6 +54,7 @@ class Attention:
         self.window = window
         self.scale = head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
+        self.sinks = sinks
         self.cos_sin = cos_sin
         self.q_cos_sin = q_cos_sin
         self.rotated_q_norm = rotated_q_norm
@@ -72,7 +75,7 @@ class Attention:
         if self.rotated_q_norm is not None:
             q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
         mixed = ops.paged_attention(
-            q, cache, meta, self.scale, self.window, self.softcap, self.causal
+            q, cache, meta, self.scale, self.window, self.softcap, self.causal, self.sinks
         )
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
         return flat

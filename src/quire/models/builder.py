@@ -192,6 +192,7 @@ class Builder:
             window=spec.window,
             scale=config.attention_scale,
             softcap=config.attention_softcap,
+            sinks=None if spec.sinks is None else self._array(spec.sinks.name),
             cos_sin=self._rotations(spec.rope),
             q_cos_sin=self._query_rotations(spec.rope),
             **self._head_norms(spec),

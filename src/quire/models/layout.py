@@ -89,25 +89,28 @@ class VectorSpec:
 
     name: str
     width: int
+    cut: Cut = ""
 
     def parameters(self) -> Iterator[Parameter]:
-        yield Parameter(self.name, (self.width,), (self.width,), "exact")
+        yield Parameter(self.name, (self.width,), (self.width,), "exact", self.cut)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k."""
+    """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
+    `sinks` has a score per head."""
 
     qkv: LinearSpec
     q_norm: NormSpec | None
     k_norm: NormSpec | None
+    sinks: VectorSpec | None
     out: LinearSpec
     window: int | None
     rope: RopeConfig | None
 
     @property
-    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.qkv, self.q_norm, self.k_norm, self.out
+    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
+        return self.qkv, self.q_norm, self.k_norm, self.sinks, self.out
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +258,20 @@ class Layout:
         q, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
         hidden, rope = config.hidden_size, config.layer_rope(index)
         paired = rope.rotary_dim if rope is not None and rope.interleaved else 0
-        q_norm = k_norm = None
+        q_norm = k_norm = sinks = None
         if config.qk_norm is not None:
             full = config.qk_norm == "full"
             q_norm = NormSpec(f"{stem}.q_norm", q if full else dim)
             k_norm = NormSpec(f"{stem}.k_norm", kv if full else dim)
+        if config.attention_sinks:
+            sinks = VectorSpec(f"{stem}.sinks", config.num_attention_heads, "rows")
         return AttentionSpec(
             LinearSpec(
                 f"{stem}.qkv", (q, kv, kv), hidden, config.qkv_bias, "rows", dim, paired=paired
             ),
             q_norm,
             k_norm,
+            sinks,
             LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
             config.window(index),
             rope,

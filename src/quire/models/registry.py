@@ -17,6 +17,7 @@ _DECODERS = {
     "Ernie4_5_Moe": "ernie4_5_moe",
     "Exaone4": "exaone4",
     "GPT2": "gpt2",
+    "GptOss": "gpt_oss",
     "Gemma": "gemma",
     "Gemma2": "gemma2",
     "Gemma3": "gemma3_text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -158,12 +159,20 @@ class _Matcher:
         height, columns = sum(parts), parameter.shape[1:]
         transposed = stacked.transposed and bool(columns)
         inner = (height, *columns)
-        stored = self._find(name, (parameter.experts, *(inner[::-1] if transposed else inner)))
-        form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if columns else None
         width = columns[0] if columns else 0
+        rows = parameter.experts * height
+        scheme = self._scheme(name, rows, width) if columns else None
+        if scheme is not None:
+            found = self._find_all(scheme, name, rows, width, (parameter.experts, height))
+            form: Form | None = scheme.form(width)
+        else:
+            shape = (parameter.experts, *(inner[::-1] if transposed else inner))
+            found = {"weight": self._find(name, shape)}
+            dtype = self._weights.tensors[found["weight"]].dtype
+            form = GGUF_FORMS.get(dtype) if columns else None
         return [
-            (Piece(parameter.name, 0, rows, width, {"weight": stored}, transposed, form), cut)
-            for rows, cut in zip(parts, stacked.cuts(parts), strict=True)
+            (Piece(parameter.name, 0, part, width, found, transposed, form, scheme), cut)
+            for part, cut in zip(parts, stacked.cuts(parts), strict=True)
         ]
 
     def _dense(
@@ -197,8 +206,18 @@ class _Matcher:
                 f"Layer {layer!r} cannot be quantized as said: {error}."
             ) from None
 
-    def _find_all(self, scheme: Scheme, layer: str, rows: int, columns: int) -> dict[str, str]:
-        """Suffix → stored name of the tensors of a quantized layer."""
+    def _find_all(
+        self,
+        scheme: Scheme,
+        layer: str,
+        rows: int,
+        columns: int,
+        stack: tuple[int, int] | None = None,
+    ) -> dict[str, str]:
+        """Return suffix → stored name of the tensors of a quantized layer.
+
+        With `stack`, (experts, rows of one), these are the first dimensions, and the others may be
+        split."""
         found = {}
         for suffix, spec in self._specs(scheme, layer, rows, columns).items():
             name = f"{layer}.{suffix}"
@@ -208,7 +227,11 @@ class _Matcher:
                     continue
                 raise CheckpointError(f"Tensor {name!r} is missing; {_expected(spec)}.", fix=_FIX)
             info = self._weights.tensors[stored]
-            if info.dtype not in spec.dtypes or (spec.shapes and info.shape not in spec.shapes):
+            fits = not spec.shapes or info.shape in spec.shapes
+            if stack is not None:
+                sizes = [math.prod(shape) for shape in spec.shapes]
+                fits = info.shape[:2] == stack and math.prod(info.shape) in sizes
+            if info.dtype not in spec.dtypes or not fits:
                 raise CheckpointError(
                     f"Tensor {stored!r} does not fit its layer: {_expected(spec)}, got "
                     f"{info.dtype} {list(info.shape)}.",
@@ -323,4 +346,5 @@ def _full(name: str, base_prefix: str) -> str:
     # Norms as TensorFlow calls them, in conversions from it.
     name = name.replace(".LayerNorm.gamma", ".LayerNorm.weight")
     name = name.replace(".LayerNorm.beta", ".LayerNorm.bias")
+    name = re.sub(r"_proj_(blocks|scales)$", r"_proj.\1", name)  # gpt-oss's experts
     return name if name.startswith((base_prefix, "lm_head.")) else base_prefix + name

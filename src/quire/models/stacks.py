@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.models.parameters import Parameter
@@ -74,6 +74,8 @@ def stacks(
         for name in (bare, f"{bare}.weight"):  # the second is GGUF's
             if name in stored:
                 return [(name, stacked, parts)]
+        if f"{bare}.blocks" in stored:  # quantized as published, never transposed
+            return [(bare, replace(stacked, transposed=False), parts)]
     sources = names.sources(parameter.name)
     every = [name.replace(".{}", "") for name in sources]
     if every[0] == sources[0] or every[0] not in stored:

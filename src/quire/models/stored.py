@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -100,7 +99,7 @@ class StoredParameters:
         size = sum(tensor.nbytes for tensor in stored)
         if piece.cut is None:
             return size
-        return size * piece.rows * max(1, piece.columns) // math.prod(stored[0].shape)
+        return size * piece.rows // (stored[0].shape[0] * piece.cut.height)
 
     def _read_all(self, name: str) -> list[Weight]:
         for piece in self._handed_out:
@@ -127,35 +126,35 @@ class StoredParameters:
         self._done += self._stored_bytes(piece)
         if piece.form is None:
             return self._read_dense(piece)
-        weight: QuantizedWeight | None
-        if piece.cut is not None:
-            weight = piece.cut.of_quantized(self._stack(piece.name), piece.rows)
-        elif piece.scheme is None:
-            weight = self._weights.quantized(piece.name)
-            assert weight is not None, f"{piece.name} has a form, and no codes"
+        if piece.cut is None:
+            weight = self._quantized(piece, piece.rows)
         else:
-            specs = piece.scheme.stored(piece.rows, piece.columns)
-            tensors = {
-                suffix: self._side(name, raw=specs[suffix].raw)
-                for suffix, name in piece.stored.items()
-            }
-            try:
-                with np.errstate(all="ignore"):  # a damaged scale may be anything
-                    weight = piece.scheme.read(tensors, piece.rows, piece.columns)
-            except ValueError as error:
-                raise CheckpointError(
-                    f"The layer of tensor {piece.name!r} is malformed: {error}.",
-                    fix="Download the model again, or use another copy of it.",
-                ) from None
+            if piece.name not in self._stacks:  # unpacked once for all pieces
+                experts = self._weights.tensors[piece.name].shape[0]
+                self._stacks[piece.name] = self._quantized(piece, experts * piece.cut.height)
+            weight = piece.cut.of_quantized(self._stacks[piece.name], piece.rows)
         return replace(weight, float_activations=piece.form.float_activations)
 
-    def _stack(self, name: str) -> QuantizedWeight:
-        """Return a tensor of all experts, unpacked once for all of its pieces."""
-        if name not in self._stacks:
-            weight = self._weights.quantized(name)
-            assert weight is not None, f"{name} has a form, and no codes"
-            self._stacks[name] = weight
-        return self._stacks[name]
+    def _quantized(self, piece: Piece, rows: int) -> QuantizedWeight:
+        """Return the stored weight of a piece; of experts that share a tensor, that of all."""
+        if piece.scheme is None:
+            weight = self._weights.quantized(piece.name)
+            assert weight is not None, f"{piece.name} has a form, and no codes"
+            return weight
+        specs = piece.scheme.stored(rows, piece.columns)
+        tensors = {
+            suffix: self._side(name, raw=specs[suffix].raw) for suffix, name in piece.stored.items()
+        }
+        if piece.cut is not None:
+            tensors = {suffix: values.reshape(rows, -1) for suffix, values in tensors.items()}
+        try:
+            with np.errstate(all="ignore"):  # a damaged scale may be anything
+                return piece.scheme.read(tensors, rows, piece.columns)
+        except ValueError as error:
+            raise CheckpointError(
+                f"The layer of tensor {piece.name!r} is malformed: {error}.",
+                fix="Download the model again, or use another copy of it.",
+            ) from None
 
     def _side(self, name: str, *, raw: bool) -> HostArray:
         values, dtype = self._weights.read(name), self._weights.tensors[name].dtype

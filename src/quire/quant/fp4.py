@@ -1,6 +1,7 @@
 """Weights of 4-bit floats (E2M1), two per byte, the first in its low half.
 
-MXFP4   weight_packed U8 [N, K / 2], weight_scale U8 [N, K / 32]: powers of two (E8M0)
+MXFP4   weight_packed U8 [N, K / 2], weight_scale U8 [N, K / 32]: powers of two (E8M0);
+        gpt-oss: all experts in …_blocks U8 [E, N, K / 32, 16] and …_scales U8 [E, N, K / 32]
 NVFP4   weight_packed U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_global_scale F32
 
 W[n, k] = e2m1[code] · weight_scale                                (MXFP4)
@@ -29,7 +30,14 @@ _ONE = ((), (1,))
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
-    """Groups of 32 share a power of two."""
+    """Groups of 32 share a power of two.
+
+    Attributes:
+        weight, scale: suffixes of the codes and of the powers.
+    """
+
+    weight: str = "weight_packed"
+    scale: str = "weight_scale"
 
     def form(self, columns: int) -> Form:
         return Form("uint8", 4, 32, codebook="e2m1")
@@ -38,14 +46,28 @@ class Mxfp4:
         if columns % 32:
             raise ValueError(f"{columns} columns are not groups of 32")
         return {
-            "weight_packed": Stored(("U8",), ((rows, columns // 2),), raw=True),
-            "weight_scale": Stored(("U8", "F8_E8M0"), ((rows, columns // 32),)),
+            self.weight: Stored(("U8",), ((rows, columns // 2),), raw=True),
+            self.scale: Stored(("U8", "F8_E8M0"), ((rows, columns // 32),)),
         }
 
     def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
-        codes, scale = nibbles(tensors["weight_packed"]), tensors["weight_scale"]
+        codes, scale = nibbles(tensors[self.weight]), tensors[self.scale]
         book = np.array(E2M1, np.float32)
         return QuantizedWeight(codes, 4, scale, 32, codebook=book)
+
+
+class Mxfp4Method:
+    """`quantization_config` of gpt-oss, whose experts are MXFP4 and nothing else."""
+
+    name = "mxfp4"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields = Fields(config)
+        fields.skip("quant_method", "modules_to_not_convert", "dequantize")
+        fields.done()
+
+    def scheme(self, layer: str) -> Scheme | None:
+        return Mxfp4("blocks", "scales") if ".experts." in layer else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ METHODS = Registry(
         "fp8": "quire.quant.fp8:Fp8Method",
         "gptq": "quire.quant.gptq:GptqMethod",
         "modelopt": "quire.quant.fp4:ModelOptMethod",
+        "mxfp4": "quire.quant.fp4:Mxfp4Method",
         "mxfp8": "quire.quant.fp8:Fp8Method",
     },
 )
@@ -63,13 +64,8 @@ def method(config: Mapping[str, Any]) -> Method:
     """
     name = config["quant_method"]
     if name not in METHODS:
-        why = (
-            " Its layout is that of gpt-oss's experts, which Quire does not compute."
-            if name == "mxfp4"
-            else ""
-        )
         raise UnsupportedModelError(
-            f"config.json: the weights are quantized by {name!r}.{why}",
+            f"config.json: the weights are quantized by {name!r}.",
             fix=f"Quire reads {', '.join(METHODS.names())}, and GGUF files; or use the "
             "unquantized model.",
             param="quantization_config.quant_method",

@@ -117,6 +117,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
     | _BIAS
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "attention_multiplier": 0.2},
+    "gpt_oss": _WIDE
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "sliding_window": 20}
+    | {"layer_types": _TYPES},
     "glm4_moe": _LLAMA
     | _BIAS
     | {"rope_scaling": None, "n_routed_experts": 24, "num_experts_per_tok": 3, "n_group": 2}
@@ -225,6 +229,8 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = 1 / config.logits_scaling
+    if kind == "gpt_oss":
+        found["activation"] = "swigluoai"
     if kind == "smollm3":
         found["rotated_layers"] = tuple(number == 1 for number in config.no_rope_layers)
     if kind in ("distilbert", "opt"):
