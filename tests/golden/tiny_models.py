@@ -285,6 +285,7 @@ TINY_MODELS: dict[str, TinyModel] = {
         "gpt_oss",
         {
             "head_dim": 16,
+            "intermediate_size": 96,
             "num_local_experts": 6,
             "num_experts_per_tok": 3,
             "sliding_window": 24,
