@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
 MAX_GRACE = 3
-"""Most tokens beyond the limit, to complete a multi-byte character."""
+"""Most bytes of an incomplete character, and most tokens beyond the limit to complete it."""
+CONTINUATION = bytes(range(0x80, 0xC0))
+"""The bytes of a UTF-8 character behind its first one."""
 
 
 class _Phase(Enum):
@@ -37,14 +39,18 @@ class ThinkingLimit:
         self._begun = marks.begun
         self._begins = [mark.encode() for mark in marks.begins]
         self._ends = [mark.encode() for mark in marks.ends]
-        self._kept = max(4, *map(len, self._ends))
+        self._kept = max(MAX_GRACE, *map(len, self._ends))
         forced = marks.forced or marks.ends[0]
         self._forced = tokenizer.encode(forced, add_special_tokens=False)
         self._tokenizer = tokenizer
-        self._phase = _Phase.BEFORE
-        self._text = b""
-        self._num_followed = self._num_inside = self._num_forced = 0
         self._restart()
+
+    def _restart(self) -> None:
+        self._num_followed = self._num_inside = self._num_forced = 0
+        self._text = b""
+        self._phase = _Phase.BEFORE
+        if self._begun:
+            self._enter(b"")
 
     def next_token(self, output: TokenRow) -> int | None:
         """Return the forced token after `output` [n]; None if any token is allowed."""
@@ -56,21 +62,13 @@ class ThinkingLimit:
         self._num_followed = len(output)
         return self._forced[self._num_forced] if self._phase is _Phase.FORCING else None
 
-    def _restart(self) -> None:
-        self._num_followed = self._num_inside = self._num_forced = 0
-        self._text = b""
-        self._phase = _Phase.BEFORE
-        if self._begun:
-            self._enter(b"")
-
     def _follow(self, token: int) -> None:
+        text = self._text + self._tokenizer.token_bytes(token)
         if self._phase is _Phase.FORCING:
             self._num_forced += 1
             if self._num_forced == len(self._forced):
                 self._phase = _Phase.DONE
-            return
-        text = self._text + self._tokenizer.token_bytes(token)
-        if self._phase is _Phase.BEFORE:
+        elif self._phase is _Phase.BEFORE:
             self._seek(text.lstrip())
         elif self._phase is _Phase.INSIDE:
             self._num_inside += 1
@@ -102,9 +100,7 @@ class ThinkingLimit:
 
 def _cuts_character(text: bytes) -> bool:
     """Return whether the last UTF-8 character of `text` is incomplete."""
-    for back, byte in enumerate(reversed(text[-3:]), 1):
-        if byte < 0x80:
-            return False
-        if byte >= 0xC0:  # the first byte encodes the length
-            return back < 2 + (byte >= 0xE0) + (byte >= 0xF0)
-    return False
+    head = text.rstrip(CONTINUATION)
+    first = head[-1:]  # says how many follow
+    size = (first >= b"\xc0") + (first >= b"\xe0") + (first >= b"\xf0")
+    return len(text) - len(head) < size

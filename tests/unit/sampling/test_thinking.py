@@ -11,7 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.thinking import ThinkingMarks
 from quire.sampling.grammars import Grammars, MaskFiller
-from quire.sampling.thinking import ThinkingLimit
+from quire.sampling.thinking import MAX_GRACE, ThinkingLimit
 from quire.text.dummy import DummyTokenizer
 from tests.unit.sampling.test_grammars import EOS, VOCAB, allowed, append, state
 
@@ -92,8 +92,30 @@ def test_a_character_is_not_cut() -> None:
         for known in range(1, len(raw)):
             assert held(b"<t>ab" + raw[:known], 2 + known) is None
         assert held(b"<t>ab" + raw, 3) == "<"
-    assert held(b"<t>ab\xf0\xf0\xf0", 2) is not None  # bytes that complete nothing
-    assert held(b"<t>ab\x80\x80\x80", 2 + 3) == "<"
+    for wrong in (b"\x80\x80\x80", b"\xe1a", b"\xe1\x7f", b"\xf0\x90\x80\x80\x80", b"\x80a\x80"):
+        assert held(b"<t>" + wrong, len(wrong)) == "<"
+    for first in (b"\xc0", b"\xf0"):  # a character that is never completed
+        for beyond in range(MAX_GRACE):
+            assert held(b"<t>a" + first * (1 + beyond), 2) is None
+        assert held(b"<t>a" + first * (1 + MAX_GRACE), 2) == "<"
+
+
+def test_a_token_without_text_cuts_no_character() -> None:
+    class Silent(DummyTokenizer):
+        def token_bytes(self, token: int) -> bytes:
+            return b"" if token == EOS else super().token_bytes(token)
+
+    marks = ThinkingMarks(("<t>",), ("<e>",))
+    follower = ThinkingLimit(5, marks, Silent(VOCAB))
+    assert follower.next_token(np.array([*b"<t>a", *"🙂".encode()[:3], EOS])) is None
+
+
+def test_the_end_is_forced_without_special_tokens() -> None:
+    class Starting(DummyTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [EOS] * add_special_tokens + super().encode(text)
+
+    assert ThinkingLimit(0, BEGUN, Starting(VOCAB)).next_token(tokens("")) == ord("<")
 
 
 def test_it_is_a_function_of_the_tokens_alone() -> None:
