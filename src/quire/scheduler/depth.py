@@ -9,6 +9,9 @@ the longest run of drafts.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,13 +62,14 @@ class Depth:
         self._scales = Scales()
         self._draft_seconds = 0.0
         self._overhead = 0.0
-        self._landed = 0.0
+        self._landed = math.inf  # no pause comes before the first step
         self._tested = np.full(self._most, PRIOR[0])
         self._right = np.full(self._most, PRIOR[1])
-        self._version = 0
-        self._calls = 0
         self._without = 0
-        self._chosen = np.zeros(0, dtype=np.int64)
+        self._version: int | None = None
+        # For this version of the batch:
+        self._chosen: Column
+        self._calls: int
 
     def choose(
         self, running: RunningBatch, decodes: NDArray[np.bool_], budget: int, *, mixed: bool
@@ -78,23 +82,26 @@ class Depth:
             mixed: prompts run or wait; drafts must not starve them.
         """
         room = budget - int(running.scheduled.sum())
-        room = max(min(room // 2 if mixed else room, self._rows - len(running)), 0)
+        room = min(room // 2 if mixed else room, self._rows - len(running))
         left: Column = np.clip(running.limit - running.num_tokens - 1, 0, self._most)
         left[~decodes] = 0
         if not left.any():
             return left
         if self._cost is None:
-            number = int(np.count_nonzero(decodes))
-            fixed = [k for first, last, k in self._by_batch_size if first <= number <= last]
-            most = min(fixed[0], self._most) if fixed else self._most
-            wanted = np.minimum(left, 0 if self._by_batch_size and not fixed else most)
-            return _within(wanted, room)
-        self._calls += 1
-        if running.version != self._version or self._calls >= INTERVAL:
+            return _within(np.minimum(left, self._fixed(decodes)), room)
+        if running.version != self._version or self._calls == INTERVAL:
             self._version, self._calls = running.version, 0
             self._chosen = self._predict(self._cost, running, left, room)
             self._probe(left)
+        self._calls += 1
         return _within(np.minimum(self._chosen, left), room)
+
+    def _fixed(self, decodes: NDArray[np.bool_]) -> int:
+        """Return the number of drafts of each request that does not depend on times."""
+        if not self._by_batch_size:
+            return self._most
+        number = int(np.count_nonzero(decodes))
+        return next((k for first, last, k in self._by_batch_size if first <= number <= last), 0)
 
     def observe(
         self, flight: InFlight, result: ModelOutput, running: RunningBatch, now: float
@@ -105,12 +112,11 @@ class Depth:
         besides = min(max(now - self._landed - seconds, 0.0), seconds)
         self._overhead += WEIGHT * (besides - self._overhead)
         self._landed = now
-        tokens = int(flight.step.num_scheduled_tokens.sum())
         drafted, accepted = result.drafted, result.accepted
-        if drafted is None or accepted is None:
-            self._observe_seconds(flight, result, tokens, 0)
+        self._observe_seconds(flight, result, 0 if drafted is None else int(drafted.sum()))
+        if drafted is None:
             return
-        self._observe_seconds(flight, result, tokens, int(drafted.sum()))
+        assert accepted is not None
         if result.num_passes == 1:
             each = result.draft_seconds / max(int(drafted.max()), 1)
             self._draft_seconds += WEIGHT * (each - self._draft_seconds)
@@ -148,13 +154,12 @@ class Depth:
         running.drafted[old] //= 2
         running.accepted[old] //= 2
 
-    def _observe_seconds(
-        self, flight: InFlight, result: ModelOutput, tokens: int, drafts: int
-    ) -> None:
+    def _observe_seconds(self, flight: InFlight, result: ModelOutput, drafts: int) -> None:
         seconds = sum(result.times) - result.draft_seconds
-        if self._cost is None or seconds <= 0.0 or result.num_passes > 1 or not tokens:
+        if self._cost is None or seconds <= 0.0 or result.num_passes > 1:
             return
         step = flight.step
+        tokens = int(step.num_scheduled_tokens.sum())
         context = tokens + int(step.num_computed_tokens.sum())
         predicted = _seconds(self._cost, tokens, len(step.request_ids), context, drafts)
         self._scales.observe(tokens + drafts, seconds / predicted)
@@ -173,9 +178,7 @@ class Depth:
         deepest = np.maximum.accumulate(order % self._most) + 1
         seconds = self._step_seconds(cost, tokens, number, context, 0)
         best, fastest = 0, decodes / (seconds + self._overhead)
-        for drafts in (*(size for size in GRID if size < most), most):
-            if drafts <= 0:
-                break
+        for drafts in (*GRID[: bisect_left(GRID, most)], most):
             yields = decodes + float(total[drafts - 1])
             seconds = self._step_seconds(cost, tokens, number, context, drafts)
             seconds += self._overhead + self._draft_seconds * float(deepest[drafts - 1])
@@ -202,7 +205,7 @@ class Depth:
 
     def _probe(self, left: Column) -> None:
         """Now and then try a draft although none is predicted to pay."""
-        if self._chosen.any() or not left.any():
+        if self._chosen.any():
             self._without = 0
             return
         self._without += 1
@@ -213,12 +216,12 @@ class Depth:
 
 def _seconds(cost: StepCost, tokens: int, number: int, context: int, drafts: int) -> float:
     """Predict a step; each draft is a row to sample, with the mean context."""
-    attended = context + drafts * context // max(number, 1)
+    attended = context + drafts * context // number
     return cost.seconds(tokens + drafts, number + drafts, context, attended)
 
 
 def _within(wanted: Column, room: int) -> Column:
     """Return `wanted`, cut so that its sum is at most `room`."""
-    if int(wanted.sum()) <= room:
-        return wanted
-    return np.clip(wanted, 0, np.maximum(room - (np.cumsum(wanted) - wanted), 0))
+    before = np.cumsum(wanted) - wanted
+    cut: Column = np.clip(room - before, 0, wanted)
+    return cut

@@ -9,11 +9,17 @@ import pytest
 from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, block_columns
-from quire.core.config import SchedulerConfig, SpeculativeConfig
-from quire.core.cost import RooflineCost
+from quire.core.config import LOGITS_ROWS, SchedulerConfig, SpeculativeConfig
+from quire.core.cost import RooflineCost, StepCost
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
-from quire.scheduler.depth import INTERVAL, PROBE, Depth
+from quire.scheduler.depth import (
+    INTERVAL,
+    MEMORY,
+    PRIOR,
+    PROBE,
+    Depth,
+)
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.steps import InFlight
 
@@ -36,9 +42,9 @@ def batch(size: int, max_tokens: int = 100) -> RunningBatch:
     return running
 
 
-def depth(cost: RooflineCost | None, **fields: object) -> Depth:
-    config = SpeculativeConfig("ngram", 4, **fields)  # type: ignore[arg-type]
-    return Depth(SchedulerConfig(1000, 64, 512), config, cost)
+def depth(cost: StepCost | None, most: int = 4, seats: int = 64, **fields: object) -> Depth:
+    config = SpeculativeConfig("ngram", most, **fields)  # type: ignore[arg-type]
+    return Depth(SchedulerConfig(1000, seats, 512), config, cost)
 
 
 def choose(depth: Depth, running: RunningBatch, budget: int = 512) -> list[int]:
@@ -49,25 +55,27 @@ def choose(depth: Depth, running: RunningBatch, budget: int = 512) -> list[int]:
 def land(
     depth: Depth,
     running: RunningBatch,
-    drafted: list[int],
-    accepted: list[int],
+    drafted: list[int] | list[list[int]] | None,
+    accepted: list[int] | list[list[int]] | None,
     seconds: float = 0.0,
     draft_seconds: float = 0.0,
     now: float = 0.0,
+    rows: list[int] | None = None,
 ) -> None:
-    """Have a step of all requests land."""
+    """Have a step of all requests land, which are in `rows` by then (-1: gone)."""
     ones = np.ones(len(running), dtype=np.int64)
     step = SchedulerOutput(
         1, running.request_ids, ones, running.num_computed.copy(), block_columns([]), [], [], 1
     )
-    tokens = [array("i") for _ in drafted]
-    flight = InFlight(
-        step, running.requests, tokens, ones, [], [], running.version, slice(None), 0.0, []
-    )
+    tokens = [array("i") for _ in running.requests]
+    place = slice(None) if rows is None else np.array(rows)
+    flight = InFlight(step, running.requests, tokens, ones, [], [], running.version, place, 0.0, [])
+    drafts = None if drafted is None else np.atleast_2d(drafted)
     result = ModelOutput(
         np.zeros((len(running), 1), dtype=np.int64),
-        drafted=np.array([drafted]),
-        accepted=np.array([accepted]),
+        num_passes=1 if drafts is None else len(drafts),
+        drafted=drafts,
+        accepted=None if accepted is None else np.atleast_2d(accepted),
         times=StepTimes(model=seconds),
         draft_seconds=draft_seconds,
     )
@@ -154,7 +162,7 @@ def test_time_between_steps_counts() -> None:
 
 def test_counters() -> None:
     counted, running = depth(None), batch(3)
-    land(counted, running, [4, 2, 0], [2, 2, 0])
+    land(counted, running, [4, 2, 0], [2, 2, 0], 1.0)
     stats = counted.stats
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (2, 6, 4)
     assert stats.num_accepted_tokens_per_pos == [2, 2, 0, 0]
@@ -168,3 +176,77 @@ def test_prompts_keep_their_share_of_a_step(mixed: bool) -> None:
     decodes = np.ones(4, dtype=bool)
     drafts = depth(None).choose(running, decodes, 4 + 10, mixed=mixed)
     assert int(drafts.sum()) == (5 if mixed else 10)
+
+
+def test_what_a_step_has_room_for() -> None:
+    """A draft is a token of the budget and a row of logits; nobody drafts behind its end."""
+    seats = LOGITS_ROWS + 30
+    for limit in (8, seats):
+        sized = depth(None, seats=limit)
+        assert sum(choose(sized, batch(60), budget=10**6)) == max(LOGITS_ROWS, limit) - 60
+    running = batch(4, max_tokens=6)
+    running.num_tokens += [0, 2, 4, 5]
+    assert choose(depth(MEMORY_BOUND), running) == [4, 3, 1, 0]
+    prompt = np.array([True, False, True, True])
+    assert depth(MEMORY_BOUND).choose(running, prompt, 512, mixed=False).tolist() == [4, 0, 1, 0]
+    assert choose(depth(None), running, budget=4 + 5) == [4, 1, 0, 0]
+    ended = depth(MEMORY_BOUND)
+    for _ in range(INTERVAL * PROBE):
+        assert choose(ended, batch(2, max_tokens=1)) == [0, 0]
+
+
+def test_when_it_chooses_anew_and_when_it_probes() -> None:
+    """At every `INTERVAL`-th step, and every `PROBE`-th time one request tries one draft."""
+    never, running = depth(COMPUTE_BOUND), batch(3)
+    steps = [choose(never, running) for _ in range(3 * PROBE * INTERVAL)]
+    none, idle = [0, 0, 0], (PROBE - 1) * INTERVAL
+    turns = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert steps == [each for turn in turns for each in [none] * idle + [turn] * INTERVAL]
+    once = depth(MEMORY_BOUND)
+    assert choose(once, running) == [4, 4, 4]
+    for _ in range(100):
+        land(once, running, [4, 4, 4], [0, 0, 0], 1.0, 0.9)
+    for _ in range(INTERVAL - 1):
+        assert choose(once, running) == [4, 4, 4]
+    assert choose(once, running) != [4, 4, 4]
+
+
+class Line:
+    """Seconds that tell every argument."""
+
+    def __init__(self, base: float, weights: list[float], scale: float = 1.0) -> None:
+        self.base, self.weights = scale * base, [scale * weight for weight in weights]
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        assert attended is not None
+        counts = num_tokens, num_seqs, context_tokens, attended
+        return self.base + sum(w * n for w, n in zip(self.weights, counts, strict=True))
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        return 0.0
+
+
+def test_a_draft_that_gains_nothing_is_not_made() -> None:
+    """Of a rate of 3/4: 1 token in 4 seconds, or 1.75 in 7."""
+    assert choose(depth(Line(1.0, [3.0, 0.0, 0.0, 0.0]), most=1), batch(1)) == [0]
+    assert choose(depth(Line(1.0, [2.9, 0.0, 0.0, 0.0]), most=1), batch(1)) == [1]
+
+
+def test_a_prediction_that_was_never_measured_counts_as_it_is() -> None:
+    """With 3 seconds between steps: 1 token in 4 + 3 seconds, or 1.75 in 8.5 + 3."""
+    for slower, drafts in ((1.0, 1), (2.0, 0)):
+        learned, running = depth(Line(-0.5, [4.5, 0.0, 0.0, 0.0], slower), most=1), batch(1)
+        for now in (24.0, 72.0):
+            land(learned, running, [[0], [0]], [[0], [0]], 24.0, 0.0, now)
+        assert choose(learned, running) == [drafts]
+
+
+def test_when_old_drafts_begin_to_count_half() -> None:
+    learned, running = depth(None), batch(1)
+    for _ in range(int(MEMORY - PRIOR[0])):
+        land(learned, running, [1], [1])
+    assert learned._tested[0] == MEMORY
+    land(learned, running, [1], [1])
+    assert learned._tested[0] == (MEMORY + 1) / 2
