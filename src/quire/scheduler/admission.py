@@ -62,11 +62,8 @@ class Admission:
         admitted = self._loading.run(budget)
         budget -= sum(new.scheduled for new in admitted)
         seats = self._max_num_seqs - len(self._running) - len(self._loading)
-        if not self._waiting or budget <= 0 or len(admitted) >= seats:
-            return admitted
         kv, block_size = self._kv, self._kv.block_size
-        reserved = int(self._reserved().sum()) + self._loading.blocks_missing
-        reserved += sum(kv.blocks_missing(new.request) for new in admitted)
+        reserved: int | None = None  # costs too much for steps that admit nobody
         loadable = budget  # loading many prefixes at once would delay all requests
         while self._waiting and budget > 0 and len(admitted) < seats:
             request = self._waiting.peek()
@@ -79,6 +76,9 @@ class Admission:
             # It cannot begin again before its tokens in flight are known.
             if request in victims or self._steps.count_of(request):
                 break
+            if reserved is None:
+                reserved = int(self._reserved().sum()) + self._loading.blocks_missing
+                reserved += sum(kv.blocks_missing(new.request) for new in admitted)
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:

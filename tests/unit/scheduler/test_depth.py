@@ -234,6 +234,20 @@ def test_a_draft_that_gains_nothing_is_not_made() -> None:
     assert choose(depth(Line(1.0, [2.9, 0.0, 0.0, 0.0]), most=1), batch(1)) == [1]
 
 
+def test_the_wait_for_a_probe_begins_anew_when_drafts_pay() -> None:
+    cost = Line(1.0, [9.0, 0.0, 0.0, 0.0])
+    learned, running = depth(cost, most=1), batch(1)
+
+    def chosen(seconds_per_token: float) -> int:
+        cost.weights[0] = seconds_per_token
+        running.version += 1
+        return choose(learned, running)[0]
+
+    assert [chosen(9.0) for _ in range(PROBE - 1)] == [0] * (PROBE - 1)
+    assert chosen(0.1) == 1
+    assert [chosen(9.0) for _ in range(PROBE)] == [0] * (PROBE - 1) + [1]
+
+
 def test_a_prediction_that_was_never_measured_counts_as_it_is() -> None:
     """With 3 seconds between steps: 1 token in 4 + 3 seconds, or 1.75 in 8.5 + 3."""
     for slower, drafts in ((1.0, 1), (2.0, 0)):

@@ -120,5 +120,6 @@ def test_it_chooses_what_is_predicted_to_be_fastest(seed: int) -> None:
         assert running.drafted.tolist() == [own[0] for own in reference.own[:-1]]
         assert running.accepted.tolist() == [own[1] for own in reference.own[:-1]]
         assert learned._tested.tolist() == [known[0] for known in reference.positions]
+        assert learned._right.tolist() == [known[1] for known in reference.positions]
     totals = [[r.num_draft_tokens, r.num_accepted_tokens] for r in running.requests]
     assert totals == reference.totals

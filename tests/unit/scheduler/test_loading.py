@@ -68,12 +68,16 @@ def finish(s: Scheduler) -> None:
     raise AssertionError("somebody starves")
 
 
-def evicted(cost: StepCost | None = None) -> tuple[Scheduler, Request]:
-    """A scheduler that has served a prompt and evicted it, and the same prompt again."""
+def evicted(cost: StepCost | None = None, blocks: int = 8) -> tuple[Scheduler, Request]:
+    """A scheduler that has served a prompt and evicted it, and the same prompt again.
+
+    Args:
+        blocks: of the request that evicted it; one of the 8 was free.
+    """
     s = make(8, TierConfig(num_offload_slots=8), cost=cost)
     s.add(request("a1", 7 * BLOCK, max_tokens=1))
     finish(s)
-    s.add(request("b", 7 * BLOCK + 8, max_tokens=1))
+    s.add(request("b", (blocks - 1) * BLOCK + 8, max_tokens=1))
     finish(s)
     again = request("a2", 7 * BLOCK, max_tokens=2)
     s.add(again)
@@ -148,8 +152,30 @@ def test_a_load_reserves_blocks_for_the_rest_of_its_prompt() -> None:
         finish(s)
     for name, length in (("a2", 10), ("c", 4)):
         s.add(request(name, length * BLOCK - 8, max_tokens=1))
-    s.schedule(0.0)
+    loading = s.schedule(0.0)
+    assert s.schedule(0.0).empty  # nor while it loads
     assert s.kv.tables.keys() == {"a2"}
+    compute(s, loading)
+    assert s.schedule(0.0).request_ids == ["a2"]  # nor with its first chunk
+    assert s.kv.tables.keys() == {"a2"}
+
+
+@pytest.mark.parametrize(("budget", "given"), [(40, [40]), (50, [50]), (51, [50, 1])])
+def test_a_loaded_request_takes_its_tokens_from_the_budget(budget: int, given: list[int]) -> None:
+    cache = CacheConfig(BLOCK, 16, tiers=TierConfig(num_offload_slots=16))
+    s = Scheduler(SchedulerConfig(1000, 2, budget), cache)
+    for name, length in (("a1", 7 * BLOCK), ("b", 15 * BLOCK + 8)):
+        s.add(request(name, length, max_tokens=1))
+        finish(s)
+    s.add(request("a2", 7 * BLOCK + 50, max_tokens=1))
+    loading = s.schedule(0.0)
+    for name in "cd":
+        s.add(request(name, 8, max_tokens=1))
+    beside = s.schedule(0.0)
+    assert beside.request_ids == ["c"]  # who loads has a seat
+    compute(s, loading)
+    compute(s, beside)
+    assert s.schedule(0.0).num_scheduled_tokens.tolist() == given
 
 
 def test_loads_come_with_blocks_for_what_one_step_computes() -> None:
@@ -413,7 +439,8 @@ def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
     finish(s)
 
 
-def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cached", [0, 4])
+def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch, cached: int) -> None:
     asked = []
 
     def load_pays(_: TierCost, *args: int) -> bool:
@@ -421,8 +448,9 @@ def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(TierCost, "load_pays", load_pays)
-    s, _ = evicted(Copying(0.0))
+    s, _ = evicted(Copying(0.0), blocks=8 - cached)
     asked.clear()
     monkeypatch.setattr(HostTier, "in_memory", lambda *_: False)
     s.schedule(0.0)
-    assert asked == [(6 * BLOCK, 6 * BLOCK, 6 * BLOCK, 6 * BLOCK)]
+    left = (6 - cached) * BLOCK
+    assert asked == [(6 * BLOCK, left, left, left)]
