@@ -1,6 +1,8 @@
 // The passes of sample.h.
 #include "sample.h"
 
+#include <cstddef>
+
 #include "row_peak.h"
 #include "sample_parts.h"
 
