@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
@@ -97,22 +98,18 @@ class KVCacheManager:
 
     def _last_window(self, blocks: list[int | None]) -> list[int]:
         """Return the longest prefix whose blocks within the window are known (not None)."""
-        end = begin = len(blocks)
-        while end:
-            first = self.first_needed(end * self.block_size)
-            while begin > first and blocks[begin - 1] is not None:
-                begin -= 1
-            if begin <= first:
-                break
-            end = begin = begin - 1
+        missing = [index for index, block in enumerate(blocks) if block is None]
+        end = len(blocks)
+        while missing and missing[-1] >= self.first_needed(end * self.block_size):
+            end = missing.pop()
         first = self.first_needed(end * self.block_size)
-        return [NO_BLOCK] * first + [block for block in blocks[first:end] if block is not None]
+        return [NO_BLOCK] * first + cast("list[int]", blocks[first:end])
 
     def first_needed(self, position: int) -> int:
         """Return the first block that the tokens from `position` on attend to."""
         if self.window is None:
             return 0
-        return max(position - self.window + 1, 0) // self.block_size
+        return max((position - self.window + 1) // self.block_size, 0)
 
     def most_blocks(self, num_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` tokens holds at a time."""
@@ -167,9 +164,7 @@ class KVCacheManager:
             return None
         if swapped := tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if tier.num_kept == 0:  # always so without caching
-            return None
-        if _needs_all(request):
+        if tier.num_kept == 0 or _needs_all(request):  # without caching nothing is kept
             return None
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         if self.window is not None:
@@ -299,9 +294,8 @@ class KVCacheManager:
         known = self._num_entered[request.request_id]
         if full > known:
             hashes = self.hasher.extend(request)
-            blocks = self.tables[request.request_id][known:full]
-            if NO_BLOCK in blocks:  # freed before its tokens were known
-                blocks = _held(blocks)
+            # A window may have left blocks before their tokens were known.
+            blocks = _held(self.tables[request.request_id][known:full])
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)

@@ -8,7 +8,7 @@ from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
-from quire.kv.manager import TO_LOAD, KVCacheManager
+from quire.kv.manager import NEVER, NO_BLOCK, TO_LOAD, KVCacheManager
 
 BLOCK = 16
 
@@ -82,6 +82,8 @@ def test_prompt_logprobs_need_the_whole_prompt_computed() -> None:
     kv = manager(8)
     admit(kv, request("first", [1] * 40))
     assert kv.find_prefix(request("second", [1] * 40, prompt_logprobs=1)) == []
+    whole = RequestOptions(skip_reading_prefix_cache=True)
+    assert kv.find_prefix(request("third", [1] * 40, options=whole)) == []
 
 
 def test_caching_off_finds_and_counts_nothing() -> None:
@@ -89,6 +91,18 @@ def test_caching_off_finds_and_counts_nothing() -> None:
     admit(kv, request("first", [1] * 40))
     assert kv.find_prefix(request("second", [1] * 40)) == []
     assert kv.prefix_queries == kv.prefix_hits == 0
+
+
+def test_nothing_is_hashed_in_vain() -> None:
+    """Without caching, or for a tier that keeps nothing."""
+    tiers = TierConfig(num_swap_slots=4, num_offload_slots=4)
+    for caching in (False, True):
+        kv = KVCacheManager(CacheConfig(BLOCK, 8, caching, tiers=tiers))
+        asked = request("asked", [1] * 40)
+        assert kv.find_stored(asked, []) is None
+        if not caching:
+            admit(kv, asked)
+        assert asked.block_hashes == []
 
 
 def test_the_least_recently_used_prefix_goes_first() -> None:
@@ -160,16 +174,70 @@ def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
     assert not kv.can_swap_out(ahead, 4 * BLOCK + 1)
 
 
-def test_only_the_blocks_within_the_window_are_swapped_out() -> None:
-    cache = CacheConfig(BLOCK, 8, sliding_window=BLOCK, tiers=TierConfig(num_swap_slots=4))
+@pytest.mark.parametrize(
+    ("num_tokens", "window", "first", "count"),
+    [(64, BLOCK, 3, 1), (64, BLOCK + 2, 2, 2), (49, None, 0, 4), (48, None, 0, 3)],
+)
+def test_which_blocks_are_swapped_out(
+    num_tokens: int, window: int | None, first: int, count: int
+) -> None:
+    """Those of computed tokens that the next one attends to."""
+    cache = CacheConfig(BLOCK, 8, sliding_window=window, tiers=TierConfig(num_swap_slots=4))
     kv = KVCacheManager(cache)
-    behind = request("behind", list(range(4 * BLOCK)))
+    behind = request("behind", list(range(5 * BLOCK)))
     admit(kv, behind)
-    kv.swap_out(behind, 4 * BLOCK)
+    table = kv.table("behind")
+    kv.swap_out(behind, num_tokens)
     assert kv.tier is not None
     swapped = kv.tier.swapped("behind")
     assert swapped is not None
-    assert (swapped.first, len(swapped.slots)) == (3, 1)
+    assert (swapped.first, len(swapped.slots), swapped.num_tokens) == (first, count, num_tokens)
+    copies = kv.tier.take_copies()
+    assert copies is not None
+    assert [store.block for store in copies.stores] == table[first : first + count]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_swapped_blocks_that_are_still_cached_are_shared(reset: bool) -> None:
+    """Of 3 blocks and a half, the first and the last but one have a new use."""
+    kv = tiered(num_blocks=8, slots=0)
+    assert kv.tier is not None
+    back = request("back", list(range(3 * BLOCK + 8)))
+    admit(kv, back)
+    table = kv.table("back")
+    kv.swap_out(back, 3 * BLOCK + 8)
+    kv.free(back)
+    kv.forget([table[0], table[2]])
+    if reset:
+        kv.reset_prefix_cache()
+    stored = kv.find_stored(back, [])
+    assert stored is not None
+    shared = TO_LOAD if reset else table[1]
+    assert stored.blocks == [TO_LOAD, shared, TO_LOAD, TO_LOAD]
+    assert (stored.num_tokens, stored.keys, stored.private) == (3 * BLOCK + 8, [], reset)
+    blocks, loads = kv.admit_stored(back, stored, 5 * BLOCK)
+    assert len(blocks) == len(set(blocks)) == 5
+    assert [load.block for load in loads] == [b for b in blocks[:4] if b != table[1] or reset]
+    assert kv.enter(back, 3 * BLOCK) == (NEVER if reset else 3) * BLOCK
+    assert len(kv.find_prefix(request("same", list(range(3 * BLOCK + 8))))) == (0 if reset else 3)
+    kv.check_integrity()
+
+
+def test_stored_blocks_within_the_window_are_loaded() -> None:
+    tiers = TierConfig(num_offload_slots=8)
+    kv = KVCacheManager(CacheConfig(BLOCK, 8, sliding_window=2 * BLOCK, tiers=tiers))
+    assert kv.tier is not None
+    tokens = list(range(6 * BLOCK))
+    first = request("first", tokens)
+    admit(kv, first)
+    table = kv.table("first")
+    kv.tier.offload(table[5], first.block_hashes[5])
+    kv.forget([table[1], table[5]])
+    again = request("again", [*tokens, 1])
+    stored = kv.find_stored(again, kv.find_prefix(again))
+    assert stored is not None
+    assert stored.blocks == [NO_BLOCK] * 4 + [table[4], TO_LOAD]
+    assert stored.keys == first.block_hashes[5:]
 
 
 def test_what_the_host_tier_adds_to_a_prefix() -> None:
@@ -196,7 +264,11 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     assert stored.num_from_files == 1  # the one that was evicted first
     assert not stored.arriving
     assert not stored.private
+    whole = request("whole", [*tokens, 1], prompt_logprobs=1)
+    assert kv.find_stored(whole, []) is None
+    queries = kv.prefix_queries
     table, loads = kv.admit_stored(again, stored, again.num_tokens)
+    assert (kv.prefix_queries - queries, kv.prefix_hits) == (again.num_tokens, BLOCK)
     assert table[:1] == prefix
     assert len(set(table)) == 5
     assert [load.block for load in loads] == table[1:4]

@@ -92,6 +92,7 @@ def test_a_request_runs_in_the_step_after_its_loads() -> None:
     assert len(loading.block_copies.loads) == 6
     assert again.num_cached_tokens == 6 * BLOCK
     compute(s, loading)
+    assert len(s.kv.find_prefix(request("a3", 7 * BLOCK))) == 6  # others may share them now
     running = s.schedule(0.0)
     assert running.request_ids == ["a2"]
     assert running.num_computed_tokens.tolist() == [6 * BLOCK]

@@ -160,6 +160,7 @@ def check_step(s: Scheduler, now: float = 0.0) -> SchedulerOutput:
     given = zip(batch.request_ids, batch.num_scheduled_tokens.tolist(), strict=True)
     assert dict(given) == expected
     assert list(batch.request_ids) == list(expected)
+    assert {*s.running.requests} == {row.request for row in rules.rows}
     assert {r.request_id for r in rules.victims} <= {*batch.removed}
     s.check_integrity()
     return batch
@@ -180,7 +181,7 @@ def test_every_step_follows_the_rules(seed: int) -> None:
     )
     window = rng.choice([None, None, rng.randint(1, 20)])
     s = Scheduler(limits, CacheConfig(size, num_blocks, False, sliding_window=window))
-    depth, in_flight, number = rng.choice([1, 2]), list[SchedulerOutput](), 0
+    depth, in_flight, number = rng.choice([1, 2, 4]), list[SchedulerOutput](), 0
     for _ in range(40):
         for _ in range(rng.choice([0, 0, 1, 3])):
             length, most = rng.randint(1, num_blocks * size // 2), rng.randint(1, 20)

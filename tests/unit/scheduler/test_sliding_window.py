@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from quire.core.config import CacheConfig, SchedulerConfig
@@ -84,6 +86,27 @@ def test_a_shorter_prefix_is_found_where_the_end_is_gone() -> None:
     assert kv.find_prefix(prompt("again", list(range(170)))) == (
         [NO_BLOCK] * 2 + kv.table("first")[2:5]
     )
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 18, 33, 40, 1000])
+def test_the_longest_prefix_whose_window_is_known(window: int) -> None:
+    rng = Random(window)
+    tokens = list(range(10 * BLOCK))
+    for _ in range(20):
+        kv = KVCacheManager(CacheConfig(BLOCK, 64, sliding_window=window), BUDGET)
+        admit(kv, prompt("first", tokens))
+        table = kv.table("first")
+        gone = {block for block in table if rng.random() < rng.choice([0.1, 0.4])}
+        kv.forget(gone)
+        for end in reversed(range(len(table) + 1)):
+            # The blocks that the token behind the prefix attends to.
+            seen = {p // BLOCK for p in range(max(0, end * BLOCK - window + 1), end * BLOCK)}
+            if gone.isdisjoint(table[i] for i in seen):
+                break
+        first = min(seen, default=end)
+        assert kv.find_prefix(prompt("again", [*tokens, 7])) == (
+            [NO_BLOCK] * first + table[first:end]
+        )
 
 
 def test_shared_prefixes_without_their_beginning() -> None:
