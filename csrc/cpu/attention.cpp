@@ -284,11 +284,6 @@ void attend_task(const AttentionArgs& a, const AttentionTask& task) {
 template <class T>
 void paged_attention(const AttentionArgs& a, int64_t index) {
   const AttentionTask& task = a.tasks[index];
-#if defined(QUIRE_TILES)
-  if constexpr (sizeof(T) == 1 || kIsBfloat16<T>) {
-    if (attention_fits_tiles(a)) return tiled_attention<T>(a, task);
-  }
-#endif
 #if defined(QUIRE_PAIRS)
   if constexpr (sizeof(T) == 1 || kIsBfloat16<T>) {
     if (fits_pairs(a, 16 * kInterleaved<T>)) return attend_task<typename PairOf<T>::Element, T>(a, task);

@@ -12,6 +12,7 @@
 // has the same bits whatever other rows are in its tiles.
 #include "attention_amx_scores.h"
 #include "attention_amx_values.h"
+#include "attention_any.h"
 #include "attention_walk.h"
 
 namespace quire::QUIRE_ISA {
@@ -171,23 +172,24 @@ struct TileWork {
   }
 };
 
-}  // namespace
-
-bool attention_fits_tiles(const AttentionArgs& a) {
-  return a.q_dtype == kBFloat16 && a.head_dim % 32 == 0;
+bool fits_tiles(const AttentionArgs& a) {
+  return attention_fits(a) && a.q_dtype == kBFloat16 && a.head_dim % 32 == 0;
 }
 
+}  // namespace
+
 template <class T>
-void tiled_attention(const AttentionArgs& a, const AttentionTask& task) {
+void tiled_attention(const AttentionArgs& a, int64_t index) {
+  if (!fits_tiles(a)) return attention<T>(a, index);
   configure_tiles();
-  TileWork<T> work(a, task);
-  walk<T>(a, task, work);
+  TileWork<T> work(a, a.tasks[index]);
+  walk<T>(a, a.tasks[index], work);
   _tile_release();
 }
 
-template void tiled_attention<bf16>(const AttentionArgs&, const AttentionTask&);
-template void tiled_attention<int8_t>(const AttentionArgs&, const AttentionTask&);
-template void tiled_attention<f8_e4m3>(const AttentionArgs&, const AttentionTask&);
-template void tiled_attention<f8_e5m2>(const AttentionArgs&, const AttentionTask&);
+template void tiled_attention<bf16>(const AttentionArgs&, int64_t);
+template void tiled_attention<int8_t>(const AttentionArgs&, int64_t);
+template void tiled_attention<f8_e4m3>(const AttentionArgs&, int64_t);
+template void tiled_attention<f8_e5m2>(const AttentionArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

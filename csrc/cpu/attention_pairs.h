@@ -5,7 +5,7 @@
 
 #include "attention_floats.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && !defined(QUIRE_TILES)
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 #define QUIRE_PAIRS
 // Loops over accumulators, which GCC 12 would otherwise keep in memory.
 #define QUIRE_UNROLL _Pragma("GCC unroll 16")

@@ -9,12 +9,14 @@ namespace quire::QUIRE_ISA {
 template <class T>
 void paged_attention(const AttentionArgs& a, int64_t task);
 
-#if defined(QUIRE_TILES)
-// Whether `tiled_attention` computes this shape, with a cache of bfloat16 or 8 bits.
-bool attention_fits_tiles(const AttentionArgs& a);
-// T is bf16 or of 8 bits.
+// The same for any shape.
 template <class T>
-void tiled_attention(const AttentionArgs& a, const AttentionTask& task);
+void attention(const AttentionArgs& a, int64_t task);
+
+#if defined(QUIRE_TILES)
+// The same on tiles, if they compute the shape; T is bf16 or of 8 bits.
+template <class T>
+void tiled_attention(const AttentionArgs& a, int64_t task);
 #endif
 
 // y[i] = 2^x[i] as attention computes it.

@@ -12,15 +12,7 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// Fetches the line that is `ahead` of one that R rows pass over.
-template <int R>
-inline void fetch(const uint8_t* line, int64_t ahead) {
-  if constexpr (!kZen) {
-    __builtin_prefetch(line + ahead);
-  } else if constexpr (R > 1) {
-    __builtin_prefetch(line + ahead, 0, 2);
-  }
-}
+inline void fetch(const uint8_t* line) { __builtin_prefetch(line, 0, kZen ? 2 : 3); }
 
 inline int32_t four(const int8_t* p) {
   int32_t bytes;
@@ -173,8 +165,8 @@ struct Dots {
 template <class C, int R>
 void block(const GemmArgs& a, const GroupedX& x, int64_t first, const uint8_t* weight, float* sums) {
   const C codes(a);
-  const int64_t ahead = tuned(a.tuning.ahead_bytes, kStreamAhead), head = head_bytes(a);
-  const int64_t bytes = group_bytes<C>(a);
+  const int64_t ahead = tuned(a.tuning.ahead_bytes, kZen && R == 1 ? 0 : kStreamAhead);
+  const int64_t head = head_bytes(a), bytes = group_bytes<C>(a);
   const int8_t* q = x.q + first * x.stride;
   const int32_t* start = x.start + first * x.groups;
   const float* x_sum = x.sum + first * x.groups;
@@ -183,13 +175,13 @@ void block(const GemmArgs& a, const GroupedX& x, int64_t first, const uint8_t* w
     for (auto& row : lanes) row[0] = row[1] = zero();
   }
   for (int64_t g = 0; g < x.groups; ++g, q += a.group, ++start, ++x_sum, weight += bytes) {
-    for (int64_t line = 0; line < head; line += 64) fetch<R>(weight + line, ahead);
+    for (int64_t line = 0; line < head; line += 64) fetch(weight + line + ahead);
     for (int64_t lane = 0; lane < 16; lane += kLanes) {
       Dots<C, R> dots;
       for (int r = 0; r < R; ++r) dots.begin(r, start[r * x.groups]);
       const uint8_t* lines = weight + head + lane * 4;
       for (int64_t i = 0; i < a.group; i += kCodeStep, lines += C::kLines * 64) {
-        for (int line = 0; line < C::kLines; ++line) fetch<R>(lines + line * 64, ahead);
+        for (int line = 0; line < C::kLines; ++line) fetch(lines + line * 64 + ahead);
         dots.add(codes, q + i, x.stride, lines);
       }
       for (int t = 0; t < 2; ++t) {

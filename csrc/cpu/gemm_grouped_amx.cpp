@@ -102,7 +102,7 @@ void block(const GemmArgs& a, const GroupedX& x, int64_t first, int64_t rows, co
 
 template <class C, const Gemm& kVector>
 void grouped_task(const GemmArgs& a, int64_t index) {
-  if (a.rows <= tuned(a.tuning.vector_rows, kFewRows)) return kVector.task(a, index);
+  if (a.rows <= tuned(a.tuning.vector_rows, kFewRows)) return kVector.task(with_hints(a), index);
   const GroupedTask<C> task(a, index);
   const GroupedX x(a);
   const int64_t rows = task.last - task.first;

@@ -42,16 +42,23 @@ inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // A field of GemmTuning: 0 is the kernel's own value; negative is none.
 inline int64_t tuned(int64_t field, int64_t own) { return field == 0 ? own : larger(field, 0); }
 
-// A processor with AVX-512 BF16 and without tiles is a Zen. For one or two rows of x, its own
+// A processor with AVX-512 BF16 and without tiles is a Zen: kernels on tiles call the others with
+// `with_hints`. For one or two rows of x, its own
 // prefetchers follow W best without hints: int4 came at 58 GB/s on Zen 4, and at 49 with hints. With
 // more rows, W is read too slowly for them to see a stream, and hints far ahead help: int4 with two
 // rows came at 50 GB/s instead of 32.
-#if defined(__AVX512BF16__) && !defined(QUIRE_TILES)
+#if defined(__AVX512BF16__)
 constexpr bool kZen = true;
 #else
 constexpr bool kZen = false;
 #endif
-constexpr int64_t kStreamAhead = kZen ? 16384 : 4096;  // prefetch distance in bytes
+constexpr int64_t kHintsAhead = 4096;  // prefetch distance in bytes
+constexpr int64_t kStreamAhead = kZen ? 16384 : kHintsAhead;
+
+inline GemmArgs with_hints(GemmArgs a) {
+  if (a.tuning.ahead_bytes == 0) a.tuning.ahead_bytes = kHintsAhead;
+  return a;
+}
 
 #if defined(__AVX512BF16__)
 // 32 int8 as bfloat16, which is exact.

@@ -30,7 +30,7 @@ struct Kernels {
   void (*mix[kDTypeCount])(const MixArgs&, int64_t row);
 };
 
-// Defined once for every ISA that is built, by table.cpp.
+// Defined by table.cpp, and for AMX by table_amx.cpp.
 namespace portable {
 const Kernels& table();
 }

@@ -16,7 +16,6 @@ namespace quire::QUIRE_ISA {
   void name(const Args&, int64_t task);
 QUIRE_FUSED_KERNELS(QUIRE_DECLARE)
 QUIRE_DECLARE(mix_rows, MixArgs)
-QUIRE_DECLARE(attention, AttentionArgs)
 void argmax(const ArgmaxArgs&, int64_t task);
 extern const ActivationKernels kActivation;
 
@@ -29,14 +28,8 @@ const Kernels kTable = {
         &kActivation,
         argmax,
     },
-#if defined(QUIRE_TILES)
-    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16, &kGemmTilesU4,
-     &kGemmTilesU2, &kGemmTilesU3, &kGemmTilesU4Book, &kGemmTilesU5, &kGemmTilesU6, &kGemmTilesU8,
-     &kGemmTilesF8E4M3, &kGemmTilesF8E5M2},
-#else
     {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4, &kGemmU2, &kGemmU3,
      &kGemmU4Book, &kGemmU5, &kGemmU6, &kGemmU8, &kGemmF8E4M3, &kGemmF8E5M2},
-#endif
     quantize_codes,
     {
         {attention<float>, attention<bf16>, attention<f16>, attention<int8_t>, attention<f8_e4m3>,
