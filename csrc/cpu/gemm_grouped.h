@@ -7,6 +7,7 @@
 #include "grouped_parts.h"
 
 #define QUIRE_INLINE __attribute__((always_inline))
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
 
 namespace quire::QUIRE_ISA {
 
@@ -46,7 +47,7 @@ struct Dots {
 
   QUIRE_INLINE void begin(int r, int32_t start) {
     sums[0][r][0] = sums[0][r][1] = ints(start);
-    for (int h = 1; h < kChains; ++h) sums[h][r][0] = sums[h][r][1] = _mm512_setzero_si512();
+    QUIRE_UNROLL for (int h = 1; h < kChains; ++h) sums[h][r][0] = sums[h][r][1] = _mm512_setzero_si512();
   }
   QUIRE_INLINE void add(const C& codes, const int8_t* x, int64_t stride, const uint8_t* lines) {
     each_pair([&]<int j>() QUIRE_INLINE {
@@ -61,7 +62,7 @@ struct Dots {
   }
   QUIRE_INLINE Ints of(int r, int t) const {
     Ints sum = sums[0][r][t];
-    for (int h = 1; h < kChains; ++h) sum = _mm512_add_epi32(sum, sums[h][r][t]);
+    QUIRE_UNROLL for (int h = 1; h < kChains; ++h) sum = _mm512_add_epi32(sum, sums[h][r][t]);
     return sum;
   }
 };
@@ -161,9 +162,11 @@ struct Dots {
 
 #endif
 
-// sums[R][32] of the rows from `first` on and a block.
+// sums[R][32] of the rows from `first` on and a block. Not inlined, and unrolled by hand: else the
+// compiler puts sums on the stack.
 template <class C, int R>
-void block(const GemmArgs& a, const GroupedX& x, int64_t first, const uint8_t* weight, float* sums) {
+__attribute__((noinline)) void block(const GemmArgs& a, const GroupedX& x, int64_t first,
+                                     const uint8_t* weight, float* sums) {
   const C codes(a);
   const int64_t ahead = tuned(a.tuning.ahead_bytes, kZen && R == 1 ? 0 : kStreamAhead);
   const int64_t head = head_bytes(a), bytes = group_bytes<C>(a);
@@ -178,20 +181,20 @@ void block(const GemmArgs& a, const GroupedX& x, int64_t first, const uint8_t* w
     for (int64_t line = 0; line < head; line += 64) fetch(weight + line + ahead);
     for (int64_t lane = 0; lane < 16; lane += kLanes) {
       Dots<C, R> dots;
-      for (int r = 0; r < R; ++r) dots.begin(r, start[r * x.groups]);
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) dots.begin(r, start[r * x.groups]);
       const uint8_t* lines = weight + head + lane * 4;
       for (int64_t i = 0; i < a.group; i += kCodeStep, lines += C::kLines * 64) {
         for (int line = 0; line < C::kLines; ++line) fetch(lines + line * 64 + ahead);
         dots.add(codes, q + i, x.stride, lines);
       }
-      for (int t = 0; t < 2; ++t) {
+      QUIRE_UNROLL for (int t = 0; t < 2; ++t) {
         const GroupEnd end(a, weight, t * 16 + lane);
-        for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
           Vec& sum = total[lane / kLanes][r][t];
           sum = end.add_products(sum, floats(dots.of(r, t)));
         }
         if (a.second == kNoSecond) continue;
-        for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
           Vec& sum = total[lane / kLanes][r][t];
           sum = end.add_offset(sum, x_sum[r * x.groups]);
         }
@@ -199,8 +202,8 @@ void block(const GemmArgs& a, const GroupedX& x, int64_t first, const uint8_t* w
     }
   }
   for (int64_t lane = 0; lane < 16; lane += kLanes) {
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < 2; ++t) {
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      QUIRE_UNROLL for (int t = 0; t < 2; ++t) {
         store(sums + r * kBlockRows + t * 16 + lane, total[lane / kLanes][r][t]);
       }
     }
