@@ -465,6 +465,9 @@ class SampleRow:
         u: float,
         /,
     ) -> None: ...
+    def key(self, key: int, /) -> None:
+        """Draw with the noise of `key`, in [0, 2^64)."""
+
     def mask(self, words: int, size: int, vocab: int, /) -> None:
         """`size` words of 32 bits; IndexError where they do not cover the vocabulary."""
 

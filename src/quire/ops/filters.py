@@ -1,4 +1,4 @@
-"""Temperature, top_k, min_p and top_p: from logits to the weights that are sampled from.
+"""Temperature, top_k, min_p and top_p: from logits to the tokens that are sampled from.
 
 All three filters keep a prefix of the tokens in descending order of probability, so that their
 order matters only for top_p, which counts the mass that the others left (as in vLLM).
@@ -15,10 +15,8 @@ from quire.core.sampling_params import SamplingParams
 
 FloatRow = NDArray[np.float32]
 Weights = NDArray[np.float64]
+Scaled = NDArray[np.float64]
 Ids = NDArray[np.int64]
-
-RUN = 256
-"""Weights that `draw` sums as one."""
 
 
 def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weights]:
@@ -29,8 +27,7 @@ def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weig
         params: temperature > 0, top_k, top_p, min_p.
 
     Returns:
-        ids [c] or None, and weights float64 [c]: exp((logit - max) / temperature). They are
-        not normalized; the likeliest token's is 1.
+        ids [c] or None, and float64 [c]: (logit - max) / temperature, at most 0.
     """
     peak = np.float64(logits.max())
     ids = None
@@ -42,11 +39,10 @@ def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weig
     if params.min_p > 0.0:
         kept = np.flatnonzero(x >= math.log(params.min_p))
         ids, x = _take_ids(ids, kept), x[kept]
-    weights = np.exp(x)
     if params.top_p < 1.0:
-        kept = top_p(weights, params.top_p)
-        ids, weights = _take_ids(ids, kept), weights[kept]
-    return ids, weights
+        kept = top_p(np.exp(x), params.top_p)
+        ids, x = _take_ids(ids, kept), x[kept]
+    return ids, x
 
 
 def top_k(logits: FloatRow, k: int) -> Ids:
@@ -69,29 +65,6 @@ def top_p(weights: Weights, p: float) -> Ids:
     mass = np.cumsum(weights[order])
     size = int(np.searchsorted(mass, p * total, side="left")) + 1
     return np.sort(order[:size])
-
-
-def draw(ids: Ids | None, weights: Weights, u: float) -> int:
-    """Return the token whose stretch of the cumulative distribution, in order of id, holds `u`.
-
-    Runs of `RUN` weights are summed first and only one run is walked, because a running
-    sum cannot use vector instructions: at 50,000 tokens it is eight times the work.
-
-    Args:
-        ids: as `filtered` gives them.
-        weights: float64 [c], at least one of them positive.
-        u: in [0, 1).
-    """
-    mass = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), RUN)))
-    target = u * mass[-1]
-    run = int(np.searchsorted(mass, target, side="right"))
-    inside = weights[run * RUN : (run + 1) * RUN]
-    rest = target - (mass[run - 1] if run else 0.0)
-    at = int(np.searchsorted(np.cumsum(inside), rest, side="right"))
-    if at == len(inside):  # the run's sum, rounded otherwise than its running sum
-        at = int(np.flatnonzero(inside)[-1])
-    at += run * RUN
-    return at if ids is None else int(ids[at])
 
 
 def _take(logits: FloatRow, ids: Ids | None) -> FloatRow:

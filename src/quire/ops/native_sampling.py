@@ -1,8 +1,8 @@
 """Sampling and log-probabilities on the native kernels, as `torch_ops.sampling` defines them.
 
-A sum of float64 weights that decides which token is kept or drawn is rounded otherwise than in
-numpy, so that a token may differ where `u`, or the mass before a token, lies that close to a
-boundary. Everything else is equal to the bit. Weights and sums are the same on every ISA.
+A sum of float64 weights that decides which tokens top_p keeps is rounded otherwise than in numpy.
+So a token may differ where the mass before it lies that close to top_p. Everything else is equal to
+the bit, the draw too. Weights and sums are the same on every ISA.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class SamplingKernels:
 def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
     """`row` for the kernels; its arrays must outlive it."""
     p = row.params
-    native = _native.SampleRow(row.row, p.temperature, p.top_k, p.top_p, p.min_p, row.u)
+    native = _native.SampleRow(row.row, p.temperature, p.top_k, p.top_p, p.min_p, 0.0)
+    native.key(row.key)
     if row.edits is not None:
         _edit(native, row.edits, vocab)
     return native

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
-from quire.ops.filters import FloatRow, draw, filtered, top_k
+from quire.ops.filters import FloatRow, filtered, top_k
+from quire.ops.gumbel import draw
 
 TokenIds = NDArray[np.int64]
 MaskWords = NDArray[np.int32]
@@ -77,13 +78,13 @@ class SampleRow:
     Attributes:
         row: of the logits.
         params: its temperature, top_k, top_p and min_p, each as `filters` has it; no other field.
-        u: where in the cumulative distribution the token lies; in [0, 1).
+        key: of the draw's noise (`gumbel`), in [0, 2^64); greedy rows have none.
         edits: what the logits go through before all this.
     """
 
     row: int
     params: SamplingParams
-    u: float = 0.0
+    key: int = 0
     edits: LogitEdits | None = None
 
 
@@ -97,7 +98,9 @@ def sample_row(logits: FloatRow, row: SampleRow) -> int:
         return -1
     if row.params.greedy:
         return token
-    return draw(*filtered(logits, row.params), row.u)
+    ids, scaled = filtered(logits, row.params)
+    chosen = draw(scaled, ids, row.key)
+    return chosen if ids is None else int(ids[chosen])
 
 
 def row_logprobs(logits: FloatRow, token: int, k: int) -> TokenLogprobs:

@@ -1,7 +1,7 @@
 """Drafts: guesses at the next tokens of sequences, which one pass of the model verifies.
 
 Row j of a sequence is sampled as if its first j drafts were output: at their position, with their
-penalties, their grammar mask and their random number. So each row yields the very token that a step
+penalties, their grammar mask and their noise. So each row yields the very token that a step
 of its own would, if all drafts before it are right. The tokens up to the first wrong draft count.
 """
 

@@ -11,8 +11,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, odd: the increment of SplitMix64."""
 
 
-def uniform(seed: int, position: int) -> float:
-    """Return a double in [0, 1) with 53 random bits, for output token number `position`.
+def draw_key(seed: int, position: int) -> int:
+    """Return 64 random bits for the draw of output token number `position`.
 
     This is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
     2014) with a hashed seed, so that neighbouring seeds are unrelated.
@@ -22,8 +22,12 @@ def uniform(seed: int, position: int) -> float:
         position: the number of tokens generated before this one.
     """
     state = _mix((seed + _GOLDEN) & _MASK)
-    bits = _mix((state + (position + 1) * _GOLDEN) & _MASK)
-    return (bits >> 11) * 2.0**-53
+    return _mix((state + (position + 1) * _GOLDEN) & _MASK)
+
+
+def uniform(seed: int, position: int) -> float:
+    """Return a double in [0, 1) with 53 random bits."""
+    return (draw_key(seed, position) >> 11) * 2.0**-53
 
 
 def _mix(z: int) -> int:

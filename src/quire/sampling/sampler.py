@@ -16,7 +16,6 @@ from quire.core.refusals import reason_of
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.sample_row import SampleRow
-from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class Sampler:
             with _errors_of(row, result):
                 edits = state.edits(logits.shape[1], ahead)
                 if edits is not None or not state.params.greedy:
-                    rows.append(SampleRow(row, state.params, _uniform(state, ahead), edits))
+                    rows.append(SampleRow(row, state.params, state.draw_key(ahead), edits))
         self._choose(logits, rows, result)
         self._add_logprobs(logits, batch, result)
 
@@ -143,14 +142,6 @@ def _with_named(entry: TokenLogprobs, logits: FloatRow, named: list[int]) -> Tok
     return TokenLogprobs(
         entry.token_ids + named, entry.logprobs + values, entry.rank, num_named=len(named)
     )
-
-
-def _uniform(state: SamplingState, ahead: int) -> float:
-    if state.params.greedy:
-        return 0.0
-    if state.params.seed is None:
-        raise ValueError("no seed; the input processor must set one")
-    return uniform(state.params.seed, state.num_output_tokens + ahead)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from quire.ops.sample_row import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow
 from quire.sampling.penalties import Penalties
+from quire.sampling.rng import draw_key
 from quire.sampling.thinking import ThinkingLimit
 
 
@@ -103,6 +104,14 @@ class SamplingState:
             and not self.params.reads_output
             and not Masks.needed(self.params, self.num_output_tokens)
         )
+
+    def draw_key(self, ahead: int = 0) -> int:
+        """Return the key of the token after the output and `ahead` drafts; 0 if it is greedy."""
+        if self.params.greedy:
+            return 0
+        if self.params.seed is None:
+            raise ValueError("no seed; the input processor must set one")
+        return draw_key(self.params.seed, self.num_output_tokens + ahead)
 
     def ended_by(self, token: int) -> bool:
         """Return whether `token`, the last one of the output, ends it."""

@@ -18,7 +18,6 @@ from quire.runner.inputs import StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.state import SequenceStates
-from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class DraftModelProposer:
     Its keys and values are in blocks of the same numbers as the target's, so it follows the same
     block tables. It computes each sequence from its first token on, whatever is cached: a block
     that holds something else costs right drafts, and no answer. It samples with the parameters and
-    random numbers of the target, so it often draws the same token.
+    noise of the target, so it often draws the same token.
 
     Args:
         config: of the draft model, with the target's limits.
@@ -161,10 +160,7 @@ class DraftModelProposer:
             edits, params = _edits(state, logits.shape[1], ahead), state.params
             if edits is None and params.greedy:
                 continue
-            number = 0.0
-            if not params.greedy and params.seed is not None:
-                number = uniform(params.seed, state.num_output_tokens + ahead)
-            rows.append(SampleRow(row, params, number, edits))
+            rows.append(SampleRow(row, params, state.draw_key(ahead), edits))
         if rows:
             chosen = self._ops.sample(logits, rows)
             tokens[[row.row for row in rows]] = chosen

@@ -47,7 +47,7 @@ def sampling(s: Setting) -> Cases:
         )  # fmt: skip
 
     def draw(name: str, params: SamplingParams, rows: int) -> Case:
-        wanted = [SampleRow(i, params, u=(i + 0.5) / rows) for i in range(rows)]
+        wanted = [SampleRow(i, params, key=int(s.random.integers(2**63))) for i in range(rows)]
         return case(name, rows, lambda logits: s.ops.sample(logits, wanted))
 
     def logprobs(rows: int) -> Case:

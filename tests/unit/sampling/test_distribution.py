@@ -1,4 +1,4 @@
-"""A second witness that drafts change no distribution: counts of tokens behind accepted drafts."""
+"""A second witness of the distribution: counts of 100,000 tokens, also behind accepted drafts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops.providers import load_ops
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
+from tests.unit.sampling.oracle import probabilities
 
 Row = NDArray[np.float32]
+Weights = NDArray[np.float64]
 VOCAB = 3072
 BATCH = 1000
 NUM_BATCHES = 170
@@ -53,11 +55,42 @@ def test_tokens_behind_drafts_are_drawn_from_the_model(temperature: float) -> No
         number += int(right.sum())
     assert number > 100_000  # most drafts were right
     scaled = second.astype(np.float64) / temperature
-    expected = np.exp(scaled - scaled.max())
-    expected *= number / expected.sum()
+    check(counts, np.exp(scaled - scaled.max()))
+
+
+@pytest.mark.slow  # 100,000 draws
+@pytest.mark.parametrize(
+    ("params", "along"),
+    [
+        (SamplingParams(temperature=1.0), "positions"),
+        (SamplingParams(temperature=0.7, top_k=50), "seeds"),
+        (SamplingParams(temperature=1.3, top_p=0.9), "positions"),
+        (SamplingParams(temperature=1.0, top_k=1000, top_p=0.95, min_p=1e-4), "seeds"),
+    ],
+)
+def test_draws_follow_the_distribution(params: SamplingParams, along: str) -> None:
+    logits = np.random.default_rng(0).normal(0, 3, VOCAB).astype(np.float32)
+    sampler, counts = Sampler(load_ops("cpu")), np.zeros(VOCAB)
+    for batch in range(100):
+        states = []
+        for i in range(batch * BATCH, (batch + 1) * BATCH):
+            seed, position = (i, 0) if along == "seeds" else (99, i)
+            length = np.array([1 + position])
+            row = np.zeros(1, dtype=np.int32)  # nothing reads the output
+            states.append(SamplingState(params.replace(seed=seed), row, length, 1))
+        counts += np.bincount(draw(sampler, states, logits, 0), minlength=VOCAB)
+    check(counts, probabilities(logits.astype(np.float64), params))
+
+
+def check(counts: Weights, weights: Weights) -> None:
+    """Compare counts with a distribution by a chi-square test."""
+    expected = weights * counts.sum() / weights.sum()
+    assert not counts[expected == 0].any()
     rare = expected < LEAST
-    seen = np.append(counts[~rare], counts[rare].sum())
-    wanted = np.append(expected[~rare], expected[rare].sum())
+    seen, wanted = counts[~rare], expected[~rare]
+    if expected[rare].any():
+        seen = np.append(seen, counts[rare].sum())
+        wanted = np.append(wanted, expected[rare].sum())
     statistic = float(((seen - wanted) ** 2 / wanted).sum())
     freedom = len(seen) - 1
     # The statistic's standard deviation is sqrt(2 · freedom); five are one in a million.
