@@ -112,6 +112,10 @@ class AttentionSpec:
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
         return self.qkv, self.q_norm, self.k_norm, self.sinks, self.out
 
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        return (self.qkv,)
+
 
 @dataclass(frozen=True, slots=True)
 class MLPSpec:
@@ -123,6 +127,10 @@ class MLPSpec:
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
         return self.up, self.down
+
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        return (self.up,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +154,13 @@ class MoESpec:
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
         shared = self.shared.children if self.shared else ()
         return self.router, self.correction, self.up, self.down, self.shared_gate, *shared
+
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        """The linear layers that read the sub-layer's input."""
+        shared = self.shared.up if self.shared else None
+        found = self.router, self.up, shared, self.shared_gate
+        return tuple(reader for reader in found if reader is not None)
 
 
 Mixer = AttentionSpec | MLPSpec | MoESpec

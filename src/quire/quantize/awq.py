@@ -9,7 +9,7 @@ H = Σ x xᵀ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,8 +23,8 @@ _ROWS = 1024
 
 
 def search_scale(
-    weight: Floats,
-    hessian: Floats,
+    weights: Sequence[Floats],
+    hessians: Sequence[Floats],
     magnitude: Floats,
     round_: Callable[[Floats], Floats],
     repeats: int = 1,
@@ -33,8 +33,8 @@ def search_scale(
     """Return the scale of each column: float32 [K], all 1 if no scale reduces the error.
 
     Args:
-        weight: float32 [N, K], the rows of all layers that share the input.
-        hessian: float32 [K, K].
+        weights: float32 [N, K], of one layer or of each expert; they share the scale.
+        hessians: of each, float32 [K, K].
         magnitude: mean |x|, float32 [K].
         round_: some rows [n, K] → their values after quantization.
         repeats: number of consecutive runs of `repeated` columns that must share scales because
@@ -43,25 +43,32 @@ def search_scale(
 
     def loss(scale: Floats) -> float:
         total = 0.0
-        for first in range(0, len(weight), _ROWS):
-            rows = weight[first : first + _ROWS]
-            difference = round_(rows * scale) / scale - rows
-            total += float(((difference @ hessian) * difference).sum(dtype=np.float64))
+        for weight, hessian in zip(weights, hessians, strict=True):
+            for first in range(0, len(weight), _ROWS):
+                rows = weight[first : first + _ROWS]
+                difference = round_(rows * scale) / scale - rows
+                total += float(((difference @ hessian) * difference).sum(dtype=np.float64))
         return total
 
     activity = np.maximum(_shared(magnitude, repeats, repeated), _LEAST)
-    share = np.abs(weight)
-    share /= np.maximum(share.max(1, keepdims=True), _LEAST)
-    weights = np.maximum(_shared(share.mean(0), repeats, repeated), _LEAST)
+    means = [_relative(weight).mean(0) for weight in weights]
+    size = np.maximum(_shared(np.mean(means, axis=0), repeats, repeated), _LEAST)
     best = np.ones_like(activity)
     least = loss(best)
     for power in _POWERS:
-        for tried in (activity**power, activity**power / weights ** (1.0 - power)):
+        for tried in (activity**power, activity**power / size ** (1.0 - power)):
             scale = tried / np.sqrt(tried.max() * tried.min())
             tried_loss = loss(scale)
             if tried_loss < least:
                 best, least = scale, tried_loss
     return best
+
+
+def _relative(weight: Floats) -> Floats:
+    """Return |weight| divided by the largest of its row."""
+    share = np.abs(weight)
+    share /= np.maximum(share.max(1, keepdims=True), _LEAST)
+    return share
 
 
 def _shared(numbers: Floats, repeats: int, repeated: int) -> Floats:

@@ -1,7 +1,8 @@
 """Calibration: the inputs of each linear layer, one decoder layer at a time, on sample texts.
 
 The model's own layers compute everything in float32. Linear layers use numpy, so they need no
-packed copy of the weights; watched layers collect statistics of their inputs.
+packed copy of the weights; watched layers collect statistics of their inputs. An expert's inputs
+are the rows that the router sends to it.
 """
 
 from __future__ import annotations
@@ -61,19 +62,36 @@ class InputStatistics:
         self.tokens += len(x)
 
 
+Statistics = Mapping[str, Sequence[InputStatistics]]
+"""Linear weight → the inputs of each of its experts; of other weights it has one."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Linear:
-    """The linear layer [N, K] that `Builder` uses here; counts its inputs if it is watched."""
+    """The linear layer [N, K] that `Builder` uses here; counts its inputs if it is watched.
+
+    Attributes:
+        inputs: of each expert, of whose rows the weight consists; of other layers one. Empty if
+            they are not watched.
+    """
 
     weight: Floats
     bias: Floats | None
     epilogue: Any
-    inputs: InputStatistics | None
+    experts: int
+    inputs: Sequence[InputStatistics]
+
+    def expert(self, index: int) -> _Linear:
+        """Return the layer of one expert."""
+        count = len(self.weight) // self.experts
+        rows = slice(index * count, (index + 1) * count)
+        bias = None if self.bias is None else self.bias[rows]
+        return _Linear(self.weight[rows], bias, self.epilogue, 1, self.inputs[index : index + 1])
 
     def forward(self, ops: Ops, x: Array) -> Array:
         values = ops.numpy(x)
-        if self.inputs is not None:
-            self.inputs.add(values)
+        for inputs in self.inputs:
+            inputs.add(values)
         product = values @ self.weight.T
         if self.bias is not None:
             product += self.bias
@@ -108,21 +126,18 @@ class Calibration:
         self._config = config
         self._layout = Layout(config)
         self._longest = max(map(len, samples))
-        self._ops = ops.using(linear=lambda x, packed: packed.forward(ops, x))
+        product = _product(ops)
+        self._ops = ops.using(linear=product, logits=product, moe=_moe(ops))
         self._batches = [self._begin(batch, embedding) for batch in _batches(samples)]
 
-    def watch(self, index: int, parameters: Mapping[str, Floats]) -> dict[str, InputStatistics]:
-        """Compute layer `index` with its float32 `parameters`; keep its input as hidden state.
-
-        Returns:
-            parameter of each linear weight → statistics of its inputs.
-        """
+    def watch(self, index: int, parameters: Mapping[str, Floats]) -> Statistics:
+        """Compute layer `index` with its float32 `parameters`; keep its input as hidden state."""
         builder = self._builder(parameters, watched=True)
         layer = self._layer(builder, index)
         for batch in self._batches:
             layer(batch)
         packed: Mapping[str, Any] = builder.linear_weights
-        return {name: linear.inputs for name, linear in packed.items()}
+        return {name: linear.inputs for name, linear in packed.items() if linear.inputs}
 
     def advance(self, index: int, parameters: Mapping[str, Floats]) -> None:
         """Replace the hidden states by layer `index`'s output; `parameters` are float32."""
@@ -139,10 +154,13 @@ class Calibration:
         return found
 
     def _builder(self, parameters: Mapping[str, Floats], *, watched: bool = False) -> Builder:
-        def pack(weight: Any, bias: Any = None, *, epilogue: str = "none", **_: Any) -> _Linear:
+        def pack(
+            weight: Any, bias: Any = None, *, epilogue: str, exact: bool, experts: int, **_: Any
+        ) -> _Linear:
             [whole] = weight
-            inputs = InputStatistics.of_width(whole.shape[1]) if watched else None
-            return _Linear(whole, bias, epilogue, inputs)
+            count = experts if watched and not exact else 0  # routers are not quantized
+            inputs = [InputStatistics.of_width(whole.shape[1]) for _ in range(count)]
+            return _Linear(whole, bias, epilogue, experts, inputs)
 
         ops = self._ops.using(pack_linear=pack)
         return Builder(self._config, _Given(parameters), self._longest, ops)
@@ -186,6 +204,32 @@ class Calibration:
             return residual
 
         return forward
+
+
+def _product(ops: Ops) -> Callable[..., Array]:
+    """Return `Ops.linear` and `Ops.logits` of a `_Linear`."""
+    return lambda x, packed: packed.forward(ops, x)
+
+
+def _moe(ops: Ops) -> Callable[..., Array]:
+    """Return `Ops.moe` of two `_Linear`."""
+
+    def moe(
+        x: Array, experts: Array, weights: Array, up: _Linear, down: _Linear,
+        dtype: Any = None, weight_on_input: bool = False,
+    ) -> Array:  # fmt: skip
+        values, chosen, shares = ops.numpy(x), ops.numpy(experts), ops.numpy(weights)
+        total = np.zeros_like(values)
+        for index in np.unique(chosen).tolist():
+            rows, choice = np.nonzero(chosen == index)
+            share = shares[rows, choice][:, np.newaxis]
+            inputs = values[rows] * share if weight_on_input else values[rows]
+            inner = up.expert(index).forward(ops, ops.array(inputs))
+            found = ops.numpy(down.expert(index).forward(ops, inner))
+            total[rows] += found if weight_on_input else found * share
+        return ops.array(total)
+
+    return moe
 
 
 class _Given:

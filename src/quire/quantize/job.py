@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from quire import __version__
 from quire.checkpoint.weight_files import weight_files
 from quire.core.dtypes import HostArray, converted, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.models.layout import Layout, linears
 from quire.ops.providers import load_ops
-from quire.quantize.calibration import Calibration, InputStatistics
+from quire.quantize.calibration import Calibration, InputStatistics, Statistics
 from quire.quantize.layer import fold_scales, linear_names, quantize_weight
 from quire.quantize.recipe import Recipe, matches
 from quire.quantize.samples import SELF, file_samples, own_samples
-from quire.quantize.source import Source
+from quire.quantize.source import Part, Source
 from quire.quantize.targets import Quantized, Target, target_of
 from quire.quantize.work import Content, WorkFolder
 from quire.quantize.write_compressed import write_compressed
@@ -27,6 +29,7 @@ from quire.text.tokenizer import load_tokenizer
 Progress = Callable[[str, int, int], None]
 """Called with the current activity, the finished units and their total."""
 _HEAD = "lm_head.weight"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class _Run:
         recipe, source = self._recipe, self._source
         if recipe.is_gguf:
             gguf_metadata(source, recipe)
+            self._check_stacks()
         elif source.found.kind == "gguf":
             raise ConfigError(
                 f"{self._job.model} is GGUF, whose tokenizer safetensors cannot hold.",
@@ -111,23 +115,40 @@ class _Run:
                 param="MODEL",
             )
         modules = {
-            piece.name.removesuffix(".weight"): piece
+            part.name.removesuffix(".weight"): part
             for index in range(self._num_layers)
             for name in linear_names(source.config, index)
-            for piece in source.pieces(name)
+            for part in source.pieces(name)
         }
         for word in recipe.ignore:
             if word != "lm_head" and not any(matches(word, module) for module in modules):
                 raise ConfigError(f"--ignore {word} names no layer of it.", param="--ignore")
-        for module, piece in modules.items():
-            if piece.transposed and not recipe.is_gguf:
+        for module, part in modules.items():
+            if part.name == part.source and part.piece.transposed and not recipe.is_gguf:
                 raise UnsupportedModelError(
                     f"{module} is stored transposed (Conv1D), which compressed-tensors cannot say.",
                     fix="Write a .gguf file.",
                 )
-            shape = source.weights.tensors[piece.name].shape
             if not recipe.ignores(module):
-                self._target.check(module, shape[0] if piece.transposed else shape[1])
+                self._target.check(module, part.columns)
+
+    def _check_stacks(self) -> None:
+        """Check that the experts of each layer can be one tensor, as GGUF has them."""
+        layers = Layout(self._source.config).layers
+        for spec in (linear for layer in layers for linear in linears(layer)):
+            parts = self._source.pieces(spec.name)
+            kinds = len(parts) // spec.experts if spec.experts > 1 else 0
+            for i in range(kinds):
+                if len({self._ignores(part) for part in parts[i::kinds]}) > 1:
+                    raise ConfigError(
+                        f"--ignore names some experts of {spec.stem}, but GGUF stores all of them "
+                        "in one tensor.",
+                        fix="Name all or none.",
+                        param="--ignore",
+                    )
+
+    def _ignores(self, part: Part) -> bool:
+        return self._recipe.ignores(part.name.removesuffix(".weight"))
 
     def layers(self, work: WorkFolder, progress: Progress) -> None:
         """Quantize the units that `work` does not have yet, in order."""
@@ -139,7 +160,7 @@ class _Run:
             unit = unit_name(index)
             progress(f"layer {index}", index, len(self.units))
             if not work.has(unit):
-                work.save(unit, self._layer(index, calibration))
+                work.save(unit, *self._layer(index, calibration))
             if calibration is not None and unit != missing[-1]:
                 calibration.advance(index, self._source.assemble(index, work.load(unit)))
         if "head" in missing:
@@ -151,6 +172,12 @@ class _Run:
         content: Content = {}
         for unit in self.units:
             content |= work.load(unit)
+            if unseen := work.unseen(unit):
+                experts = ", ".join(map(str, unseen))
+                _log.warning(
+                    "%s: no calibration row reached experts %s; their weights are rounded to "
+                    "nearest. More texts (--num-samples, --seqlen) may reach them.", unit, experts
+                )  # fmt: skip
         output = self._job.output
         if self._recipe.is_gguf:
             path = work.path / output.name
@@ -172,54 +199,56 @@ class _Run:
         ops = load_ops(num_threads=self._job.num_threads)
         return Calibration(self._source.config, samples, self._source.embedding(), ops)
 
-    def _layer(self, index: int, calibration: Calibration | None) -> Content:
+    def _layer(self, index: int, calibration: Calibration | None) -> tuple[Content, list[int]]:
+        """Return a layer's tensors, and its experts that no calibration row reached."""
         source = self._source
         parameters = source.layer(index)
-        statistics: dict[str, InputStatistics] = {}
+        statistics: Statistics = {}
         if calibration is not None:
             statistics = calibration.watch(index, parameters)
         if self._recipe.method == "awq":
             dtypes = {name: source.dtype(name) for name in parameters}
             fold_scales(source.config, index, parameters, statistics, self._target, dtypes)
-        linear = linear_names(source.config, index)
+        linear = {spec.name: spec for spec in linears(Layout(source.config).layers[index])}
         content: Content = {}
         for name, value in parameters.items():
-            quantize_it = name in linear
-            content |= self._pieces(name, value, statistics.get(name), quantize_it=quantize_it)
-        return content
+            experts = max(1, linear[name].experts) if name in linear else 0
+            content |= self._pieces(name, value, statistics.get(name, ()), experts)
+        seen = max(statistics.values(), key=len, default=())
+        return content, [i for i, inputs in enumerate(seen) if not inputs.tokens]
 
     def _head(self, calibration: Calibration | None) -> Content:
         source = self._source
-        statistics = None
+        statistics: Sequence[InputStatistics] = ()
         if calibration is not None:
             norm = {name: source.read(name) for name in source.names() if name.startswith("norm.")}
-            statistics = calibration.watch_head(norm)
-        return self._pieces(_HEAD, source.read(_HEAD), statistics, quantize_it=True)
+            statistics = [calibration.watch_head(norm)]
+        return self._pieces(_HEAD, source.read(_HEAD), statistics, 1)
 
     def _pieces(
-        self,
-        name: str,
-        value: HostArray,
-        statistics: InputStatistics | None,
-        *,
-        quantize_it: bool,
+        self, name: str, value: HostArray, statistics: Sequence[InputStatistics], experts: int
     ) -> Content:
-        """Return the tensors of a parameter, quantized unless `ignore` names them."""
+        """Return the tensors of a parameter, quantized unless `ignore` names them.
+
+        Args:
+            statistics: of each expert's inputs; empty without calibration.
+            experts: 1 of a linear layer; 0 of what is not quantized.
+        """
         source, recipe = self._source, self._recipe
-        kept = {
-            piece.name
-            for piece in source.pieces(name)
-            if not quantize_it or recipe.ignores(piece.name.removesuffix(".weight"))
-        }
         content: Content = {}
-        found: Quantized | None = None
-        for piece in source.pieces(name):
-            if piece.name in kept:
-                rows = value[piece.row : piece.row + piece.rows]
-                content[piece.name] = converted(rows, source.dtype(name))
+        found: dict[int, Quantized] = {}
+        height = len(value) // max(1, experts)
+        for part in source.pieces(name):
+            if not experts or self._ignores(part):
+                rows = value[part.row : part.row + part.rows]
+                content[part.name] = converted(rows, source.dtype(name))
                 continue
-            found = found or quantize_weight(value, statistics, self._target, recipe)
-            content[piece.name] = found.rows(piece.row, piece.rows)
+            expert, row = divmod(part.row, height)
+            if expert not in found:
+                weight = value[expert * height : (expert + 1) * height]
+                seen = statistics[expert] if statistics else None
+                found[expert] = quantize_weight(weight, seen, self._target, recipe)
+            content[part.name] = found[expert].rows(row, part.rows)
         return content
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, Floats, converted
-from quire.models.layout import AttentionSpec, Layout, LinearSpec, NormSpec, linears
+from quire.models.layout import AttentionSpec, Layout, LinearSpec, MoESpec, NormSpec, linears
 from quire.quantize.awq import search_scale
-from quire.quantize.calibration import InputStatistics
+from quire.quantize.calibration import InputStatistics, Statistics
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
 
@@ -24,8 +24,9 @@ def linear_names(config: ModelConfig, index: int) -> list[str]:
 def quantize_weight(
     weight: Floats, statistics: InputStatistics | None, target: Target, recipe: Recipe
 ) -> Quantized:
-    """Quantize one linear weight, float32 [N, K], by the method of `recipe`."""
-    if statistics is None:
+    """Quantize one linear weight, float32 [N, K], by the method of `recipe`; if no input was seen,
+    to nearest."""
+    if statistics is None or not statistics.tokens:
         return target.nearest(weight)
     if recipe.method == "gptq":
         return target.gptq(weight, statistics.hessian, act_order=recipe.act_order)
@@ -36,7 +37,7 @@ def fold_scales(
     config: ModelConfig,
     index: int,
     parameters: dict[str, Floats],
-    statistics: Mapping[str, InputStatistics],
+    statistics: Statistics,
     target: Target,
     dtypes: Mapping[str, DType],
 ) -> None:
@@ -51,7 +52,7 @@ def fold_scales(
         mixer = sublayer.mixer
         if sublayer.before is not None:
             readers = layer[i : i + 1 + sublayer.parallel]
-            fold.norm(sublayer.before, [reader.linears[0] for reader in readers])
+            fold.norm(sublayer.before, [linear for r in readers for linear in r.mixer.readers])
         if isinstance(mixer, AttentionSpec):
             # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
@@ -59,23 +60,30 @@ def fold_scales(
         elif config.gated_mlp or config.activation == "relu":
             # The activation between them is linear in up, or a ReLU, which commutes with scales.
             fold.rows(mixer.up, mixer.down)
+            shared = mixer.shared if isinstance(mixer, MoESpec) else None
+            if shared is not None:
+                fold.rows(shared.up, shared.down)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
     config: ModelConfig
     parameters: dict[str, Floats]
-    statistics: Mapping[str, InputStatistics]
+    statistics: Statistics
     target: Target
     dtypes: Mapping[str, DType]
 
     def norm(self, norm: NormSpec, readers: Sequence[LinearSpec]) -> None:
-        """Fold the first reader's scale into the norm's weight and bias, which are stored rounded;
-        `readers` are the linear layers that read the norm."""
+        """Fold a scale into the norm's weight and bias, which are stored rounded.
+
+        Args:
+            readers: what reads the norm; the scale is that of the first linear layer among them.
+        """
         name = f"{norm.stem}.weight"
         one = 1.0 if self.config.norm_gain == "plus_one" else 0.0
+        first = next(reader for reader in readers if reader.kind == "linear")
         gain = self.parameters[name] + one
-        folded = self._rounded(name, gain / self._search(readers[0]) - one)
+        folded = self._rounded(name, gain / self._search(self._experts(first)) - one)
         # The scale after rounding; a channel of gain 0 does not change.
         off = folded + one == 0
         scale = np.where(off, 1.0, gain / (folded + one))
@@ -84,36 +92,65 @@ class _Fold:
             bias = f"{norm.stem}.bias"
             self.parameters[bias] = self._rounded(bias, self.parameters[bias] / scale)
         for linear in readers:
-            self._scale_columns(linear, scale)
+            for expert in self._experts(linear):
+                expert.scale_columns(scale)
 
     def rows(self, made: LinearSpec, used: LinearSpec, repeats: int = 1, width: int = 1) -> None:
         """Fold the scales into the last part of `made`, whose rows produce the columns of `used`;
-        each run of `width` rows produces `repeats` runs of columns."""
-        scale = self._search(used, repeats, width)
-        self._scale_columns(used, scale)
-        divisor, rows = scale.reshape(-1, repeats, width)[:, 0].reshape(-1), made.parts[-1]
-        self.parameters[made.name][-rows:] /= divisor[:, np.newaxis]
-        if made.bias:
-            self.parameters[f"{made.stem}.bias"][-rows:] /= divisor
+        each run of `width` rows produces `repeats` runs of columns. Each expert has its own."""
+        last = made.parts[-1]
+        for above, below in zip(self._experts(made), self._experts(used), strict=True):
+            scale = self._search([below], repeats, width)
+            below.scale_columns(scale)
+            divisor = scale.reshape(-1, repeats, width)[:, 0].reshape(-1)
+            above.weight[-last:] /= divisor[:, np.newaxis]
+            if above.bias is not None:
+                above.bias[-last:] /= divisor
 
-    def _search(self, linear: LinearSpec, repeats: int = 1, repeated: int = 1) -> Floats:
-        seen = self.statistics[linear.name]
+    def _experts(self, linear: LinearSpec) -> list[_Expert]:
+        """Return the experts of a linear layer, or the layer."""
+        count = max(1, linear.experts)
+        weights = np.split(self.parameters[linear.name], count)
+        bias = self.parameters[f"{linear.stem}.bias"] if linear.bias else None
+        biases = [None] * count if bias is None else np.split(bias, count)
+        seen = self.statistics.get(linear.name, [None] * count)
+        return [_Expert(*parts) for parts in zip(weights, biases, seen, strict=True)]
+
+    def _search(self, experts: Sequence[_Expert], repeats: int = 1, repeated: int = 1) -> Floats:
+        """Return the best scale of the columns; 1 if no input was seen."""
+        found = [(e.weight, e.seen) for e in experts if e.seen is not None and e.seen.tokens]
+        if not found:
+            return np.ones(experts[0].weight.shape[1], np.float32)
+        tokens = sum(seen.tokens for _, seen in found)
         return search_scale(
-            self.parameters[linear.name],
-            seen.hessian,
-            seen.magnitude / max(seen.tokens, 1),
+            [weight for weight, _ in found],
+            [seen.hessian for _, seen in found],
+            np.sum([seen.magnitude for _, seen in found], axis=0) / np.float32(tokens),
             lambda weight: self.target.nearest(weight).dequantize(),
             repeats,
             repeated,
         )
 
-    def _scale_columns(self, linear: LinearSpec, scale: Floats) -> None:
-        """Multiply the columns; divide the inputs in the statistics by `scale`."""
-        self.parameters[linear.name] *= scale
-        seen = self.statistics[linear.name]
-        seen.hessian /= scale
-        seen.hessian /= scale[:, np.newaxis]
-        seen.magnitude /= scale
-
     def _rounded(self, name: str, values: Floats) -> Floats:
         return converted(converted(values, self.dtypes[name]), FLOAT32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """Views of one expert's rows, or of a whole layer.
+
+    Attributes:
+        seen: its inputs; None of a router.
+    """
+
+    weight: Floats
+    bias: Floats | None
+    seen: InputStatistics | None
+
+    def scale_columns(self, scale: Floats) -> None:
+        """Multiply the columns; divide the inputs in the statistics by `scale`."""
+        np.multiply(self.weight, scale, out=self.weight)
+        if self.seen is not None:
+            np.divide(self.seen.hessian, scale, out=self.seen.hessian)
+            np.divide(self.seen.hessian, scale[:, np.newaxis], out=self.seen.hessian)
+            np.divide(self.seen.magnitude, scale, out=self.seen.magnitude)

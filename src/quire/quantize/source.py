@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,37 @@ from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.layers.embedding import Embedding
+from quire.models.architecture import WeightNames
 from quire.models.layout import parameters
-from quire.models.registry import architecture, is_encoder, model_config
+from quire.models.parameters import Parameter
+from quire.models.registry import is_encoder, model_config, weight_names
 from quire.models.sources import Piece, match
 from quire.quantize.work import Content, dense
 
 _DTYPES = {"F32": FLOAT32, "BF16": BFLOAT16, "F16": dtype_of("float16")}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows [row, row + rows) of a parameter: a tensor of the checkpoint that is written.
+
+    Attributes:
+        name: of that tensor. It is the stored one's, unless that has all experts of a layer:
+            quantized experts are written one by one.
+        columns: 0 of a vector.
+        piece: where it is stored.
+    """
+
+    name: str
+    row: int
+    rows: int
+    columns: int
+    piece: Piece
+
+    @property
+    def source(self) -> str:
+        """The stored tensor."""
+        return self.piece.name
 
 
 class Source:
@@ -50,45 +76,69 @@ class Source:
                 fix="Quantize it while it is loaded: quire serve --quantization int8.",
                 param="MODEL",
             )
-        if self.config.moe is not None:
-            raise UnsupportedModelError(
-                f"{model} is a mixture of experts, which cannot be calibrated yet.",
-                fix="Quantize it while it is loaded: quire serve --quantization int4.",
-                param="MODEL",
-            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
-        names = architecture(self.config.architecture).names
-        for found in match(self.weights, parameters(self.config), names).pieces:
+        names, wanted = weight_names(self.config), parameters(self.config)
+        for found in match(self.weights, wanted, names).pieces:
             dtype = self.weights.tensors[found.name].dtype
             if dtype not in _DTYPES:
                 raise UnsupportedModelError(
-                    f"HostArray {found.name!r} has dtype {dtype}; only {', '.join(_DTYPES)} can be "
+                    f"Tensor {found.name!r} has dtype {dtype}; only {', '.join(_DTYPES)} can be "
                     "quantized.",
                     fix="Begin with the original.",
                 )
             self._pieces[found.parameter].append(found)
+        self._parts = {p.name: self._parts_of(p, names) for p in wanted}
+        self._written: defaultdict[str, list[str]] = defaultdict(list)
+        for part in (part for parts in self._parts.values() for part in parts):
+            self._written[part.source].append(part.name)
 
-    def pieces(self, parameter: str) -> list[Piece]:
-        """Return the stored tensors whose rows make up a parameter."""
-        return self._pieces[parameter]
+    def pieces(self, parameter: str) -> list[Part]:
+        """Return the tensors whose rows make up a parameter."""
+        return self._parts.get(parameter, [])
+
+    def written(self, stored: str) -> list[str]:
+        """Return the names of the tensors that replace a stored one: of a tensor of all experts,
+        those of each, in order."""
+        return self._written.get(stored, [])
+
+    def _parts_of(self, parameter: Parameter, names: WeightNames) -> list[Part]:
+        pieces = self._pieces[parameter.name]
+        written = [piece.name for piece in pieces]
+        if any(piece.cut is not None for piece in pieces):
+            written = [name for name, _ in names.stored(parameter)]
+            if len(written) != len(pieces) or len(set(written)) != len(written):
+                raise UnsupportedModelError(
+                    f"{parameter.name} has no names for experts one by one, which compressed "
+                    "files need.",
+                    fix="Quantize it while it is loaded: quire serve --quantization int4.",
+                    param="MODEL",
+                )
+        return [
+            Part(name, piece.row, piece.rows, piece.columns, piece)
+            for name, piece in zip(written, pieces, strict=True)
+        ]
 
     def names(self) -> list[str]:
         """Return every parameter of the checkpoint, in the order of the computation."""
-        return list(self._pieces)
+        return [name for name, parts in self._parts.items() if parts]
 
     def layer_names(self, index: int) -> list[str]:
-        return [name for name in self._pieces if name.startswith(f"layers.{index}.")]
+        return [name for name in self.names() if name.startswith(f"layers.{index}.")]
 
     def read(self, parameter: str) -> HostArray:
         """Return a float32 copy of the whole parameter."""
-        pieces = self._pieces[parameter]
-        parts = [self.stored(piece.name) for piece in pieces]
-        whole = np.concatenate(parts, dtype=np.float32)
-        if pieces[0].transposed:
-            whole = np.ascontiguousarray(whole.T)
-        for piece in pieces:
-            self.weights.release(piece.name)
+        parts = self._parts[parameter]
+        rows, columns = sum(part.rows for part in parts), parts[0].columns
+        whole = np.empty((rows, columns) if columns else (rows,), np.float32)
+        for part in parts:
+            values, piece = self.stored(part.source), part.piece
+            if piece.cut is not None:
+                values = piece.cut.of(values, piece.rows, transposed=piece.transposed)
+            matrix = values.T if piece.transposed else values
+            whole[part.row : part.row + part.rows] = matrix.reshape(part.rows, *whole.shape[1:])
+        for source in {part.source for part in parts}:
+            self.weights.release(source)
         return whole
 
     def layer(self, index: int) -> dict[str, HostArray]:
@@ -97,22 +147,22 @@ class Source:
 
     def dtype(self, parameter: str) -> DType:
         """Return the dtype in which a parameter is stored."""
-        return _DTYPES[self.weights.tensors[self._pieces[parameter][0].name].dtype]
+        return _DTYPES[self.weights.tensors[self._parts[parameter][0].source].dtype]
 
     def assemble(self, index: int, content: Content) -> dict[str, HostArray]:
         """Return a layer's parameters, float32, from its tensors in `content`."""
         return {
-            name: np.concatenate([dense(content[piece.name]) for piece in self._pieces[name]])
+            name: np.concatenate([dense(content[part.name]) for part in self._parts[name]])
             for name in self.layer_names(index)
         }
 
     def embedding(self) -> Embedding:
         """Return the embedding as a view of the mapped file: only the rows looked up are read."""
-        [table] = self._pieces["embed.weight"]
+        [table] = self._parts["embed.weight"]
         positions: Any = None
-        if pieces := self._pieces.get("positions.weight"):
-            positions = self.stored(pieces[0].name)[self.config.learned_positions_offset :]
-        return Embedding(self.stored(table.name), positions, self.config.embedding_scale)
+        if parts := self.pieces("positions.weight"):
+            positions = self.stored(parts[0].source)[self.config.learned_positions_offset :]
+        return Embedding(self.stored(table.source), positions, self.config.embedding_scale)
 
     def stored(self, name: str) -> HostArray:
         """Return a tensor of the checkpoint, a view of the mapped file."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,7 +52,8 @@ class WorkFolder:
     def has(self, unit: str) -> bool:
         return self._file(unit).exists()
 
-    def save(self, unit: str, content: Content) -> None:
+    def save(self, unit: str, content: Content, unseen: Sequence[int] = ()) -> None:
+        """Save a finished unit, and the experts that no calibration row reached."""
         tensors: list[StoredTensor] = []
         forms: dict[str, Any] = {}
         for name, value in content.items():
@@ -67,7 +68,13 @@ class WorkFolder:
                 tensors.append(stored(f"{name}#scale", value.scale))
                 if value.zero is not None:
                     tensors.append(stored(f"{name}#zero", value.zero))
-        write_file(self._file(unit), tensors, {"forms": json.dumps(forms)})
+        notes = {"forms": json.dumps(forms), "unseen": json.dumps(list(unseen))}
+        write_file(self._file(unit), tensors, notes)
+
+    def unseen(self, unit: str) -> list[int]:
+        """Return the experts of a saved unit that no calibration row reached."""
+        found: list[int] = json.loads(SafetensorsFile(self._file(unit)).metadata["unseen"])
+        return found
 
     def load(self, unit: str) -> Content:
         """Return the saved content; arrays are views of the mapped file."""

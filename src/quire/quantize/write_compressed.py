@@ -38,15 +38,17 @@ def _tensors(source: Source, recipe: Recipe, content: Content) -> Iterator[Store
     """Yield every tensor of the checkpoint, in the order of the computation."""
     scale_dtype = dtype_of(source.config.dtype)
     for name in source.names():
-        for piece in source.pieces(name):
-            value = content.get(piece.name)
+        for part in source.pieces(name):
+            value = content.get(part.name)
             if isinstance(value, QuantizedWeight):
-                module = piece.name.removesuffix(".weight")
+                module = part.name.removesuffix(".weight")
                 yield from stored_weight(module, value, recipe, scale_dtype)
             elif isinstance(value, np.ndarray):
-                yield stored(piece.name, value)
+                same = part.name == part.source  # perhaps a vector stored as a matrix of one row
+                shape = source.weights.tensors[part.source].shape if same else value.shape
+                yield stored(part.name, value.reshape(shape))
             else:
-                yield _unchanged(source, piece.name)
+                yield _unchanged(source, part.source)
 
 
 def _unchanged(source: Source, name: str) -> StoredTensor:
@@ -57,9 +59,9 @@ def _unchanged(source: Source, name: str) -> StoredTensor:
 def _linear_modules(source: Source) -> Iterator[str]:
     """Yield the names of the model's linear layers, a tied output projection included."""
     for name in source.names():
-        for piece in source.pieces(name):
-            if name.startswith("layers.") and len(source.weights.tensors[piece.name].shape) == 2:
-                yield piece.name.removesuffix(".weight")
+        for part in source.pieces(name):
+            if name.startswith("layers.") and part.columns:
+                yield part.name.removesuffix(".weight")
     yield "lm_head"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from quire.quantize.source import Source
 from quire.quantize.work import Content
 from quire.text.gguf_vocabulary import tokenizer_metadata
 
+_ROUTER = ".ffn_gate_inp"
 _TABLES = ("token_embd.weight", "output.weight")
 _WIDE = ("q8_0", "f16", "bf16")
 _PLAIN = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -77,15 +78,18 @@ def _plan(source: Source, recipe: Recipe, content: Content) -> Iterator[_Planned
     for name, factors in factor_tensors(source.config.rope).items():
         yield _Planned(PlannedTensor(name, "F32", factors.shape), factors.copy)
     for exported in exported_tensors(source.config, source.weights):
-        value = content.get(exported.source)
         if exported.name in _TABLES:
             yield _table(source, recipe, exported)
-        elif isinstance(value, Blocks):
-            yield _ordered(exported, value.type, value.raw)
-        elif isinstance(value, np.ndarray):
-            yield _plain(exported, value)
+            continue
+        stored = (exported.source, *exported.others)
+        names = [name for each in stored for name in source.written(each)]
+        values = [content[name] for name in names if name in content]
+        blocks = [value for value in values if isinstance(value, Blocks)]
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if blocks:
+            yield _ordered(exported, blocks[0].type, [each.raw for each in blocks])
         else:
-            yield _plain(exported, source.stored(exported.source))
+            yield _plain(exported, arrays or [source.stored(exported.source)])
 
 
 def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned:
@@ -102,17 +106,19 @@ def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned
     return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)
 
 
-def _plain(exported: ExportedTensor, value: HostArray) -> _Planned:
-    """Plan a vector, which is float32 in GGUF, or a matrix that is not quantized."""
-    rows = converted(value, FLOAT32) if value.ndim == 1 else value
-    return _ordered(exported, _PLAIN[str(rows.dtype)], rows)
+def _plain(exported: ExportedTensor, parts: Sequence[HostArray]) -> _Planned:
+    """Plan a vector or a router, which are float32 in GGUF, or a matrix that is not quantized."""
+    if parts[0].ndim == 1 or _ROUTER in exported.name:
+        parts = [converted(part, FLOAT32) for part in parts]
+    return _ordered(exported, _PLAIN[str(parts[0].dtype)], parts)
 
 
-def _ordered(exported: ExportedTensor, type_: str, rows: HostArray) -> _Planned:
-    """Plan rows in GGUF's order; those in `content` are already [out, in]."""
+def _ordered(exported: ExportedTensor, type_: str, parts: Sequence[HostArray]) -> _Planned:
+    """Plan rows in GGUF's order, all experts together; those in `content` are [out, in]."""
     translation = exported.translation
 
     def make() -> HostArray:
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return rows if translation.reorder == "transpose" else translation.undo(rows)
 
     return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)

@@ -16,9 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from quire.checkpoint.presets import preset_config
 from quire.checkpoint.weight_files import INDEX
-from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.core.errors import ConfigError
 from quire.quantize.gguf_target import GGUFTarget
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe
@@ -201,13 +200,6 @@ REFUSED = {
 def test_recipes_that_cannot_be(what: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=what):
         Recipe(**fields)
-
-
-def test_experts_are_refused(tmp_path: Path) -> None:
-    """Before weights are looked for."""
-    (tmp_path / "config.json").write_text(json.dumps(preset_config("olmoe-1b-7b")))
-    with pytest.raises(UnsupportedModelError, match="mixture of experts"):
-        Source(str(tmp_path), None, None)
 
 
 def test_what_does_not_fit_the_model(tmp_path: Path) -> None:
