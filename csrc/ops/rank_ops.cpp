@@ -1,11 +1,16 @@
 // Rows of embedding tables, and what a group of ranks computes together (rank_group.h).
+#include <nanobind/stl/tuple.h>
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 
 #include "../bind.h"
 #include "../cpu/rank_group.h"
+#include "../cpu/row_blocks.h"
 #include "../cpu/row_op.h"
+#include "../cpu/scalar.h"
 #include "../submit.h"
 
 namespace nb = nanobind;
@@ -137,6 +142,133 @@ struct AllGather final : Op {
   int64_t first_;
 };
 
+// Σ x², in an order that depends only on `cols`.
+template <class T>
+float square_sum(const T* x, int64_t cols) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= cols; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float v = to_float(x[i + lane]);
+      lanes[lane] += v * v;
+    }
+  }
+  for (int64_t lane = 0; i < cols; ++i, ++lane) lanes[lane] += to_float(x[i]) * to_float(x[i]);
+  float total = 0.0f;
+  for (const float lane : lanes) total += lane;
+  return total;
+}
+
+inline void round_to(float& to, float v) { to = v; }
+inline void round_to(bf16& to, float v) { to = {to_bf16(v)}; }
+inline void round_to(f16& to, float v) { to = {to_f16(v)}; }
+
+// x = gain * (x * scale), each product rounded, in place.
+template <class T, class W>
+void scale_row(T* x, const W* gain, int64_t cols, float scale) {
+  for (int64_t i = 0; i < cols; ++i) {
+    W scaled;
+    round_to(scaled, to_float(x[i]) * scale);
+    round_to(x[i], to_float(gain[i]) * to_float(scaled));
+  }
+}
+
+// RMSNorms over all heads of q and of k, in place, where each rank has some of the heads.
+//
+// Every rank adds its sums of squares to those of the others, in rank order, so all ranks get the same
+// scales. Several ranks may have the same heads of k: one of them counts.
+struct RankNorms final : Op {
+  // `gain` is this rank's part of the weight, `width` the columns of all ranks.
+  struct Part {
+    Matrix x, gain;
+    int64_t width;
+    bool counts;
+  };
+  RankNorms(const Kernels& kernels, RankGroup& group, const Part& q, const Part& k, float eps)
+      : kernels_(kernels), group_(group), parts_{q, k}, eps_(eps) {
+    for (const Part& part : parts_) {
+      expect_vector("gain", part.gain, part.x.cols, part.x, true);
+      expect(part.x.rows == q.x.rows && part.x.dtype == q.x.dtype, "k", part.x, "q", q.x);
+    }
+  }
+  const char* name() const override { return "rank_norms"; }
+  int64_t& rows() override { return parts_[0].x.rows; }
+  std::vector<Operand> operands() override { return operands_at(parts_[0].x.at, parts_[1].x.at); }
+  int64_t bytes() const override {
+    return parts_[0].x.rows * 3 * (parts_[0].x.row_bytes() + parts_[1].x.row_bytes());
+  }
+  int64_t flops() const override {
+    return 4 * parts_[0].x.rows * (parts_[0].x.cols + parts_[1].x.cols);
+  }
+
+  void run(Pool& pool) override {
+    switch (parts_[0].x.dtype) {
+      case kBFloat16: return run_as<bf16>(pool);
+      case kFloat16: return run_as<f16>(pool);
+      default: return run_as<float>(pool);
+    }
+  }
+
+ private:
+  template <class T>
+  static T* row_of(const Matrix& x, int64_t row) {
+    return static_cast<T*>(x.at) + row * x.stride;
+  }
+  template <class Body>
+  void each_row(Pool& pool, const Body& body) const {
+    const int64_t rows = parts_[0].x.rows;
+    const int64_t task_rows = rows_a_task(rows, parts_[0].x.row_bytes() + parts_[1].x.row_bytes());
+    run_tasks(pool, row_tasks(rows, task_rows), [&](int64_t task) {
+      const int64_t end = std::min(rows, (task + 1) * task_rows);
+      for (int64_t row = task * task_rows; row < end; ++row) body(row);
+    });
+  }
+  template <class T>
+  void run_as(Pool& pool) {
+    const int64_t rows = parts_[0].x.rows;
+    float* const own = static_cast<float*>(pool.scratch(4 * rows * 4));
+    float* const total = own + 2 * rows;
+    each_row(pool, [&](int64_t row) {
+      for (int64_t p = 0; p < 2; ++p) {
+        const Part& part = parts_[p];
+        const T* const x = row_of<T>(part.x, row);
+        own[2 * row + p] = part.counts ? square_sum(x, part.x.cols) : 0.0f;
+      }
+    });
+    group_.sum(kernels_, pool, total, kFloat32, own, 2 * rows);
+    each_row(pool, [&](int64_t row) {
+      for (int64_t p = 0; p < 2; ++p) {
+        const Part& part = parts_[p];
+        const float mean = total[2 * row + p] / static_cast<float>(part.width);
+        const float scale = 1.0f / std::sqrt(mean + eps_);
+        T* const x = row_of<T>(part.x, row);
+        if (part.gain.dtype == part.x.dtype) {
+          scale_row(x, static_cast<const T*>(part.gain.at), part.x.cols, scale);
+        } else {
+          scale_row(x, static_cast<const float*>(part.gain.at), part.x.cols, scale);
+        }
+      }
+    });
+  }
+
+  const Kernels& kernels_;
+  RankGroup& group_;
+  Part parts_[2];
+  float eps_;
+};
+
+using NormPart = std::tuple<const Matrix*, const Matrix*, int64_t, bool>;
+
+void rank_norms(const Kernels& kernels, Pool& pool, RankGroup& group, const NormPart& q,
+                const NormPart& k, float eps) {
+  const auto part = [](const NormPart& given) {
+    const auto& [x, gain, width, counts] = given;
+    return RankNorms::Part{*x, *gain, width, counts};
+  };
+  submit(pool, RankNorms(kernels, group, part(q), part(k), eps));
+}
+
 void embedding(Pool& pool, RankGroup* group, const Matrix& y, const Indices& ids,
                const Matrix* table, const PackedWeight* weight, int64_t first, int64_t vocab) {
   if ((table == nullptr) == (weight == nullptr)) {
@@ -164,6 +296,7 @@ void bind_rank_ops(nb::module_& m) {
         nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg());
   def_op<AllReduce, RankGroup&, const Matrix&, const Matrix&>(m, "all_reduce");
   m.def("all_gather", &all_gather);
+  m.def("rank_norms", &rank_norms);
 }
 
 }  // namespace quire

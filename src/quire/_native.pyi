@@ -139,6 +139,10 @@ class Plan:
     def counts(self) -> list[tuple[int, int, int, int, int]]:
         """(calls, nanoseconds, rows, bytes, flops) of each op; empty while not counting."""
 
+    def tallies(self) -> list[list[int]]:
+        """Of each mixture of experts: rows of each expert, and the sum over calls of the experts
+        that had some; empty for other ops."""
+
     def trace(self, max_runs: int, /) -> None:
         """From now on note each run of an op, the first so many; 0 ends that and forgets them."""
 
@@ -297,6 +301,23 @@ def all_reduce(kernels: Kernels, pool: Pool, group: RankGroup, y: Matrix, x: Mat
 
 def all_gather(pool: Pool, group: RankGroup, y: Matrix, x: Matrix, first: int, /) -> None:
     """y [rows, width] = the ranks' float32 x, this one's from column `first` on.
+
+    Raises as `all_reduce`.
+    """
+
+def rank_norms(
+    kernels: Kernels,
+    pool: Pool,
+    group: RankGroup,
+    q: tuple[Matrix, Matrix, int, bool],
+    k: tuple[Matrix, Matrix, int, bool],
+    eps: float,
+    /,
+) -> None:
+    """RMSNorms in place of q and k, of which every rank has some columns.
+
+    q, k: this rank's columns, its part of the weight, the columns of all ranks, and whether its
+        sum counts: of ranks with the same columns, one does.
 
     Raises as `all_reduce`.
     """

@@ -69,8 +69,6 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         moe = _shared_moe(moe, ranks)
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
-    if model.qk_norm == "full":
-        raise _error(ranks, "the norms of q and k span all heads, of which a rank has some.")
     return replace(
         model,
         num_attention_heads=heads // ranks,

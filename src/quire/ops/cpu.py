@@ -172,6 +172,18 @@ class CpuOps(FusedKernels, Ops[HostArray]):
     def all_gather(self, x: HostArray, first: int, width: int) -> HostArray:
         return x if self._group is None else self._group.all_gather(self._threads, x, first, width)
 
+    def _norm_all_heads(
+        self,
+        parts: tuple[HostArray, HostArray],
+        weights: tuple[HostArray, HostArray],
+        eps: float,
+        head_dim: int,
+    ) -> None:
+        if self._group is None:
+            super()._norm_all_heads(parts, weights, eps, head_dim)
+        else:
+            self._group.norm_all_heads(self._table, self._threads, parts, weights, eps, head_dim)
+
     def lora_add(
         self, adapter: HostArray, y: HostArray, x: HostArray, table: LoraTable
     ) -> HostArray:

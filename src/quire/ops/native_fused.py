@@ -162,12 +162,11 @@ class FusedKernels:
         """
         columns, rows = matrix("qkv", qkv), indices("positions", positions)
         check_cache(cache, qkv.dtype, kv_heads, head_dim)
-        if q_norm is not None and len(q_norm) != head_dim:
-            self._norm_part("q_norm", q_norm, eps, qkv, 0, heads * head_dim)
-            q_norm = None
-        if k_norm is not None and len(k_norm) != head_dim:
-            self._norm_part("k_norm", k_norm, eps, qkv, heads * head_dim, kv_heads * head_dim)
-            k_norm = None
+        if q_norm is not None and k_norm is not None and len(q_norm) != head_dim:
+            split = heads * head_dim
+            parts = qkv[:, :split], qkv[:, split : split + kv_heads * head_dim]
+            self._norm_all_heads(parts, (q_norm, k_norm), eps, head_dim)
+            q_norm = k_norm = None
         q = np.empty((qkv.shape[0], heads, head_dim), qkv.dtype)
         _native.rope_kv_write(
             self._kernels,
@@ -184,14 +183,19 @@ class FusedKernels:
         )
         return q
 
-    def _norm_part(
-        self, name: str, weight: HostArray, eps: float, x: HostArray, first: int, cols: int
+    def _norm_all_heads(
+        self,
+        parts: tuple[HostArray, HostArray],
+        weights: tuple[HostArray, HostArray],
+        eps: float,
+        head_dim: int,
     ) -> None:
-        """`rms_norm` of the columns [first, first + cols) of x, in place."""
-        gain, part = contiguous(name, weight, 1), view(x[:, first : first + cols])
-        if len(weight) != cols:
-            raise misfit(name, weight, "qkv", x)
-        _native.rms_norm(self._kernels, self._pool, part, part, gain, eps)
+        """`rms_norm` of q and of k, `parts` of qkv, each over all heads, in place."""
+        for name, x, weight in zip(("q_norm", "k_norm"), parts, weights, strict=True):
+            gain, part = contiguous(name, weight, 1), view(x)
+            if len(weight) != x.shape[1]:
+                raise misfit(name, weight, "qkv", x)
+            _native.rms_norm(self._kernels, self._pool, part, part, gain, eps)
 
     def argmax(self, logits: HostArray) -> tuple[TokenIds, FloatRow]:
         """Return the largest value of each row of float32 [rows, vocab] and its first index.

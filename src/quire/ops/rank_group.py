@@ -10,9 +10,11 @@ from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.ops.array import address
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import describe, indices, matrix, view
+from quire.ops.native_checks import contiguous, describe, indices, matrix, view
 from quire.ops.native_gemm import PackedLinear
 from quire.ops.rank_memory import rank_group_bytes
+
+_NormPart = tuple[_native.Matrix, _native.Matrix, int, bool]
 
 
 class RankGroup:
@@ -101,6 +103,39 @@ class RankGroup:
         y = np.empty((x.shape[0], width), FLOAT32)
         _native.all_gather(pool, self._handle, view(y), view(x), first)
         return y
+
+    def norm_all_heads(
+        self,
+        kernels: NativeKernels,
+        pool: _native.Pool,
+        parts: tuple[HostArray, HostArray],
+        weights: tuple[HostArray, HostArray],
+        eps: float,
+        head_dim: int,
+    ) -> None:
+        """`rms_norm` in place of q and of k, each over the heads of all ranks.
+
+        Args:
+            parts: this rank's columns of q and of k.
+            weights: of all heads.
+
+        Raises:
+            ValueError: they do not fit each other.
+            RuntimeError: another rank has failed, or is gone.
+        """
+
+        def part(name: str, x: HostArray, weight: HostArray) -> _NormPart:
+            heads = len(weight) // head_dim
+            first = self.rank * heads // self.ranks
+            own = weight[first * head_dim :][: x.shape[1]]
+            # With fewer heads than ranks, several ranks have the same one.
+            counts = self.rank == 0 or (self.rank - 1) * heads // self.ranks < first
+            return matrix(name, x), contiguous(name, own, 1), len(weight), counts
+
+        (q, k), (q_weight, k_weight) = parts, weights
+        _native.rank_norms(
+            kernels.handle, pool, self._handle, part("q", q, q_weight), part("k", k, k_weight), eps
+        )
 
 
 def _check(x: HostArray) -> None:
