@@ -64,6 +64,7 @@ void bind_plan(nb::module_& m) {
       .def("precede", &Plan::precede)
       .def("count", &Plan::count)
       .def("counts", &counts)
+      .def("tallies", &Plan::tallies)
       .def("trace", &Plan::trace)
       .def("runs", &runs);
 }

@@ -71,6 +71,8 @@ class Op {
   virtual int64_t bytes() const = 0;
   // Its arithmetic: two per multiply-add, and one for a function such as exp.
   virtual int64_t flops() const { return 0; }
+  // Of a mixture of experts: adds how many rows each expert has, and at the end how many have some.
+  virtual void tally(std::vector<int64_t>&) const {}
   // Sets everything else that depends on the step's inputs, other than addresses.
   virtual void set_inputs(const std::vector<StepInput>&) {}
 

@@ -223,6 +223,7 @@ void Plan::note(int64_t index, int64_t begin, int64_t nanoseconds) {
     count.rows += rows;
     count.bytes += bytes;
     count.flops += flops;
+    ran.tally(tallies_[static_cast<size_t>(index)]);
   }
   if (runs_.size() < max_runs_) runs_.push_back({index, begin, nanoseconds, rows, bytes, flops});
 }

@@ -71,8 +71,13 @@ class Plan {
 
   // Counts and runs leave out ops without rows in a step.
   // Starts counting totals of each op, from zero; off drops them.
-  void count(bool on) { counts_.assign(on ? steps_.size() : 0, OpCount{}); }
+  void count(bool on) {
+    counts_.assign(on ? steps_.size() : 0, OpCount{});
+    tallies_.assign(counts_.size(), {});
+  }
   const std::vector<OpCount>& counts() const { return counts_; }
+  // Of each op while counting: `Op::tally` of all steps; empty for other ops.
+  const std::vector<std::vector<int64_t>>& tallies() const { return tallies_; }
   // Starts recording the first `max_runs` runs of ops; 0 stops and drops them.
   void trace(int64_t max_runs);
   const std::vector<OpRun>& runs() const { return runs_; }
@@ -125,6 +130,7 @@ class Plan {
   Linear started_{};  // the linear op that the previous op prepared
   std::vector<Span> after_;  // first reads of the next plan
   std::vector<OpCount> counts_;
+  std::vector<std::vector<int64_t>> tallies_;
   std::vector<OpRun> runs_;
   size_t max_runs_ = 0;
 };

@@ -126,17 +126,17 @@ struct Moe final : Op {
   std::vector<Operand> operands() override {
     return operands_at(y_.at, x_.at, experts_, weights_.at);
   }
+  void tally(std::vector<int64_t>& total) const override {
+    const size_t experts = first_.size() - 1;
+    if (experts < 2) return;  // one that every row has
+    total.resize(experts + 1);
+    for (int64_t i = 0; i < places(); ++i) ++total[static_cast<size_t>(experts_[i])];
+    total[experts] += used();
+  }
   int64_t bytes() const override {
     const int64_t experts = gate_up_.weight.experts();
-    std::vector<bool> seen(static_cast<size_t>(experts), false);
-    int64_t used = 0;
-    for (int64_t i = 0; i < places(); ++i) {
-      const auto e = static_cast<size_t>(experts_[i]);
-      used += seen[e] ? 0 : 1;
-      seen[e] = true;
-    }
     return x_.rows * (x_.row_bytes() + y_.row_bytes()) + 12 * places() +
-           used * ((gate_up_.weight.nbytes() + down_.weight.nbytes()) / experts);
+           used() * ((gate_up_.weight.nbytes() + down_.weight.nbytes()) / experts);
   }
   int64_t flops() const override {
     const int64_t experts = gate_up_.weight.experts();
@@ -184,6 +184,12 @@ struct Moe final : Op {
   static std::string describe(const PackedWeight& w) {
     const int64_t n = w.n() / w.experts();
     return std::to_string(w.experts()) + " x [" + std::to_string(n) + ", " + std::to_string(w.k()) + "]";
+  }
+  // Experts that have rows.
+  int64_t used() const {
+    std::vector<bool> seen(first_.size() - 1, false);
+    for (int64_t i = 0; i < places(); ++i) seen[static_cast<size_t>(experts_[i])] = true;
+    return std::count(seen.begin(), seen.end(), true);
   }
   int64_t width() const { return down_.weight.k(); }
   int64_t top_k() const { return weights_.cols; }
