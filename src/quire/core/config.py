@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.core.layers import MoEConfig
+from quire.core.layers import DraftHeadConfig, MoEConfig
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
@@ -181,6 +181,8 @@ class ModelConfig:
     """Between the two layers of an encoder's classification head; None if it has one layer."""
     classifier_bias: bool = True
     """The first of these two layers has a bias."""
+    draft_head: DraftHeadConfig | None = None
+    """Set if this is no model of its own, but a head that drafts for one."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

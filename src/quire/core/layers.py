@@ -1,4 +1,4 @@
-"""Kinds of layers: experts and their router, and YaRN's magnitude."""
+"""Kinds of layers: experts and their router, draft heads, and YaRN's magnitude."""
 
 from __future__ import annotations
 
@@ -115,3 +115,46 @@ class MoEConfig:
     def in_layer(self, layer: int) -> bool:
         """Return whether this layer has experts."""
         return self.layers is None or self.layers[layer]
+
+
+HeadForm = Literal["nextn", "mtp", "eagle", "eagle3"]
+"""Draft heads as in DeepSeek-V3 and GLM-4.5, Qwen3-Next, EAGLE and EAGLE-3 checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftHeadConfig:
+    """What a draft head has besides its layers.
+
+    It guesses the token behind the next one, from rows of the target and the next token.
+
+    Attributes:
+        form: how rows and embeddings meet, and the names of its tensors (see `models.heads`).
+        layer_prefix: of its layers' tensors; "{}" is the layer's number.
+        prefix: of its other tensors.
+        row_size: width of the target's rows.
+        taps: layers of the target whose inputs it reads; () means what the last norm returns.
+        vocab_size: tokens that its own lm_head has logits for; 0 uses the target's lm_head.
+        own_embedding: it has token embeddings; else it uses the target's.
+        fuse_bias: the linear layer that joins rows and embeddings has a bias.
+        normed_residual: the residual stream begins with the normed rows (EAGLE-3).
+    """
+
+    form: HeadForm
+    layer_prefix: str
+    prefix: str
+    row_size: int
+    taps: tuple[int, ...] = ()
+    vocab_size: int = 0
+    own_embedding: bool = False
+    fuse_bias: bool = False
+    normed_residual: bool = False
+
+    @property
+    def joins_in_attention(self) -> bool:
+        """Return whether the first layer's q, k and v read rows and embeddings side by side."""
+        return self.form == "eagle3"
+
+    @property
+    def has_norms(self) -> bool:
+        """Return whether rows and embeddings are normed before they are joined."""
+        return self.form != "eagle"

@@ -18,12 +18,13 @@ class Attention:
     each head of q behind the rotation. `cos_sin` is the rotation's table (see `layers.rotary`), and
     `q_cos_sin` that of q, if it is another: then whole heads are rotated. Without `causal` a token
     attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
-    of each head that has no value, float32 [heads].
+    of each head that has no value, float32 [heads]. The q, k and v that `joined` computes of
+    `Tokens.joined` are added to those of `qkv`.
     """
 
     mixes = True
-    __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out",
-                 "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "sinks", "softcap",
+    __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "joined", "k_norm", "kv_heads",
+                 "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "sinks", "softcap",
                  "window")  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class Attention:
         k_norm: Array | None = None,
         eps: float = 0.0,
         causal: bool = True,
+        joined: Linear | None = None,
     ) -> None:
         self.qkv = qkv
         self.out = out
@@ -62,11 +64,14 @@ class Attention:
         self.k_norm = k_norm
         self.eps = eps
         self.causal = causal
+        self.joined = joined
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
         meta = tokens.meta
         qkv = self.qkv.forward(ops, x, tokens.adapter)
+        if self.joined is not None and tokens.joined is not None:
+            qkv = ops.add(self.joined.forward(ops, tokens.joined), qkv)
         if self.q_cos_sin is not None:
             q = self._place(ops, qkv, self.q_cos_sin, cache, tokens)
             self._place(ops, qkv, self.cos_sin, cache, tokens)  # overwrites the keys

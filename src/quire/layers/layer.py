@@ -20,11 +20,13 @@ class Tokens:
         positions: int64 [T].
         meta: where their keys and values are and go.
         adapter: see `Ops.lora_add`.
+        joined: normed embeddings that a draft head's first attention also reads, [T, hidden].
     """
 
     positions: Array
     meta: AttentionMetadata
     adapter: Array | None = None
+    joined: Array | None = None
 
 
 Rows = tuple[Array, Array | None]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.config import ModelConfig
+from quire.core.layers import HeadForm
 from quire.models.parameters import Parameter
 from quire.models.stacks import Stacked
 
@@ -71,7 +72,9 @@ class Architecture:
         parse: config.json's content → `ModelConfig`; raises `CheckpointError` naming the field
             that is missing or wrong, `UnsupportedModelError` for what Quire does not compute.
         names: where the weights are.
+        mtp: the form of the draft head that checkpoints may have behind their layers.
     """
 
     parse: Callable[[Mapping[str, Any]], ModelConfig]
     names: WeightNames
+    mtp: HeadForm | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from quire.models.layout import (
 )
 from quire.models.parameters import ParameterSource
 from quire.models.row_order import bias_in_order, in_order
+from quire.models.sharded import columns_of
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
@@ -83,6 +84,25 @@ class Builder:
             rejoins = sublayer.total is not None
             sublayers.append(SubLayer(mixer, after, join, rejoins, sublayer.parallel))
         return Layer(sublayers)
+
+    def side_by_side(self, spec: LinearSpec, first: int) -> tuple[Linear, Linear]:
+        """A linear layer as two, of the first columns and of the others; their sum counts.
+
+        The second one has the bias.
+        """
+        name, bias = f"{spec.stem}.bias", None
+        if self._source.has(name):
+            bias = bias_in_order(spec.weight, self._source.tensor(name))
+        parts, both = self._source.parts(spec.name), []
+        for begin, end in ((0, first), (first, spec.columns)):
+            cut: list[Any] = [columns_of(spec.name, part, (begin, end - begin)) for part in parts]
+            packed = self._ops.pack_linear(
+                in_order(spec.weight, cut), bias if begin else None, dtype=self._source.dtype
+            )
+            self.linear_weights[f"{spec.name}[{begin}:{end}]"] = packed
+            self.modules[id(packed)] = spec.stem
+            both.append(Linear(packed))
+        return both[0], both[1]
 
     def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
         """Build a linear layer; `head`: it makes logits."""
@@ -183,9 +203,13 @@ class Builder:
         return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
-        config = self._config
+        config, joined = self._config, None
+        if spec.qkv.columns > config.hidden_size:
+            joined, qkv = self.side_by_side(spec.qkv, config.hidden_size)
+        else:
+            qkv = self.linear(spec.qkv)
         return Attention(
-            self.linear(spec.qkv),
+            qkv,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
@@ -198,6 +222,7 @@ class Builder:
             **self._head_norms(spec),
             eps=config.norm_eps,
             causal=config.causal,
+            joined=joined,
             out=self.linear(spec.out),
         )
 

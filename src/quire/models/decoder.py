@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from quire.core.config import ModelConfig
@@ -54,7 +54,7 @@ class Decoder:
         build = Builder(config, source, max_len, ops, stored, place, adapters)
         head = layout.head
         self._lm_head = None if head is None else build.linear(head, head=True)
-        self._embedding = build.embedding(self._lm_head)
+        self.embedding = build.embedding(self._lm_head)
         self._embed_norm = build.norm(layout.embed_norm)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
@@ -84,6 +84,8 @@ class Decoder:
         adapter: Array | None = None,
         row_adapter: Array | None = None,
         embeds: Array | None = None,
+        *,
+        tap: Callable[[int, Array], None] | None = None,
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
@@ -91,22 +93,25 @@ class Decoder:
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
         `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
         [T, hidden], these stand for the embeddings of `input_ids`. With token types, position p of
-        the second text of a pair is given as max_position_embeddings + p.
+        the second text of a pair is given as max_position_embeddings + p. `tap` is called with each
+        layer's number and the residual stream that enters it, [T, hidden].
         """
         tokens = Tokens(positions, meta, adapter)
         wanted = None if rows is None else (rows, row_adapter)
-        residual = self._embedding.forward(ops, input_ids, positions, embeds)
+        residual = self.embedding.forward(ops, input_ids, positions, embeds)
         residual = self._embed_norm.forward(ops, residual)
         x = self._first_norm.forward(ops, residual)
         last = self._layers[-1]
-        for layer, cache in zip(self._layers, kv_caches, strict=True):
+        for number, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            if tap is not None:
+                tap(number, residual)
             only = wanted if layer is last else None
             x, residual = layer.forward(ops, x, residual, cache, tokens, only)
         return x
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:
         """int64 [T] → [T, hidden], as the checkpoint has them."""
-        return self._embedding.look_up(ops, input_ids)
+        return self.embedding.look_up(ops, input_ids)
 
     def compute_logits(self, ops: Ops, hidden: Array) -> Array:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""

@@ -17,8 +17,6 @@ NAMES = replace(
         "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
     },
     stacked=experts.STACKED,
-    # The layer behind the last one predicts a second token.
-    ignored=rf"{llama.NAMES.ignored}|model\.layers\.(46|92)\..*",
 )
 
 
@@ -46,4 +44,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="nextn")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.config import Activation, ModelConfig, RopeConfig
-from quire.core.layers import MoEConfig
+from quire.core.layers import DraftHeadConfig, MoEConfig
 from quire.models.parameters import Cut, Kind, Parameter
 
 
@@ -163,6 +163,25 @@ class MoESpec:
         return tuple(reader for reader in found if reader is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class FusionSpec:
+    """What makes a draft head's input of the target's rows and of embeddings.
+
+    Attributes:
+        embed_norm, row_norm: of embeddings, and of rows.
+        linear: of an embedding and a row, side by side; in an EAGLE-3 head of several rows.
+    """
+
+    embed_norm: NormSpec | None
+    row_norm: NormSpec | None
+    linear: LinearSpec
+
+    def parameters(self) -> Iterator[Parameter]:
+        for child in (self.embed_norm, self.row_norm, self.linear):
+            if child is not None:
+                yield from child.parameters()
+
+
 Mixer = AttentionSpec | MLPSpec | MoESpec
 
 
@@ -210,13 +229,18 @@ class Layout:
         norm: behind the last layer.
         head: what makes logits; a tied one is the embedding's weight.
         classifier: of a classification head, where there is one.
+        fusion: before the layers of a draft head.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
         hidden = config.hidden_size
         vocab = config.vocab_size if config.vocab_run is None else config.vocab_run[1]
-        self.tables = [self._table("embed", vocab, "rows")]
+        draft = config.draft_head
+        self.fusion = None if draft is None else self._fusion(draft)
+        self.tables = []
+        if draft is None or draft.own_embedding:
+            self.tables.append(self._table("embed", vocab, "rows"))
         if (offset := config.learned_positions_offset) is not None:
             self.tables.append(self._table("positions", config.max_position_embeddings + offset))
         if config.token_types:
@@ -227,7 +251,8 @@ class Layout:
         self.head = None
         if config.lm_head:
             stem = "embed" if config.tie_word_embeddings else "lm_head"
-            self.head = LinearSpec(stem, (vocab,), hidden, bias=False, cut="rows")
+            rows = vocab if draft is None else draft.vocab_size
+            self.head = LinearSpec(stem, (rows,), hidden, bias=False, cut="rows")
         self.classifier = self._classifier() if config.num_labels else None
 
     def parameters(self) -> Iterator[Parameter]:
@@ -235,9 +260,18 @@ class Layout:
         yield from self.tables
         head = None if self._config.tie_word_embeddings else self.head
         sublayers = (sublayer for layer in self.layers for sublayer in layer)
-        for spec in (self.embed_norm, *sublayers, self.norm, head, *(self.classifier or ())):
+        specs = (self.embed_norm, self.fusion, *sublayers, self.norm, head)
+        for spec in (*specs, *(self.classifier or ())):
             if spec is not None:
                 yield from spec.parameters()
+
+    def _fusion(self, draft: DraftHeadConfig) -> FusionSpec:
+        hidden, (embed_norm, row_norm) = self._config.hidden_size, (None, None)
+        if draft.has_norms:
+            embed_norm, row_norm = (NormSpec(f"fuse.{n}_norm", hidden) for n in ("embed", "row"))
+        columns = len(draft.taps) * draft.row_size if draft.taps else hidden + draft.row_size
+        linear = LinearSpec("fuse", (hidden,), columns, draft.fuse_bias)
+        return FusionSpec(embed_norm, row_norm, linear)
 
     def _table(self, stem: str, rows: int, cut: Cut = "") -> Parameter:
         shape = (rows, self._config.hidden_size)
@@ -272,6 +306,8 @@ class Layout:
         config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim
         q, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
         hidden, rope = config.hidden_size, config.layer_rope(index)
+        joins = config.draft_head is not None and config.draft_head.joins_in_attention
+        columns = 2 * hidden if joins and index == 0 else hidden
         paired = rope.rotary_dim if rope is not None and rope.interleaved else 0
         q_norm = k_norm = sinks = None
         if config.qk_norm is not None:
@@ -282,7 +318,7 @@ class Layout:
             sinks = VectorSpec(f"{stem}.sinks", config.num_attention_heads, "rows")
         return AttentionSpec(
             LinearSpec(
-                f"{stem}.qkv", (q, kv, kv), hidden, config.qkv_bias, "rows", dim, paired=paired
+                f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
             ),
             q_norm,
             k_norm,

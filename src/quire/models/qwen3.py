@@ -24,4 +24,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, llama.NAMES)
+ARCHITECTURE = Architecture(parse, llama.NAMES, mtp="mtp")

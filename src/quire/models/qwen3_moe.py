@@ -35,4 +35,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")

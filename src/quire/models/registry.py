@@ -9,6 +9,7 @@ from typing import Any, Literal
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.registry import Registry, did_you_mean
+from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
 
 _DECODERS = {
@@ -93,7 +94,10 @@ def task(hf_config: Mapping[str, Any]) -> Literal["generate", "embed", "classify
 
 def weight_names(model: ModelConfig) -> WeightNames:
     """Return the names of a model's weights; heads that it lacks stay unread."""
-    names = architecture(model.architecture).names
+    found = architecture(model.architecture)
+    names = heads.without_mtp(model, found)
+    if model.draft_head is not None:
+        return heads.names(model.draft_head, found.names)
     if model.lm_head:
         return names
     top, ignored = dict(names.top), rf"{names.ignored}|lm_head\b.*"

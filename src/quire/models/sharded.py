@@ -42,7 +42,7 @@ class SharedParameters:
         if name in self._rows:
             parts = [part for run in self._rows[name] for part in rows_of(parts, *run)]
         elif name in self._columns:
-            parts = [_columns(name, part, self._columns[name]) for part in parts]
+            parts = [columns_of(name, part, self._columns[name]) for part in parts]
         return cast("list[HostArray] | list[QuantizedWeight]", parts)
 
     def tensor(self, name: str) -> HostArray:
@@ -54,7 +54,12 @@ class SharedParameters:
         return np.concatenate([dense(part, self.dtype) for part in self.parts(name)])
 
 
-def _columns(name: str, part: Weight, run: Run) -> Weight:
+def columns_of(name: str, part: Weight, run: Run) -> Weight:
+    """Return some columns of a part of a weight.
+
+    Raises:
+        CheckpointError: its form cannot be cut there.
+    """
     first, count = run
     if isinstance(part, np.ndarray):
         return part[:, first : first + count]

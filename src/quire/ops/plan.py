@@ -109,6 +109,7 @@ class Plan:
         python_ops: ops without a kernel, which Python computes.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
+        outputs: everything that the recorded function returns, from the last run.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Plan:
         native: _native.Plan,
         parts: list[_Segment | _Fallback],
         buffers: list[_Buffer],
-        result: _View,
+        results: Sequence[_View],
         arena: HostArray,
         meter: PlanMeter,
         keep: list[object],
@@ -127,7 +128,8 @@ class Plan:
         self._buffers = [
             (b.rows_input, b.region, b.offset, b.nbytes, b.array.dtype) for b in buffers
         ]
-        self._result = result
+        self._results = results
+        self.outputs: tuple[HostArray, ...] = ()
         self._arena = arena
         self._bound: list[HostArray] = []
         self._keep = keep  # weights and caches, whose addresses the native plan holds
@@ -137,9 +139,10 @@ class Plan:
         self.arena_bytes = arena.nbytes
 
     def run(self, inputs: Inputs) -> HostArray:
-        """Return what the recorded function returns for these inputs: [rows, …].
+        """Return what the recorded function returns for these inputs, or the first of it.
 
-        The result lies in the plan's memory and holds until the next run. One run at a time.
+        The result and `outputs` lie in the plan's memory and hold until the next run. One run at
+        a time.
 
         Raises:
             IndexError: a token, position or slot outside its table.
@@ -154,13 +157,13 @@ class Plan:
                 self._native.run(part.first, part.last)
             elif arrays[part.rows_input].shape[0] > 0:
                 self._fall_back(part, inputs, arrays)
-        return self._output
+        return self.outputs[0]
 
     def result(self, inputs: Inputs) -> HostArray:
         """Return the memory of what `run` returns for these inputs, filled with zeros."""
         self._bind(_arrays(inputs))
-        self._output.fill(0)
-        return self._output
+        self.outputs[0].fill(0)
+        return self.outputs[0]
 
     def precede(self, following: Plan) -> None:
         """`following` runs next, after some Python: its first weights are fetched meanwhile."""
@@ -169,7 +172,7 @@ class Plan:
     def _bind(self, arrays: list[HostArray]) -> None:
         """Look up where these inputs lie, and what they give; most steps bring the last one's."""
         self._addresses = [(address(t), t.shape[0], t.strides[0] // t.itemsize) for t in arrays]
-        self._output = self._array(self._result, arrays)
+        self.outputs = tuple(self._array(view, arrays) for view in self._results)
         self._bound = arrays
 
     def _fall_back(self, part: _Fallback, inputs: Inputs, arrays: list[HostArray]) -> None:
@@ -202,12 +205,12 @@ class Plan:
 
 def record(
     ops: Ops,
-    function: Callable[..., Array],
+    function: Callable[..., Array | tuple[Array, ...]],
     inputs: Inputs,
     max_rows: int,
     modules: Mapping[int, str] | None = None,
 ) -> Plan:
-    """Return the plan of `function`, which computes an array [rows, …] by ops alone.
+    """Return the plan of `function`, which computes one or more arrays [rows, …] by ops alone.
 
     Args:
         ops: native ones; `ops.new_plan` is there.
@@ -242,17 +245,24 @@ class _Recorder:
         for i, array in enumerate(self._input_arrays):
             self._note(array, _Input(i))
 
-    def record(self, function: Callable[..., Array], max_rows: int) -> Plan:
+    def record(self, function: Callable[..., Array | tuple[Array, ...]], max_rows: int) -> Plan:
         output = function(self._ops.wrapped(self._recorded), *map(_guarded, self._inputs))
+        results = [
+            self._result(each) for each in (output if isinstance(output, tuple) else (output,))
+        ]
+        arena = self._link(max_rows)
+        return Plan(
+            self._native, self._parts, self._buffers, results, arena, self._meter, self._keep
+        )
+
+    def _result(self, output: object) -> _View:
+        """Keep what the function returns until the end of the plan."""
         assert isinstance(output, np.ndarray)
         result = self._view(output)
         if not isinstance(result, _View):
             raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)
         self._buffers[result.buffer].last = self._calls
-        arena = self._link(max_rows)
-        return Plan(
-            self._native, self._parts, self._buffers, result, arena, self._meter, self._keep
-        )
+        return result
 
     def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
 from quire.runner.inputs import StepInputs
+from quire.runner.model import Tap
 from quire.runner.state import SequenceStates
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def forward_embeds(
     inputs: StepInputs,
     rows: Array,
     given: Sequence[GivenRows],
+    tap: Tap | None = None,
 ) -> Array:
     """Do the same as `Model.forward`; the bits are those of the tokens with these embeddings."""
     ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
@@ -61,4 +63,5 @@ def forward_embeds(
         adapter=adapter,
         row_adapter=row_adapter,
         embeds=ops.array(embeds),
+        tap=tap,
     )

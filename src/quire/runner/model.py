@@ -28,6 +28,7 @@ class Model(Protocol):
         python_ops: ops of a plan that have no kernel, so that Python computes them.
         arena_bytes: memory for results.
         meters: meters of its ops, in the order in which they run.
+        tapped: of the last `forward`, the rows of the residual stream that entered each of `taps`.
     """
 
     decoder: Decoder
@@ -35,6 +36,7 @@ class Model(Protocol):
     python_ops: Sequence[str]
     arena_bytes: int
     meters: list[OpMeter]
+    tapped: Sequence[Array]
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         """Compute a step and store its keys and values; return the hidden states of `rows`,
@@ -47,25 +49,53 @@ class Model(Protocol):
         """
 
 
+class Tap:
+    """Collects `rows` of the residual stream that enters each of `layers`, in their order."""
+
+    def __init__(self, ops: Ops, rows: Array, layers: Sequence[int]) -> None:
+        self._ops = ops
+        self._rows = rows
+        self._layers = layers
+        self._found: dict[int, Array] = {}
+
+    def __call__(self, layer: int, stream: Array) -> None:
+        if layer in self._layers:
+            self._found[layer] = self._ops.embedding(self._rows, stream)
+
+    @property
+    def found(self) -> list[Array]:
+        return [self._found[layer] for layer in self._layers]
+
+
 class EagerModel:
-    """Calls ops one by one, as `Decoder` does."""
+    """Calls ops one by one, as `Decoder` does.
+
+    Args:
+        taps: layers whose input a draft head reads.
+    """
 
     description = "eager"
     python_ops: Sequence[str] = ()
     arena_bytes = 0
 
-    def __init__(self, decoder: Decoder, ops: Ops, kv_caches: list[KVCache]) -> None:
+    def __init__(
+        self, decoder: Decoder, ops: Ops, kv_caches: list[KVCache], taps: Sequence[int] = ()
+    ) -> None:
         self.decoder = decoder
+        self.tapped: Sequence[Array] = ()
+        self._taps = taps
         self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
         self.meters: list[OpMeter] = [self._ops]
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
-        adapters = inputs.adapters_of(rows)
-        return self.decoder.forward(
-            self._ops.table, ids, positions, self._kv_caches, meta, rows, *adapters
+        adapters, tap = inputs.adapters_of(rows), Tap(self._ops.table, rows, self._taps)
+        hidden = self.decoder.forward(
+            self._ops.table, ids, positions, self._kv_caches, meta, rows, *adapters, tap=tap
         )
+        self.tapped = tap.found
+        return hidden
 
     def logits(self, hidden: Array) -> Array:
         return self.decoder.compute_logits(self._ops.table, hidden)
@@ -74,7 +104,8 @@ class EagerModel:
 class PlannedModel:
     """Plans of the step, and of the logits if the model has a head, recorded from the decoder.
 
-    Results have the bits of `EagerModel`. With `adapters` the step includes LoRA ops.
+    Results have the bits of `EagerModel`. With `adapters` the step includes LoRA ops, and with
+    `taps` it also returns what enters these layers.
 
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
@@ -89,18 +120,26 @@ class PlannedModel:
         limits: SchedulerConfig,
         *,
         adapters: bool = False,
+        taps: Sequence[int] = (),
     ) -> None:
         self.decoder = decoder
-        ids, positions, meta = _one_token(ops, block_size)
+        self.tapped: Sequence[Array] = ()
+        ids, positions, meta = one_token(ops, block_size)
         rows = ops.array(np.zeros(1, np.int64))
         none = [ops.array(np.full(1, -1)) for _ in range(2)]
         adapter = none if adapters else []
         modules = decoder.modules(kv_caches)
+
+        def forward(
+            table: Ops, ids: Array, positions: Array, meta: AttentionMetadata, *rows: Array
+        ) -> tuple[Array, ...]:
+            tap = Tap(table, rows[0], taps)
+            hidden = decoder.forward(table, ids, positions, kv_caches, meta, *rows, tap=tap)
+            return (hidden, *tap.found)
+
         self._forward = record(
             ops,
-            lambda table, ids, positions, meta, *rows: decoder.forward(
-                table, ids, positions, kv_caches, meta, *rows
-            ),
+            forward,
             (ids, positions, meta, rows, *adapter),
             limits.max_num_batched_tokens,
             modules,
@@ -129,13 +168,15 @@ class PlannedModel:
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         given = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
-        return self._forward.run((*given, *inputs.adapters_of(rows)))
+        hidden = self._forward.run((*given, *inputs.adapters_of(rows)))
+        self.tapped = self._forward.outputs[1:]
+        return hidden
 
     def logits(self, hidden: Array) -> Array:
         return self._logits.run((hidden,))
 
 
-def _one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetadata]:
+def one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetadata]:
     """Return ids, positions and metadata of a sequence of one token, in block 0."""
     ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
     meta = AttentionMetadata(

@@ -285,4 +285,4 @@ def test_a_tied_embedding_is_stored_once(tied: ModelConfig, provider: OpsProvide
         pytest.importorskip("torch")
     source = RandomParameters(tied, FLOAT32, seed=0)
     decoder = Decoder(tied, source, 16, load_ops(provider))
-    assert decoder._embedding.weight is decoder._lm_head.weight
+    assert decoder.embedding.weight is decoder._lm_head.weight

@@ -59,6 +59,8 @@ class FakeDecoder:
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
         rows: Tensor,
+        *,
+        tap: object = None,
     ) -> Tensor:
         (cache,) = kv_caches
         assert torch.is_inference_mode_enabled()

@@ -177,7 +177,7 @@ def test_a_step_that_raises_leaves_no_trace(where: str, monkeypatch: pytest.Monk
     assert 1 in batch.new_blocks[0]
     with monkeypatch.context() as patch:
 
-        def fail(*args: object) -> Tensor:
+        def fail(*args: object, **options: object) -> Tensor:
             raise RuntimeError("injected")
 
         patch.setattr(FakeDecoder, where, fail)
@@ -337,12 +337,12 @@ def test_a_fault_on_the_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> 
     batch = driver.schedule(dict.fromkeys(prompts(), 1), 5)
     forward, calls = FakeDecoder.forward, 0
 
-    def fail(self: FakeDecoder, *args: Any) -> Tensor:
+    def fail(self: FakeDecoder, *args: Any, **options: Any) -> Tensor:
         nonlocal calls
         calls += 1
         if calls == 4:
             raise RuntimeError("injected")
-        return forward(self, *args)
+        return forward(self, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeDecoder, "forward", fail)
