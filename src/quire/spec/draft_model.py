@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 from quire.core.batch import Column, NewSequence
 from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
-from quire.core.errors import QuireError
 from quire.ops.array import Array
-from quire.ops.metadata import AttentionMetadata
-from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.runner.inputs import StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.state import SequenceStates
-from quire.sampling.state import SamplingState
+from quire.spec.batch import draft_tokens, sample_drafts
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -100,7 +97,7 @@ class DraftModelProposer:
                 self._num_fed[ahead] = number
                 each = np.ones_like(ahead)
                 logits = self._run(states, ahead, position, each, np.arange(len(ahead)))
-            tokens = self._sample(states, slots[drafting], logits, number)
+            tokens = sample_drafts(self._ops, states, slots[drafting], logits, number)
             states.token_ids[slots[drafting], known[drafting] + number] = tokens
         return counts
 
@@ -125,54 +122,11 @@ class DraftModelProposer:
         self, states: SequenceStates, slots: Column, start: Column, counts: Column, rows: Column
     ) -> Array:
         """Compute counts[i] tokens of slots[i] from start[i] on; return the logits of `rows`."""
-        begins = np.cumsum(counts) - counts
-        owner = np.repeat(np.arange(len(slots)), counts)
-        positions = np.arange(len(owner)) + (start - begins)[owner]
-        ids = states.token_ids[slots[owner], positions].astype(np.int64)
-        ends = start + counts
-        size = self._block_size
-        tables = states.block_tables[slots, : -(-int(ends.max()) // size)]
-        mapping = tables[owner, positions // size].astype(np.int64) * size + positions % size
-        array = self._ops.array
-        metadata = AttentionMetadata(
-            query_start_loc=np.append(begins, len(owner)).astype(np.int32),
-            seq_lens=ends.astype(np.int32),
-            block_tables=array(np.ascontiguousarray(tables)),
-            slot_mapping=array(mapping),
-            num_seqs=len(slots),
-            block_size=size,
+        ids, positions, metadata = draft_tokens(
+            self._ops, states, slots, start, counts, self._block_size
         )
         samples: NDArray[np.bool_] = np.ones(len(slots), dtype=bool)
-        chosen = array(rows)
-        # Prompts of embeddings have no ids; any token will do.
-        inputs = StepInputs(array(np.maximum(ids, 0)), array(positions), metadata, chosen, samples)
+        chosen = self._ops.array(rows)
+        inputs = StepInputs(ids, positions, metadata, chosen, samples)
         hidden = self._model.forward(inputs, chosen)
         return self._model.logits(hidden) if len(rows) else hidden
-
-    def _sample(self, states: SequenceStates, slots: Column, logits: Array, ahead: int) -> Column:
-        """Return a token of each sequence, as the target would sample from these logits."""
-        tokens, _ = self._ops.argmax(logits)
-        rows: list[SampleRow] = []
-        for row, slot in enumerate(slots.tolist()):
-            state = states.sampling[slot]
-            if state.plain_greedy:
-                continue
-            edits, params = _edits(state, logits.shape[1], ahead), state.params
-            if edits is None and params.greedy:
-                continue
-            rows.append(SampleRow(row, params, state.draw_key(ahead), edits))
-        if rows:
-            chosen = self._ops.sample(logits, rows)
-            tokens[[row.row for row in rows]] = chosen
-        return np.maximum(tokens, 0)
-
-
-def _edits(state: SamplingState, vocab_size: int, ahead: int) -> LogitEdits | None:
-    """Return the target's edits; none for structures, whose masks are not filled yet."""
-    params = state.params
-    if params.structured_outputs is not None or params.limits_thinking:
-        return None
-    try:
-        return state.edits(vocab_size, ahead)
-    except QuireError:  # the target's own sampling reports it
-        return None
