@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -20,7 +19,7 @@ from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
 from tests.golden.tiny_encoders import TEXTS, make_encoder
-from tests.golden.tiny_models import make_tiny
+from tests.golden.tiny_models import make_tiny, save_byte_tokenizer
 
 ARCHITECTURES = [
     "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
@@ -106,12 +105,9 @@ def agree(gpu: FakeDevice, model: str = "embedded", ask: Ask | None = None, **fi
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of 256 bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    made.decoder = decoders.ByteLevel()
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return str(path.parent)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_byte_tokenizer(folder)
+    return str(folder)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

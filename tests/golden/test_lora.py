@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, LoRARequest, SamplingParams
 from tests.golden.harness import python_ops_of
-from tests.golden.tiny_models import VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import VOCAB_SIZE, make_tiny, save_byte_tokenizer
 
 # PEFT's own: it asks Transformers for something deprecated, and corrects fan_in_fan_out of Conv1D.
 pytestmark = pytest.mark.filterwarnings(
@@ -50,11 +49,7 @@ FLAGS: dict[str, Any] = {
 def make_model(name: str, folder: Path) -> None:
     """A tiny model, and a tokenizer of bytes."""
     make_tiny(name, 3, folder)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_byte_tokenizer(folder)
 
 
 def make_adapter(model: Path, folder: Path, targets: list[str], seed: int, **fields: Any) -> Any:

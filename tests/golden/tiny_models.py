@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCAB_SIZE = 256
@@ -323,7 +324,16 @@ _PUBLISHED = {"internlm3": "InternLM3ForCausalLM"}
 """Model types that Transformers saves under another class than the published files have."""
 
 
-def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
+def save_byte_tokenizer(folder: Path) -> None:
+    """Save a tokenizer of single bytes, for the tiny models' vocabulary."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make_tiny(name: str, seed: int, folder: Path, **changes: Any) -> PreTrainedModel:
     """Build `TINY_MODELS[name]`, or "llama-rope-dynamic", in float32; save it into `folder`.
 
     Every parameter is drawn anew: Transformers leaves biases at 0 and norms at 1 (Gemma's, to which
@@ -331,7 +341,7 @@ def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
     1 / sqrt(fan-in), so that attention is not uniform and the best two logits of 256 lie apart.
     """
     tiny = DYNAMIC_ROPE if name == "llama-rope-dynamic" else TINY_MODELS[name]
-    config = AutoConfig.for_model(tiny.model_type, **tiny.config)
+    config = AutoConfig.for_model(tiny.model_type, **tiny.config | changes)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

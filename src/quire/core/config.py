@@ -19,7 +19,9 @@ HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 DeviceType = Literal["cpu", "cuda"]
-SpeculativeMethod = Literal["ngram", "suffix", "draft_model"]
+SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3"]
+HEAD_METHODS = ("mtp", "eagle", "eagle3")
+"""Methods whose drafts come from a head on top of the target."""
 
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
@@ -279,7 +281,7 @@ class SpeculativeConfig:
 
     Attributes:
         num_speculative_tokens: most drafts of a sequence in one pass.
-        model: the model of `draft_model`; `quantization` and `max_model_len` are its own.
+        model: of `draft_model`, or the head's; `quantization` and `max_model_len` are its own.
         draft_tensor_parallel_size: 1; each rank has the whole draft model.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams of `ngram`.
         suffix_decoding_max_tree_depth: most tokens of a context, and of drafts.

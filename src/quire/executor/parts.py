@@ -122,6 +122,7 @@ def new_runner(
         OutOfMemoryError: the system refuses the memory.
     """
     try:
+        proposer, reader = new_proposer(config, plan.num_blocks, ops, decoder)
         return ModelRunner(
             config.model,
             config.scheduler,
@@ -135,7 +136,8 @@ def new_runner(
             grammars=grammars,
             pooling=config.pooling,
             adapters=adapters,
-            proposer=new_proposer(config, plan.num_blocks, ops),
+            proposer=proposer,
+            reader=reader,
             agrees=acceptance(config.scheduler),
         )
     except (RuntimeError, MemoryError) as error:

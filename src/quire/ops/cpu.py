@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from functools import cache, partial
+from typing import Self
 
 import numpy as np
 
@@ -73,6 +75,12 @@ class CpuOps(FusedKernels, Ops[HostArray]):
     @property
     def isa(self) -> str:
         return self._table.isa
+
+    def whole(self, quantization: str | None) -> Self:
+        changed = copy(self)
+        changed._scheme = None if quantization is None else QUANTIZATIONS[quantization]
+        changed._group, changed.ranks = None, 1
+        return changed
 
     def use_threads(self, num_threads: int) -> None:
         """Do nothing: the native pool already has its threads."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.core.errors import ConfigError
 from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantized import Weights
@@ -231,6 +232,19 @@ class Ops(StepOps[A]):
     @abstractmethod
     def use_threads(self, num_threads: int) -> None:
         """Let the provider compute with so many threads."""
+
+    def whole(self, quantization: str | None) -> Self:
+        """Return ops on the same threads, for a model that each rank has the whole of.
+
+        Args:
+            quantization: how they pack its linear weights.
+
+        Raises:
+            ConfigError: they cannot quantize.
+        """
+        if quantization is not None:
+            raise ConfigError("the reference ops have no quantized products.", param="quantization")
+        return self
 
     def using(self, **ops: Callable[..., Any]) -> Self:
         """Return a copy that calls these in place of its own ops of these names."""

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
 from quire.core.config import (
+    HEAD_METHODS,
     ITL_STRETCH,
     MAX_CONVERTED_HEAD_DIM,
     DeviceType,
     EngineConfig,
     KVCacheDType,
-    LoadFormat,
     ModelConfig,
     SchedulerConfig,
     TierConfig,
@@ -31,8 +31,9 @@ from quire.models.registry import model_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.heads import resolve_head
 from quire.resolve.lora import lora_config
-from quire.resolve.model import overridden, yarn_warning
+from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
 from quire.resolve.parallel import with_ranks
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
@@ -55,8 +56,6 @@ STEP_TIMEOUT_FACTOR = 10.0
 """Factor of the predicted longest step: the machine may be slower than predicted, or busy."""
 
 RANDOM_WEIGHTS = "The weights are random numbers (load format dummy): the output has no meaning."
-
-_LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
-        load_format=_LOAD_FORMATS[source.kind],
+        load_format=LOAD_FORMATS[source.kind],
         dtype=dtype,
         quantization=quantized.name,
         quantization_config=quantized.config,
@@ -173,16 +172,20 @@ def _completed(
     """Return the configuration with the fields that depend on other fields."""
     config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
     config = with_ranks(args, config, hardware, notes)
-    config = _with_draft(args, config, hardware)
+    config = _with_draft(args, config, hardware, notes)
     offload = _cpu_offload(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
     config = with_fitting_context(args, config, notes)
     return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
 
 
-def _with_draft(args: EngineArgs, config: EngineConfig, hardware: Hardware) -> EngineConfig:
-    """Return the configuration with that of its draft model, if it has one."""
+def _with_draft(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> EngineConfig:
+    """Return the configuration with that of its draft model or head, if it has one."""
     wanted = config.scheduler.speculative
+    if wanted is not None and wanted.method in HEAD_METHODS:
+        return dataclasses.replace(config, draft=resolve_head(args, config, wanted, notes))
     if wanted is None or wanted.model is None:
         return config
     draft = resolve(EngineArgs(**draft_fields(args, wanted)), hardware).config

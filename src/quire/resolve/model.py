@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import ModelConfig
+from quire.core.config import LoadFormat, ModelConfig
 from quire.core.errors import ConfigError
 from quire.models import rope
 
+LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
+"""Kind of a source → how its weights are read."""
 _FLAG = "--hf-overrides"
 
 

@@ -30,6 +30,11 @@ _WITHOUT_EFFECT = {
 }
 """vLLM's other fields that need nothing: name → why."""
 _METHODS = get_args(SpeculativeMethod)
+_OLD_MTP = (
+    "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "ernie_mtp", "mimo_mtp", "exaone_moe_mtp",
+    "longcat_flash_mtp", "pangu_ultra_moe_mtp",
+)  # fmt: skip
+"""vLLM's older names of the method `mtp`."""
 
 
 def parse_speculative_config(
@@ -104,18 +109,20 @@ def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
     model = found.get("model")
     if model in _METHODS:  # vLLM's older spelling
         found.setdefault("method", found.pop("model"))
-    elif "method" not in found and model is not None:
-        found["method"] = "draft_model"
+    elif "method" not in found and isinstance(model, str):
+        found["method"] = _method_of(model)
+    if found.get("method") in _OLD_MTP:
+        found["method"] = "mtp"
     method = found.get("method")
     if method not in _METHODS:
         raise _wrong(
             f"Quire has no method {method!r}." if method else "it has no method.",
             f"Use one of: {', '.join(_METHODS)}.",
         )
-    if method != "draft_model" and found.get("model") is not None:
+    if method in ("ngram", "suffix") and found.get("model") is not None:
         raise _wrong(f"the method {method!r} has no model.", "Leave `model` out.")
-    if method == "draft_model" and model is None:
-        raise _wrong("the method 'draft_model' needs a `model`.", "Add one, or use 'suffix'.")
+    if method in ("draft_model", "eagle", "eagle3") and model is None:
+        raise _wrong(f"the method {method!r} needs a `model`.", "Add one, or use 'suffix'.")
     lengths = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if name in found]
     if len(lengths) == 1:
         found["prompt_lookup_min"] = found["prompt_lookup_max"] = found[lengths[0]]
@@ -123,6 +130,14 @@ def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
     suffix = found["method"] == "suffix" and isinstance(depth, int)
     found.setdefault("num_speculative_tokens", depth if suffix else _DEFAULT_DRAFTS)
     return found
+
+
+def _method_of(model: str) -> SpeculativeMethod:
+    """Return the method for a model that is given without one, by vLLM's rules."""
+    name = model.lower()
+    if "eagle-" in name:
+        return "eagle"
+    return "eagle3" if "eagle3" in name else "draft_model"
 
 
 def _converted(fields: Mapping[str, Any]) -> SpeculativeConfig:

@@ -7,7 +7,7 @@ of its own would, if all drafts before it are right. The tokens up to the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from quire.sampling.sampler import SampleResult, SamplingBatch
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
+    from quire.ops.array import Array
     from quire.runner.state import SequenceStates
 
 Agrees = Callable[[SamplingState, int, int], bool]
@@ -35,6 +36,31 @@ class Proposer(Protocol):
 
     def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
         """Write up to most[i] drafts behind the tokens of slots[i]; return how many, int64."""
+
+
+class RowReader(Protocol):
+    """Part of a proposer that drafts from the target's rows.
+
+    Attributes:
+        taps: layers whose inputs it reads; () means what the last norm returns.
+    """
+
+    taps: Sequence[int]
+
+    def read(
+        self,
+        states: SequenceStates,
+        slots: Column,
+        start: Column,
+        counts: Column,
+        rows: Sequence[Array],
+    ) -> None:
+        """Take the target's rows of a pass, before its tokens are sampled.
+
+        Args:
+            start, counts: positions of the rows of each slot, one slot after the other.
+            rows: [T, size] of each of `taps`, or of the last norm.
+        """
 
 
 def place_drafts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,11 @@ from quire.core.batch import (
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
 from quire.core.dtypes import DType
 from quire.ops.array import Array
-from quire.runner.drafts import Agrees, Proposer, accept, is_draft, sampling_rows
+from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
-from quire.runner.model import EagerModel, Model, PlannedModel
+from quire.runner.model import EagerModel, Model, PlannedModel, Tap
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
@@ -56,6 +57,7 @@ class ModelRunner:
         adapters: those of the decoder's layers, None where it was built without.
         proposer: guesses tokens, if a pass may yield several of a sequence.
         agrees: whether a sampled token accepts the draft at its position.
+        reader: takes the rows of all tokens, if the proposer drafts from them.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class ModelRunner:
         adapters: AdapterPool | None = None,
         proposer: Proposer | None = None,
         agrees: Agrees = is_draft,
+        reader: RowReader | None = None,
     ) -> None:
         self.states = SequenceStates(
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer
@@ -97,18 +100,16 @@ class ModelRunner:
             device=ops.device,
         )
         self._ops = ops
+        self._reader = reader
+        taps = () if reader is None else reader.taps
         self.model: Model = (
-            EagerModel(decoder, ops, self.kv_caches)
+            EagerModel(decoder, ops, self.kv_caches, taps)
             if enforce_eager or ops.new_plan is None
             else PlannedModel(
-                decoder,
-                ops,
-                self.kv_caches,
-                block_size,
-                scheduler,
-                adapters=adapters is not None,
+                decoder, ops, self.kv_caches, block_size, scheduler,
+                adapters=adapters is not None, taps=taps,
             )
-        )
+        )  # fmt: skip
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars)
@@ -179,11 +180,14 @@ class ModelRunner:
             return output
         width = 1 if drafts is None else 1 + int(drafts.max())
         output = ModelOutput(np.full((len(slots), width), -1, dtype=np.int64))
-        if self._wants_prompt_logprobs(slots):
+        prompts = self._wants_prompt_logprobs(slots)
+        if prompts or self._reader is not None:
             every = self._ops.array(np.arange(len(inputs.input_ids)))
             hidden = self._forward(step, slots, inputs, every)
-            self._prompt_logprobs(step, slots, hidden, output)
-            hidden = hidden[inputs.sampling_rows]
+            if prompts:
+                self._prompt_logprobs(step, slots, hidden, output)
+            if len(inputs.sampling_rows) < len(every):
+                hidden = hidden[inputs.sampling_rows]
         else:
             hidden = self._forward(step, slots, inputs, inputs.sampling_rows)
         if not inputs.samples.any():
@@ -207,8 +211,16 @@ class ModelRunner:
     ) -> Array:
         states, decoder = self.states, self.model.decoder
         if states.prompt_embeds and (given := given_embeds(states, step, slots)):
-            return forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given)
-        return self.model.forward(inputs, rows)
+            tap = Tap(self._ops, rows, self._reader.taps if self._reader else ())
+            hidden = forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given, tap)
+            tapped: Sequence[Array] = tap.found
+        else:
+            hidden = self.model.forward(inputs, rows)
+            tapped = self.model.tapped
+        if self._reader is not None:
+            start, counts = step.num_computed_tokens, step.num_scheduled_tokens
+            self._reader.read(states, slots, start, counts, tapped or [hidden])
+        return hidden
 
     def _sample(
         self,

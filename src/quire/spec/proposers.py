@@ -5,21 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.core.config import EngineConfig, SchedulerConfig
-from quire.runner.drafts import Agrees, Proposer, is_draft, synthetic
+import numpy as np
+
+from quire.core.batch import Column
+from quire.core.config import HEAD_METHODS, EngineConfig, SchedulerConfig
+from quire.core.errors import CheckpointError
+from quire.runner.drafts import Agrees, Proposer, RowReader, is_draft, synthetic
+from quire.spec.head import HeadProposer
 from quire.spec.synthetic import FullDrafts
 from quire.spec.text_index import ngram_proposer, suffix_proposer
 
 if TYPE_CHECKING:
+    from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
 
 
-def new_proposer(config: EngineConfig, num_blocks: int, ops: Ops) -> Proposer | None:
-    """Return the proposer of an engine; None without speculative decoding.
+def new_proposer(
+    config: EngineConfig, num_blocks: int, ops: Ops, target: Decoder
+) -> tuple[Proposer | None, RowReader | None]:
+    """Return the proposer of an engine, and what of it reads the target's rows.
+
+    Both are None without speculative decoding.
 
     Args:
         num_blocks: KV blocks of the engine.
         ops: the engine's; a draft model uses them if it can.
+        target: a draft head uses its embeddings and lm_head.
 
     Raises:
         QuireError: from loading the draft model.
@@ -27,33 +38,30 @@ def new_proposer(config: EngineConfig, num_blocks: int, ops: Ops) -> Proposer | 
     limits = config.scheduler
     wanted = limits.speculative
     if wanted is None:
-        return None
+        return None, None
     proposer: Proposer
-    if wanted.method == "draft_model":
+    reader: RowReader | None = None
+    if wanted.method in HEAD_METHODS:
+        proposer = reader = _head(config, num_blocks, ops, target)
+    elif wanted.method == "draft_model":
         proposer = _draft_model(config, num_blocks, ops, wanted.num_speculative_tokens)
     elif wanted.method == "suffix":
         proposer = suffix_proposer(wanted, limits.max_num_seqs)
     else:
         proposer = ngram_proposer(wanted, limits.max_num_seqs)
-    return proposer if wanted.synthetic_acceptance_rate is None else FullDrafts(proposer)
+    if wanted.synthetic_acceptance_rate is not None:
+        proposer = FullDrafts(proposer)
+    return proposer, reader
 
 
 def _draft_model(config: EngineConfig, num_blocks: int, ops: Ops, most: int) -> Proposer:
     """Load the draft model. Each rank of several has the whole of it."""
     from quire.models.loader import load_model
-    from quire.ops.providers import load_ops
     from quire.spec.draft_model import DraftModelProposer
 
     draft = config.draft
     assert draft is not None, "the draft model is not resolved"
-    if config.share is not None or draft.packing != config.packing:
-        ops = load_ops(
-            draft.ops,
-            num_threads=config.num_threads,
-            quantization=draft.packing,
-            device=ops.device,
-        )
-        ops.use_threads(config.num_threads)
+    ops = ops.whole(draft.packing)
     return DraftModelProposer(
         replace(draft, scheduler=config.scheduler),
         load_model(draft, ops),
@@ -62,6 +70,64 @@ def _draft_model(config: EngineConfig, num_blocks: int, ops: Ops, most: int) -> 
         max_model_len=min(config.scheduler.max_model_len, draft.scheduler.max_model_len),
         most=most,
     )
+
+
+def _head(config: EngineConfig, num_blocks: int, ops: Ops, target: Decoder) -> HeadProposer:
+    """Load the draft head. Each rank of several has the whole of its layers."""
+    from quire.models.draft_head import DraftHead
+    from quire.models.loader import parameter_source
+
+    draft, wanted = config.draft, config.scheduler.speculative
+    assert draft is not None, "the draft head is not resolved"
+    assert wanted is not None
+    draft = replace(
+        draft,
+        scheduler=config.scheduler,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    max_len = config.scheduler.max_model_len
+    head = DraftHead(
+        draft.model, parameter_source(draft), max_len, ops.whole(draft.packing), target
+    )
+    return HeadProposer(
+        draft,
+        head,
+        ops,
+        num_blocks=num_blocks,
+        most=wanted.num_speculative_tokens,
+        max_model_len=min(max_len, wanted.max_model_len or max_len),
+        vocab_size=target.config.vocab_size,
+        token_ids=_token_ids(draft, target.config.vocab_size),
+    )
+
+
+def _token_ids(draft: EngineConfig, vocab_size: int) -> Column | None:
+    """Return the target's token of each of a head's; None if the head has all of them.
+
+    Raises:
+        CheckpointError: the checkpoint's d2t, which has differences, does not fit.
+    """
+    from quire.checkpoint.source import resolve
+    from quire.checkpoint.weights import open_weights
+
+    head = draft.model.draft_head
+    assert head is not None
+    if head.vocab_size in (0, vocab_size):
+        return None
+    if draft.load_format == "dummy":
+        return np.arange(head.vocab_size)
+    weights = open_weights(resolve(draft.model_path, load_format=draft.load_format))
+    if "d2t" not in weights.tensors:
+        raise CheckpointError("Tensor 'd2t' is missing: which tokens the draft head has.")
+    differences = weights.read("d2t").astype(np.int64)
+    tokens = np.arange(head.vocab_size)
+    found: Column = tokens + differences if differences.shape == tokens.shape else differences[:0]
+    if not len(found) or found.min() < 0 or found.max() >= vocab_size:
+        raise CheckpointError(
+            f"Tensor 'd2t' must map the draft head's {head.vocab_size} tokens to the model's "
+            f"{vocab_size}."
+        )
+    return found
 
 
 def acceptance(limits: SchedulerConfig) -> Agrees:
