@@ -16,7 +16,7 @@ from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier, SwappedBlocks
 
 NEVER = 2**40
-"""More blocks than any request has."""
+"""More tokens, and more blocks, than any request has."""
 NO_BLOCK = -1
 """Entry of a block table for a block before the sliding window."""
 TO_LOAD = -2
@@ -289,13 +289,14 @@ class KVCacheManager:
             How many tokens of `request` are in blocks that were added.
         """
         if not self.caching:
-            return NEVER * self.block_size
+            return NEVER
         full = num_tokens // self.block_size
         known = self._num_entered[request.request_id]
         if full > known:
             hashes = self.hasher.extend(request)
-            # A window may have left blocks before their tokens were known.
-            blocks = _held(self.tables[request.request_id][known:full])
+            blocks = self.tables[request.request_id][known:full]
+            if NO_BLOCK in blocks:  # freed before its tokens were known
+                blocks = _held(blocks)
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)

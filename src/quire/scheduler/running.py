@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from dataclasses import dataclass
-from itertools import compress, count, pairwise
+from itertools import compress, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,10 +176,9 @@ class RunningBatch:
                 0,
             )
             self.stop_ids.update(new.request.stop_ids)
-        line = self.requests[max(start - 1, 0) :]
-        if all(ahead.order < behind.order for ahead, behind in pairwise(line)):
-            return None
         order = sorted(range(len(self)), key=lambda row: self.requests[row].order)
+        if order == [*range(len(self))]:
+            return None
         self._columns[:, : len(self)] = self._columns[:, order]
         self._replace([self.requests[row] for row in order])
         return np.argsort(order)

@@ -89,18 +89,16 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests and free their blocks; ignore unknown ids."""
-        before = len(self.requests)
         for request_id in request_ids:
             if request := self.requests.get(request_id):
                 request.finish_reason = FinishReason.ABORT
                 self._finish(request)
-        if len(self.requests) < before:
-            self.running.remove_finished()
+        self.running.remove_finished()
 
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache. Running requests go on, but no longer share their blocks."""
         self.kv.reset_prefix_cache()
-        self.running.entered[:] = NEVER * self.kv.block_size
+        self.running.entered[:] = NEVER
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
@@ -116,7 +114,8 @@ class Scheduler:
         """
         running = self.running
         self._steps.begin(now)
-        if running.quiet > 0 and num_steps == 1 and not self._may_admit():
+        single = num_steps == 1 and self._depth is None
+        if running.quiet > 0 and single and not self._may_admit():
             return self._steps.issue_quiet()
         self._events.now = now
         victims = self._make_way()
@@ -143,7 +142,7 @@ class Scheduler:
         flight = self._steps.land(step)
         self._events.now = now
         self._events.computed(flight, now)
-        for request in self._loading.end(step.step, set(result.failed_loads)):
+        for request in self._loading.end(step.step, result.failed_loads):
             self._events.note("load_failed", request)
             self.waiting.push(request)
         if self._budget is not None and any(result.times):
@@ -220,7 +219,7 @@ class Scheduler:
         if self._budget is None:
             return self.config.max_num_batched_tokens
         wanted = self.running.wanted()
-        if not (self._may_admit() or wanted.max(initial=0) > 1):
+        if not (self._may_admit() or (wanted > 1).any()):
             return self.config.max_num_batched_tokens
         seats = self.config.max_num_seqs - len(self.running)
         waiting = min(len(self.waiting), seats) + len(self._loading)
@@ -235,8 +234,6 @@ class Scheduler:
             The passes of the step, and the new blocks by row.
         """
         running, pool = self.running, self.kv.pool
-        if not len(running):
-            return 1, []
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:
@@ -245,15 +242,13 @@ class Scheduler:
             num_passes = self._choose_further(wanted, num_steps, budget)
             ends = running.num_computed + running.scheduled
             missing = running.blocks_missing(ends + running.further)
-            if int(missing.sum()) > pool.num_free and running.further.any():
-                running.further[:], num_passes = 0, 1
+            if int(missing.sum()) > pool.num_free:
+                running.further[:] = 0
                 missing = running.blocks_missing(ends)
             total = int(missing.sum())
             if total <= pool.num_free:
                 break
             self._preemption.preempt_last()
-        if not total:
-            return num_passes, []
         rows = missing.nonzero()[0]
         counts = missing[rows]
         running.capacity[rows] += counts * self.kv.block_size
@@ -268,7 +263,7 @@ class Scheduler:
         """Set the tokens that each request may yield after its first; return the passes."""
         running = self.running
         decodes = (wanted == 1) & (running.scheduled == 1)
-        prompts = bool(wanted.max(initial=0) > 1)
+        prompts = bool((wanted > 1).any())
         waiting = bool(self.waiting) or bool(len(self._loading))
         num_passes = 1 if waiting or prompts else num_steps
         most: Column | int = num_passes

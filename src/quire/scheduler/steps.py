@@ -74,7 +74,7 @@ class Steps:
         self.num_done = 0
         self.num_tokens = 0
         self.number = 0
-        self._begun = 0.0
+        self._begun: float
 
     def begin(self, now: float) -> None:
         """Start the next step."""
@@ -102,9 +102,8 @@ class Steps:
         several = bool(running.further.any())
         samples, may_yield = self._count_tokens(active)
         # A row's first token and its last possible one come in a full `CoreOutput`.
-        fresh = running.awaits_first > 0
+        fresh = running.awaits_first == 1
         detailed = (running.num_tokens >= running.limit) | fresh
-        detailed &= samples
         running.awaits_first[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
         new_blocks = block_columns(blocks)
@@ -227,8 +226,6 @@ class Steps:
         """
         came = sampled[:, 0] >= 0 if sampled.shape[1] == 1 else (sampled >= 0).sum(axis=1)
         missing = flight.may_yield - came
-        if not np.count_nonzero(missing):  # faster than any()
-            return
         running, rows = self._running, flight.rows
         for entry in missing.nonzero()[0].tolist():
             request = flight.requests[entry]

@@ -161,6 +161,9 @@ def check_step(s: Scheduler, now: float = 0.0) -> SchedulerOutput:
     assert dict(given) == expected
     assert list(batch.request_ids) == list(expected)
     assert {*s.running.requests} == {row.request for row in rules.rows}
+    for row in rules.rows:
+        table = s.kv.tables[row.request.request_id]
+        assert (len(table), table.count(NO_BLOCK)) == (row.blocks, max(0, row.slid))
     assert {r.request_id for r in rules.victims} <= {*batch.removed}
     s.check_integrity()
     return batch

@@ -271,11 +271,11 @@ def test_a_step_that_fails_ends_its_requests_only() -> None:
 def test_a_repaired_step_puts_only_those_back_that_it_lost() -> None:
     s = make(budget=200)
     for name in "abc":
-        s.add(request(name, 4))
+        s.add(request(name, 20))
     batch = s.schedule(now=0.0)
     s.repair(batch, ModelOutput(token_columns([[5], [5], []])), {"c"}, now=0.0)
     assert [s.requests[name].num_preemptions for name in "abc"] == [0, 0, 1]
-    assert step(s)[0] == {"a": 1, "b": 1, "c": 4}
+    assert step(s)[0] == {"a": 1, "b": 1, "c": 20}  # it finds none of its blocks
 
 
 @pytest.mark.parametrize("aborted", [False, True])
