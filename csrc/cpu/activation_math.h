@@ -57,6 +57,10 @@ struct GeluTimes {
   static Vec of(Vec gate, Vec up) { return mul(Gelu::of(gate), up); }
 };
 
+struct Relu2Times {
+  static Vec of(Vec gate, Vec up) { return mul(Relu2::of(gate), up); }
+};
+
 // SwiGLU as in gpt-oss: both halves are clamped, and up is moved by 1. NaN stays.
 struct SwigluOaiTimes {
   static Vec of(Vec gate, Vec up) {

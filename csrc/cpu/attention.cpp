@@ -203,12 +203,11 @@ struct Work {
   Queries<E> q;
 
   Work(const AttentionArgs& args, const AttentionTask& what)
-      : a(args), task(what), tile{} {
+      : a(args), task(what), tile{args, 0, 0, 0, 0, 0, 0, 0} {
     tile.group = static_cast<int>(a.heads / a.kv_heads);
     tile.count = task.rows * tile.group;
     tile.position = task.position;
     tile.dim = a.head_dim;
-    tile.window = a.window;
     tile.ahead = attention_ahead(a);
     tile.last = a.seq_lens[task.seq] - 1;
   }

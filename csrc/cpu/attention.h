@@ -52,6 +52,7 @@ struct AttentionArgs {
   int64_t out_stride, q_stride;  // elements, from token to token
   int64_t k_block_stride, v_block_stride;
   int64_t window;  // attend only to tokens at a smaller distance; 0 is all
+  bool chunked;    // or only to those of the same `window` tokens, which begin at multiples of it
   bool causal;
   float scale;     // positive
   float softcap;   // scores s become softcap · tanh(s / softcap); 0 is off
@@ -67,6 +68,13 @@ struct AttentionArgs {
 // Tokens after a row's own that it sees; the maximum if it sees all.
 static inline int64_t attention_ahead(const AttentionArgs& a) {
   return a.causal ? 0 : a.window > 0 ? a.window - 1 : int64_t{1} << 30;
+}
+
+// The first token that the one at `position` sees.
+static inline int64_t attention_first(const AttentionArgs& a, int64_t position) {
+  if (a.window <= 0) return 0;
+  if (a.chunked) return position - position % a.window;
+  return position < a.window ? 0 : position - a.window + 1;
 }
 
 // Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order.

@@ -132,8 +132,8 @@ void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
   w.dim_tiles = 2 * w.dim_steps;
   for (int r = 0; r < w.slabs * kSide; ++r) {
     w.at[r] = tile.position + (r < w.rows ? r : w.rows - 1) / w.group;
+    w.first[r] = static_cast<int32_t>(attention_first(a, w.at[r]));
   }
-  w.window = a.window > 0 && a.window < kEverything ? static_cast<int>(a.window) : kEverything;
   w.ahead = static_cast<int>(attention_ahead(a));
   w.last = a.seq_lens[tile.seq] - 1;
 }

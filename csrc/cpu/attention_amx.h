@@ -30,14 +30,13 @@ struct State {
   bool empty;
 };
 
-constexpr int kEverything = 1 << 30;  // as a window; positions are below it
-
 struct Work {
   int rows, slabs, group;
   int dim_steps, dim_tiles;
-  alignas(64) int32_t at[kAttentionRows];  // position of each row
-  int window, ahead;                       // tokens that a row sees up to its own, and after it
-  int last;                                // last position of the sequence
+  alignas(64) int32_t at[kAttentionRows];     // position of each row
+  alignas(64) int32_t first[kAttentionRows];  // of the tokens that it sees
+  int ahead;                                  // tokens that a row sees after its own
+  int last;                                   // last position of the sequence
   alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];        // q^T: pairs of columns down, rows across
   alignas(64) float scores[kSlabs][kAttentionKeys][kSide];  // transposed
   alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];  // rows down, pairs of keys across

@@ -116,19 +116,20 @@ template <class T>
 QUIRE_ONCE inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j,
                             int end) {
   const int first = static_cast<int>(start);
-  const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide), _mm512_set1_epi32(first));
+  const __m512i origin = _mm512_set1_epi32(first);
+  const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide), origin);
   const __m512i high = _mm512_min_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(w.ahead)),
                                         _mm512_set1_epi32(w.last - first));
-  const __m512i low = _mm512_sub_epi32(at, _mm512_set1_epi32(w.window));
+  const __m512i low = _mm512_sub_epi32(_mm512_load_si512(w.first + slab * kSide), origin);
   const int lowest = _mm512_reduce_min_epi32(high), highest = _mm512_reduce_max_epi32(low);
   const int computed = (keys.last + kSide - 1) / kSide * kSide;
   const int begun = keys.first / kSide * kSide;
   const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
   for (; j < end; ++j) {
-    if (j <= lowest && j > highest && j >= begun && j < computed) continue;
+    if (j <= lowest && j >= highest && j >= begun && j < computed) continue;
     const __m512i key = _mm512_set1_epi32(j);
     const __mmask16 seen =
-        _mm512_cmple_epi32_mask(key, high) & _mm512_cmpgt_epi32_mask(key, low);
+        _mm512_cmple_epi32_mask(key, high) & _mm512_cmpge_epi32_mask(key, low);
     float* s = w.scores[slab][j];
     _mm512_store_ps(s, _mm512_mask_mov_ps(hidden, seen, _mm512_load_ps(s)));
   }

@@ -46,17 +46,18 @@ constexpr int kTall = 12;
 constexpr int64_t kTallColumns = 64;  // columns of values that all rows of such a tile use while in cache
 
 struct Rows {
+  const AttentionArgs& args;
   int heads;         // heads that are computed together; their rows follow each other
   int count;         // rows of a head
   int group;         // heads per position
   int64_t position;  // position of row 0
   int64_t dim;
-  int64_t window, ahead;  // tokens that a row sees up to its own (0 is all), and after it
-  int64_t last;           // last position of the sequence
+  int64_t ahead;  // tokens that a row sees after its own
+  int64_t last;   // last position of the sequence
 
   int total() const { return heads * count; }
   // The keys that row r of a head sees: [low, high].
-  int64_t low(int r) const { return window > 0 ? position + r / group - window + 1 : 0; }
+  int64_t low(int r) const { return attention_first(args, position + r / group); }
   int64_t high(int r) const {
     const int64_t furthest = position + r / group + ahead;
     return furthest < last ? furthest : last;

@@ -28,19 +28,22 @@ struct Sequences {
 struct PagedAttention final : Op {
   PagedAttention(const Kernels& kernels, const Matrix& out, const Matrix& q, const KvCache& cache,
                  const Sequences& batch, int64_t window, bool causal, double scale, float softcap,
-                 AttentionSplit split, const AttentionTuning& tuning, const float* sinks)
+                 AttentionSplit split, const AttentionTuning& tuning, const float* sinks, bool chunked)
       : kernel_(kernels.attention.paged_attention[cache.dtype]), rows_(q.rows),
         token_bytes_(cache.token_bytes()), split_(split),
         args_{out.at, q.at, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.query_start_loc,
               batch.seq_lens, batch.block_tables, batch.num, batch.block_table_stride,
               q.cols / cache.head_dim, cache.kv_heads, cache.head_dim, cache.block_size, out.stride,
-              q.stride, cache.k_block_stride, cache.v_block_stride, window, causal,
+              q.stride, cache.k_block_stride, cache.v_block_stride, window, chunked, causal,
               static_cast<float>(scale * cache.k_unit), softcap,
               static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
               nullptr, sinks} {
     expect_same("out", out, "q", q);
     if (cache.kv_heads < 1 || args_.heads < 1 || args_.heads % cache.kv_heads != 0) {
       throw std::invalid_argument("the heads are no multiple of the kv heads");
+    }
+    if (chunked && (window < 1 || !causal)) {
+      throw std::invalid_argument("chunks need a size, and a causal model");
     }
   }
   const char* name() const override { return "paged_attention"; }
@@ -73,7 +76,10 @@ struct PagedAttention final : Op {
     int64_t tokens = 0;
     for (int64_t s = 0; s < a.num_seqs; ++s) {
       const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
-      tokens += std::min<int64_t>(a.seq_lens[s], a.window > 0 ? a.window + rows : a.seq_lens[s]);
+      const int64_t seen = a.chunked      ? a.seq_lens[s] - attention_first(a, a.seq_lens[s] - rows)
+                           : a.window > 0 ? a.window + rows
+                                          : a.seq_lens[s];
+      tokens += std::min<int64_t>(a.seq_lens[s], seen);
     }
     return tokens * token_bytes_ +
            2 * rows_ * a.heads * a.head_dim * item_bytes(static_cast<DType>(a.q_dtype));
@@ -81,10 +87,19 @@ struct PagedAttention final : Op {
 
   int64_t flops() const override {
     const AttentionArgs& a = args_;
+    // What the first n rows of a sequence see of their chunks.
+    const auto in_chunks = [&](int64_t n) {
+      const int64_t rest = n % a.window;
+      return n / a.window * a.window * (a.window + 1) / 2 + rest * (rest + 1) / 2;
+    };
     int64_t pairs = 0;  // of a query row and a key that it sees
     for (int64_t s = 0; s < a.num_seqs; ++s) {
       const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
       const int64_t last = a.seq_lens[s], first = last - rows + 1;  // seen by its last and first row
+      if (a.chunked) {
+        pairs += in_chunks(last) - in_chunks(last - rows);
+        continue;
+      }
       const int64_t window = a.window > 0 ? a.window : last;
       const int64_t whole = std::max<int64_t>(0, std::min(rows, window - first + 1));
       const int64_t behind = whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
@@ -113,10 +128,12 @@ struct PagedAttention final : Op {
 };
 
 // `tuning` has the fields of AttentionTuning; `sinks` is the address of a float per head, or 0.
+// If `chunked`, `window` is the size of chunks.
 void paged_attention(const Kernels& kernels, Pool& pool, const Matrix& out, const Matrix& q,
                      const KvCache& cache, const Sequences& batch, int64_t window, bool causal,
                      double scale, float softcap, int split,
-                     std::tuple<int64_t, int64_t, int64_t> tuning, uintptr_t sinks) {
+                     std::tuple<int64_t, int64_t, int64_t> tuning, uintptr_t sinks,
+                     bool chunked) {
   if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
     throw std::invalid_argument("unknown split");
   }
@@ -126,7 +143,7 @@ void paged_attention(const Kernels& kernels, Pool& pool, const Matrix& out, cons
   }
   submit(pool, PagedAttention(kernels, out, q, cache, batch, window, causal, scale, softcap,
                               static_cast<AttentionSplit>(split),
-                              {thread_tasks, tall_rows, ahead_bytes}, pointer<float>(sinks)));
+                              {thread_tasks, tall_rows, ahead_bytes}, pointer<float>(sinks), chunked));
 }
 
 void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count) {
@@ -146,7 +163,7 @@ void bind_attention_op(nb::module_& m) {
       });
   m.def("paged_attention", &paged_attention, "kernels"_a, "pool"_a, "out"_a, "q"_a, "cache"_a,
         "batch"_a, "window"_a, "causal"_a, "scale"_a, "softcap"_a, "split"_a, "tuning"_a,
-        "sinks"_a = 0);
+        "sinks"_a = 0, "chunked"_a = false);
   m.def("exp2", &exp2_floats);
 }
 

@@ -41,9 +41,9 @@ void take_best(Candidate* all, int64_t n, int64_t k) {
 
 struct Route final : Op {
   Route(const Kernels&, uintptr_t experts, const Matrix& weights, const Matrix& logits,
-        uintptr_t bias, const Spec& spec)
+        uintptr_t bias, const Spec& spec, double band)
       : experts_(pointer<int64_t>(experts)), weights_(weights), logits_(logits),
-        bias_(pointer<const float>(bias)) {
+        bias_(pointer<const float>(bias)), band_(static_cast<float>(band)) {
     std::tie(sigmoid_, renormalize_, epsilon_, groups_, top_groups_, top2_, scale_) = spec;
     const int64_t least = groups_ > 1 && top2_ ? 2 : 1;
     const bool fits = groups_ >= 1 && top_groups_ >= 1 && top_groups_ <= groups_ &&
@@ -90,6 +90,7 @@ struct Route final : Op {
   void route(int64_t row, const Work& work) const {
     const int64_t n = logits_.cols, k = weights_.cols;
     read_logits(row, work.logits);
+    if (band_ > 0.0f) return route_one_by_one(row, work);
     double total = 1.0;
     const float peak = *std::max_element(work.logits, work.logits + n);
     const auto score = [&](int64_t e) {
@@ -128,6 +129,34 @@ struct Route final : Op {
     }
   }
 
+  // Chooses the best of the experts that are left, k times. Its weight is a softmax of those that
+  // are left and within the band: relative to the larger of the best and their own size.
+  void route_one_by_one(int64_t row, const Work& work) const {
+    const int64_t n = logits_.cols, k = weights_.cols;
+    float* const left = work.logits;
+    for (int64_t i = 0; i < k; ++i) {
+      int64_t best = 0;
+      for (int64_t e = 1; e < n && !std::isnan(left[best]); ++e) {
+        if (std::isnan(left[e]) || left[e] > left[best]) best = e;
+      }
+      const float top = left[best];
+      double total = 0.0;
+      for (int64_t e = 0; e < n; ++e) {
+        const float size = std::max(std::abs(left[e]), top);
+        if (taken(row, i, e) || (top - left[e]) / size > band_) continue;
+        total += std::exp(static_cast<double>(left[e]) - static_cast<double>(top));
+      }
+      experts_[row * k + i] = best;
+      static_cast<float*>(weights_.at)[row * k + i] = static_cast<float>(scale_ / total);
+      left[best] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  // Whether expert e is among the first i choices of the row.
+  bool taken(int64_t row, int64_t i, int64_t e) const {
+    const int64_t* const chosen = experts_ + row * weights_.cols;
+    return std::find(chosen, chosen + i, e) != chosen + i;
+  }
+
   void read_logits(int64_t row, float* to) const {
     const int64_t n = logits_.cols;
     const uint8_t* const from = static_cast<const uint8_t*>(logits_.at) +
@@ -160,6 +189,7 @@ struct Route final : Op {
   int64_t* experts_;  // [rows, top_k]
   Matrix weights_, logits_;
   const float* bias_;  // [experts], or null
+  float band_;         // 0 is none
   bool sigmoid_ = false, renormalize_ = false, top2_ = false;
   bool by_scores_;  // what decides; else logits do
   int64_t groups_ = 1, top_groups_ = 1;
@@ -169,7 +199,11 @@ struct Route final : Op {
 }  // namespace
 
 void bind_route_op(nb::module_& m) {
-  def_op<Route, uintptr_t, const Matrix&, const Matrix&, uintptr_t, const Spec&>(m, "route");
+  def_op<Route, uintptr_t, const Matrix&, const Matrix&, uintptr_t, const Spec&, double>(m, "route");
+  m.def("route", [](const Kernels& kernels, Pool& pool, uintptr_t experts, const Matrix& weights,
+                    const Matrix& logits, uintptr_t bias, const Spec& spec) {
+    submit(pool, Route(kernels, experts, weights, logits, bias, spec, 0.0));
+  });
 }
 
 }  // namespace quire

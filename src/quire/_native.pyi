@@ -349,10 +349,12 @@ def route(
     logits: Matrix,
     bias: int,
     spec: tuple[bool, bool, float, int, int, bool, float],
+    band: float = 0.0,
     /,
 ) -> None:
     """experts int64 [rows, top_k] and their weights float32, as `Ops.route`. bias: float32
-    [experts], or 0. spec: whether scores are sigmoids, and `RouteSpec` from `renormalize` on."""
+    [experts], or 0. spec: whether scores are sigmoids, and `RouteSpec` from `renormalize` to
+    `scale`."""
 
 def moe(
     kernels: Kernels,
@@ -452,14 +454,15 @@ def paged_attention(
     split: int,
     tuning: tuple[int, int, int],
     sinks: int = 0,
+    chunked: bool = False,
     /,
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t, or, if
     that is not `causal`, behind it as well. A row of q and out is a token's heads.
 
     `window` 0 is no window; `sinks` is the address of one more score per head, a float, or 0;
-    `tuning` is AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for
-    more than 64 heads per kv head.
+    if `chunked`, `window` is the size of chunks; `tuning` is AttentionTuning (csrc/cpu/tuning.h).
+    Raises ValueError for more than 64 heads per kv head.
     """
 
 def argmax(kernels: Kernels, pool: Pool, tokens: int, peaks: int, logits: Matrix, /) -> None:

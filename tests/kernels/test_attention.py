@@ -89,6 +89,7 @@ class World:
     cache: KVCache
     tables: Tensor
     sinks: Tensor | None = None
+    chunked: bool = False
 
     def run(
         self,
@@ -117,7 +118,7 @@ class World:
         scale = self.shape.head_dim**-0.5
         out = paged_attention(
             _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, causal=causal,
-            sinks=self.sinks, split=split,
+            sinks=self.sinks, chunked=self.chunked, split=split,
         )  # fmt: skip
         return list(out.split([last - first for _, first, last in spans]))
 
@@ -215,7 +216,9 @@ def assert_attended(
         scale = shape.head_dim**-0.5
         row, column = torch.arange(first, last).unsqueeze(1), torch.arange(last)
         hidden = (column > row) & causal
-        if window is not None:
+        if world.chunked:
+            hidden |= column // window != row // window
+        elif window is not None:
             hidden |= (column - row).abs() >= window
         scores = scale * q @ k.transpose(1, 2)
         if softcap is not None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.matrix
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
-GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul"]
+GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul", "relu2_mul"]
 CAP = 30.0
 ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu", "relu2"]
 
@@ -104,6 +104,14 @@ def check_relu2(kernels: FusedKernels, x: Tensor) -> None:
     assert_close(kernels.activation(x, "relu2"), exact, U * exact + 2.0**-149)
 
 
+def check_relu2_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    square = gate.clamp(min=0).square()
+    # A square, which may be subnormal, and a product.
+    error = 2 * U * (square * up).abs() + 2.0**-149 * up.abs() + 2.0**-149
+    assert_close(kernels.activation(gate_up, "relu2_mul"), square * up, error)
+
+
 def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
     exact = CAP * torch.tanh(x.double() / CAP)
     # tanh, the quotient before it, whose error it does not raise, and the product behind it; of
@@ -117,6 +125,7 @@ GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
     check_gelu_tanh_mul,
     check_gelu_mul,
     check_swigluoai_mul,
+    check_relu2_mul,
 ]
 CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_relu2, check_softcap]
 

@@ -73,6 +73,32 @@ def test_it_is_the_reference(name: str) -> None:
     check(name, 2000)
 
 
+def test_one_by_one_as_sparsemixer_does() -> None:
+    """Many experts are near the best, and some are equal; one row has NaN."""
+    from transformers.models.phimoe.modeling_phimoe import sparsemixer
+
+    g, spec = new_generator(), RouteSpec(2, band=0.02)
+    logits = draw_logits(g, 3000, 16)
+    logits[::2] = 1.0 + 0.03 * logits[::2]
+    logits[1::8] = -logits[1::8].abs()
+    theirs, chosen = sparsemixer(logits, 0.01, False)
+    experts, weights = route(KERNELS, POOLS[3], logits, None, spec)
+    expected, by_reference = plain.route(logits, None, spec)
+    for found in (experts, expected):
+        assert torch.equal(found, chosen)
+    assert bool(((weights - by_reference).abs() <= 2.001 * U * by_reference).all())
+    # Float32 sums of 16 exponentials, each a few units off.
+    assert bool(((weights - theirs).abs() <= 24 * U * theirs).all())
+    assert 0.05 < float((weights < 0.5).float().mean()) < 0.95
+    logits[7, 3] = torch.nan
+    again = route(KERNELS, POOLS[1], logits, None, spec)
+    assert again[0][7, 0] == 3
+    assert again[1][7, 0].isnan()
+    others = torch.arange(3000) != 7
+    assert torch.equal(again[0][others], experts[others])
+    assert_same_bits(again[1][others], weights[others])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_it_is_the_reference_in_many_rows(name: str) -> None:

@@ -26,7 +26,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.core.layers import MoEConfig, yarn_magnitude
+from quire.core.layers import MoEConfig, QueryGrowth, yarn_magnitude
 
 ARCHITECTURES = {
     name: name
@@ -264,17 +264,16 @@ def _granite(model: ModelConfig) -> dict[str, Value]:
     }
 
 
-def _growth(growth: tuple[float, int], rope: RopeConfig) -> dict[str, Value]:
-    beta, trained = growth
+def _growth(growth: QueryGrowth, rope: RopeConfig) -> dict[str, Value]:
     unsharp = rope.scaling == "yarn" and math.isclose(yarn_magnitude(rope.params), 1.0)
-    if not unsharp or rope.params["original_max_position_embeddings"] != trained:
+    if not unsharp or rope.params["original_max_position_embeddings"] != growth.length:
         raise UnsupportedModelError(
             "GGUF has no way to say how queries grow with their position, except by YaRN's trained "
             "length and with its cosines unsharpened.",
             fix="Write compressed-tensors instead.",
         )
     return {
-        "attention.temperature_scale": beta,
+        "attention.temperature_scale": growth.beta,
         "rope.scaling.yarn_log_multiplier": 1.0,
         "rope.scaling.attn_factor": 1.0,
     }

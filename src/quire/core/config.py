@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.core.layers import DraftHeadConfig, MoEConfig
+from quire.core.layers import DraftHeadConfig, MoEConfig, QueryGrowth
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
@@ -35,6 +35,7 @@ Activation = Literal[
     "relu",
     "relu2",
     "swigluoai_mul",
+    "relu2_mul",
 ]
 """The op after the MLP's first product; with "_mul" the MLP has a gate."""
 
@@ -156,18 +157,20 @@ class ModelConfig:
     output_bias: bool = False
     """The attention's output projection has a bias."""
     mlp_bias: bool = False
-    qk_norm: Literal["head", "full", "rotated"] | None = None
+    qk_norm: Literal["head", "full", "rotated", "unit"] | None = None
     """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2); or over
-    each head behind RoPE (HunYuan)."""
-    query_growth: tuple[float, int] | None = None
-    """(beta, trained): queries at position p are multiplied by 1 + beta · log(1 + p // trained)
-    (Ministral 3)."""
+    each head behind RoPE (HunYuan); or over each head of the layers with RoPE, without a gain
+    (Llama 4)."""
+    query_growth: QueryGrowth | None = None
     sliding_window: int | None = None
     """Tokens that each position attends to, including itself; None means all. A model that is not
     causal attends to as many later tokens."""
     sliding_layers: tuple[bool, ...] | None = None
     """Which layers slide; None means all, if `sliding_window` is set."""
+    chunked: bool = False
+    """These layers attend to tokens of the same chunk of `sliding_window` tokens (Llama 4)."""
     tie_word_embeddings: bool = False
+    lm_head_bias: bool = False
     vocab_run: tuple[int, int] | None = None
     """A rank's tokens in embeddings and logits: the first one and how many. None means all."""
     causal: bool = True

@@ -27,6 +27,20 @@ def yarn_magnitude(params: Mapping[str, Any]) -> float:
     return mscale(1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class QueryGrowth:
+    """Queries at position p are multiplied by 1 + beta · log(1 + (p + ahead) // length).
+
+    Attributes:
+        unrotated: in the layers without RoPE (Llama 4), else in the others (Ministral 3).
+    """
+
+    beta: float
+    length: int
+    ahead: int = 0
+    unrotated: bool = False
+
+
 Scores = Literal["softmax", "sigmoid"]
 """How a router's logits become scores of experts."""
 
@@ -49,6 +63,9 @@ class RouteSpec:
         top_groups: groups from which experts may be chosen.
         group_score: a group counts as much as its best expert, or as its two best together.
         scale: factor of all weights.
+        band: if not 0, experts are chosen one by one, and the weight of each is its softmax among
+            those that are left and not further below it than `band` times the larger of its logit
+            and the size of theirs (Phi-3.5-MoE's SparseMixer). Nothing else applies then.
 
     Raises:
         ValueError: numbers that do not fit each other.
@@ -62,6 +79,7 @@ class RouteSpec:
     top_groups: int = 1
     group_score: Literal["max", "top2"] = "top2"
     scale: float = 1.0
+    band: float = 0.0
 
     def __post_init__(self) -> None:
         if self.top_k < 1:

@@ -18,14 +18,15 @@ class Attention:
     each head of q behind the rotation. `cos_sin` is the rotation's table (see `layers.rotary`), and
     `q_cos_sin` that of q, if it is another: then whole heads are rotated. Without `causal` a token
     attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
-    of each head that has no value, float32 [heads]. The q, k and v that `joined` computes of
-    `Tokens.joined` are added to those of `qkv`.
+    of each head that has no value, float32 [heads]. With `chunked`, a token attends to its chunk of
+    `window` tokens. The q, k and v that `joined` computes of `Tokens.joined` are added to those of
+    `qkv`.
     """
 
     mixes = True
-    __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "joined", "k_norm", "kv_heads",
-                 "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale", "sinks", "softcap",
-                 "window")  # fmt: skip
+    __slots__ = ("causal", "chunked", "cos_sin", "eps", "head_dim", "heads", "joined", "k_norm",
+                 "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale",
+                 "sinks", "softcap", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Attention:
         eps: float = 0.0,
         causal: bool = True,
         joined: Linear | None = None,
+        chunked: bool = False,
     ) -> None:
         self.qkv = qkv
         self.out = out
@@ -65,6 +67,7 @@ class Attention:
         self.eps = eps
         self.causal = causal
         self.joined = joined
+        self.chunked = chunked
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
@@ -80,8 +83,9 @@ class Attention:
         if self.rotated_q_norm is not None:
             q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
         mixed = ops.paged_attention(
-            q, cache, meta, self.scale, self.window, self.softcap, self.causal, self.sinks
-        )
+            q, cache, meta, self.scale, self.window, self.softcap, self.causal, self.sinks,
+            self.chunked,
+        )  # fmt: skip
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
         return flat
 

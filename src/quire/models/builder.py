@@ -223,6 +223,7 @@ class Builder:
             eps=config.norm_eps,
             causal=config.causal,
             joined=joined,
+            chunked=config.chunked and spec.window is not None,
             out=self.linear(spec.out),
         )
 
@@ -259,6 +260,9 @@ class Builder:
 
     def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
         """Return the norms of q and k as arguments of `Attention`."""
+        if self._config.qk_norm == "unit" and spec.rope is not None:
+            gain = self._ops.array(np.ones(self._config.head_dim, self._source.dtype))
+            return {"q_norm": gain, "k_norm": gain}
         if spec.q_norm is None or spec.k_norm is None:
             return {}
         if self._config.qk_norm != "rotated":
@@ -276,13 +280,19 @@ class Builder:
         """Return q's own table of rotations, if queries grow beyond the trained positions; else
         None.
         """
-        growth = self._config.query_growth
-        if rope is None or growth is None or self._max_len <= growth[1]:
+        growth, config = self._config.query_growth, self._config
+        if growth is None or growth.unrotated != (rope is None):
+            return None
+        if self._max_len + growth.ahead <= growth.length:
             return None
         if -id(rope) not in self._tables:
-            beta, trained = growth
-            factors = 1.0 + beta * np.log1p(np.arange(self._max_len) // trained)
-            table = rope_table(rope, self._max_len) * factors.astype(np.float32)[:, np.newaxis]
+            position = np.arange(self._max_len) + growth.ahead
+            factors = 1.0 + growth.beta * np.log1p(position // growth.length)
+            if rope is None:  # a rotation by nothing
+                table = np.repeat([[1.0, 0.0]], config.head_dim // 2, axis=1).astype(np.float32)
+            else:
+                table = rope_table(rope, self._max_len)
+            table = table * factors.astype(np.float32)[:, np.newaxis]
             self._tables[-id(rope)] = self._ops.array(table)
         return self._tables[-id(rope)]
 

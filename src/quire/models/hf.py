@@ -38,6 +38,7 @@ GATED: dict[str, Activation] = {
     "silu": "silu_mul",
     "gelu": "gelu_mul",
     "gelu_tanh": "gelu_tanh_mul",
+    "relu2": "relu2_mul",
 }
 _DTYPES = ("float32", "bfloat16", "float16")
 

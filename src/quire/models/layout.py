@@ -252,7 +252,7 @@ class Layout:
         if config.lm_head:
             stem = "embed" if config.tie_word_embeddings else "lm_head"
             rows = vocab if draft is None else draft.vocab_size
-            self.head = LinearSpec(stem, (rows,), hidden, bias=False, cut="rows")
+            self.head = LinearSpec(stem, (rows,), hidden, config.lm_head_bias, cut="rows")
         self.classifier = self._classifier() if config.num_labels else None
 
     def parameters(self) -> Iterator[Parameter]:
@@ -310,7 +310,7 @@ class Layout:
         columns = 2 * hidden if joins and index == 0 else hidden
         paired = rope.rotary_dim if rope is not None and rope.interleaved else 0
         q_norm = k_norm = sinks = None
-        if config.qk_norm is not None:
+        if config.qk_norm not in (None, "unit"):
             full = config.qk_norm == "full"
             q_norm = NormSpec(f"{stem}.q_norm", q if full else dim)
             k_norm = NormSpec(f"{stem}.k_norm", kv if full else dim)

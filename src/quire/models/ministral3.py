@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.config import ModelConfig, RopeConfig
+from quire.core.layers import QueryGrowth
 from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
@@ -41,13 +42,13 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     return replace(model, query_growth=_growth(config, model.rope))
 
 
-def _growth(config: hf.HFConfig, rope: RopeConfig) -> tuple[float, int] | None:
+def _growth(config: hf.HFConfig, rope: RopeConfig) -> QueryGrowth | None:
     params = hf.table(config, "rope_scaling") or hf.table(config, "rope_parameters")
     if not params.get("llama_4_scaling_beta"):
         return None
     stretched = rope.scaling in ("yarn", "llama3", "longrope")
     trained = hf.integer(rope.params if stretched else params, _TRAINED)
-    return hf.number(params, "llama_4_scaling_beta"), trained
+    return QueryGrowth(hf.number(params, "llama_4_scaling_beta"), trained)
 
 
 ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -66,20 +66,24 @@ def pattern(config: hf.HFConfig, period: int | None) -> tuple[bool, ...]:
     return tuple(period is not None and (layer + 1) % period != 0 for layer in layers)
 
 
-def windowed(window: int | None, slides: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a window that some layers have."""
+def windowed(
+    window: int | None, slides: tuple[bool, ...], name: str = "sliding_window"
+) -> dict[str, Any]:
+    """Return the fields of a window that some layers have; `name` is its own in config.json."""
     if not any(slides):
         return {}
     if window is None:
         raise CheckpointError(
-            "config.json: sliding_window is null, but there are layers that slide.",
-            fix="Set sliding_window, or make all layer_types full_attention.",
-            param="sliding_window",
+            f"config.json: {name} is null, but there are layers that have one.",
+            fix=f"Set {name}, or make all layer_types full_attention.",
+            param=name,
         )
     return {"sliding_window": window, "sliding_layers": slides}
 
 
-def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
+def sliding_layers(
+    config: hf.HFConfig, kinds: tuple[str, str] = _LAYER_TYPES
+) -> tuple[bool, ...] | None:
     """Return which layers slide according to `layer_types`; None if it is absent."""
     layers = hf.integer(config, "num_hidden_layers")
     types = config.get("layer_types")
@@ -88,14 +92,14 @@ def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
     if (
         not isinstance(types, list)
         or len(types) != layers
-        or any(kind not in _LAYER_TYPES for kind in types)
+        or any(kind not in kinds for kind in types)
     ):
         raise CheckpointError(
             f"config.json: layer_types is {types!r}; it must have {layers} entries, each "
-            f"{' or '.join(_LAYER_TYPES)}.",
+            f"{' or '.join(kinds)}.",
             param="layer_types",
         )
-    return tuple(kind == "sliding_attention" for kind in types)
+    return tuple(kind == kinds[1] for kind in types)
 
 
 ARCHITECTURE = Architecture(parse, llama.NAMES)

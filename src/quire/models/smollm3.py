@@ -12,7 +12,7 @@ _THETA = 2_000_000.0
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     bias = hf.boolean(config, "attention_bias", default=False)
-    rotated = _rotated(config)
+    rotates = rotated(config)
     return llama.parse(
         config,
         architecture="smollm3",
@@ -20,16 +20,16 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos=128_000,
         eos=128_001,
         theta=_THETA,
-        rotated_layers=rotated,
+        rotated_layers=rotates,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        **qwen2.sliding(config, lambda layer, _: not rotated[layer], window=None),
+        **qwen2.sliding(config, lambda layer, _: not rotates[layer], window=None),
     )
 
 
-def _rotated(config: hf.HFConfig) -> tuple[bool, ...]:
+def rotated(config: hf.HFConfig) -> tuple[bool, ...]:
     """Return which layers have positions."""
     layers = hf.integer(config, "num_hidden_layers")
     stated = config.get("no_rope_layers")

@@ -227,6 +227,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         softcap: float | None = None,
         causal: bool = True,
         sinks: HostArray | None = None,
+        chunked: bool = False,
     ) -> HostArray:
         _, heads, head_dim = q.shape
         kv_heads = cache.k.shape[1]
@@ -242,6 +243,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
             softcap,
             causal=causal,
             sinks=sinks,
+            chunked=chunked,
             tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
         )
 

@@ -104,6 +104,7 @@ class StepOps(ABC, Generic[A]):
         softcap: float | None = None,
         causal: bool = True,
         sinks: A | None = None,
+        chunked: bool = False,
     ) -> A:
         """Return the attention of each new token over its sequence's cached tokens."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quire import _native
@@ -34,6 +36,7 @@ def paged_attention(
     *,
     causal: bool = True,
     sinks: HostArray | None = None,
+    chunked: bool = False,
     out: HostArray | None = None,
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
@@ -41,8 +44,8 @@ def paged_attention(
     """Compute `torch_ops.paged_attention` on all threads of `pool`.
 
     On one instruction set, a token's result has the same bits in every batch and chunking and with
-    any number of threads. `scale`, `window`, `softcap`, `causal` and `sinks` mean what they mean
-    there; `sinks` is float32.
+    any number of threads. `scale`, `window`, `softcap`, `causal`, `sinks` and `chunked` mean
+    what they mean there; `sinks` is float32.
 
     Args:
         q: [T, num_heads, head_dim]; a token's heads lie together.
@@ -59,7 +62,6 @@ def paged_attention(
         ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
     """
     _check(q, cache, meta, scale, window, softcap, causal)
-    _check_sinks(sinks, q.shape[1])
     if out is None:
         out = np.empty(q.shape, q.dtype)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
@@ -77,7 +79,7 @@ def paged_attention(
         softcap or 0.0,
         _SPLIT[split],
         (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
-        *(() if sinks is None else (address(sinks),)),
+        *_extras(sinks, q.shape[1], chunked=chunked),
     )
     return out
 
@@ -116,9 +118,12 @@ def _check(
         raise ValueError(f"softcap is {softcap}; it must be positive")
 
 
-def _check_sinks(sinks: HostArray | None, heads: int) -> None:
+def _extras(sinks: HostArray | None, heads: int, *, chunked: bool) -> tuple[Any, ...]:
+    """Return the last arguments of the kernel, or none if they are its defaults."""
     if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != FLOAT32):
         raise ValueError(f"sinks is {describe(sinks)}, but there are {heads} heads")
+    found = (0 if sinks is None else address(sinks), chunked)
+    return found[: 1 + chunked] if any(found) else ()
 
 
 def _tokens(t: HostArray) -> _native.Matrix:

@@ -36,7 +36,7 @@ def route(
     )  # fmt: skip
     _native.route(
         kernels.handle, pool, address(experts), view(weights), given,
-        0 if bias is None else address(bias), rules,
+        0 if bias is None else address(bias), rules, *((spec.band,) if spec.band else ()),
     )  # fmt: skip
     return experts, weights
 

@@ -8,11 +8,14 @@ from quire.core.config import Activation
 
 Epilogue = Literal["none"] | Activation
 """The activation that `linear` applies to its result."""
-GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul"]] = {
+GATED_BY: dict[
+    str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul", "relu2_mul"]
+] = {
     "silu": "silu_mul",
     "gelu_tanh": "gelu_tanh_mul",
     "gelu": "gelu_mul",
     "swigluoai": "swigluoai_mul",
+    "relu2": "relu2_mul",
 }
 """Activation → the gated form, which halves the columns: [gate, up] → activation(gate) · up."""
 GATED: frozenset[Epilogue] = frozenset(GATED_BY.values())

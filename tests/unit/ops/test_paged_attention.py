@@ -64,6 +64,8 @@ def run_paged(
     seed: int,
     garbage: float = torch.nan,
     sinks: Tensor | None = None,
+    *,
+    chunked: bool = False,
 ) -> Tensor:
     """Through a cache whose blocks lie in random order and are otherwise full of `garbage`."""
     shuffle = random.Random(seed)
@@ -79,11 +81,19 @@ def run_paged(
     everything = make_metadata(batch.seq_lens, batch.seq_lens, tables, block_size)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, everything.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, tables, block_size)
-    return paged_attention(torch.cat(batch.q), cache, meta, head_dim**-0.5, window, sinks=sinks)
+    return paged_attention(
+        torch.cat(batch.q), cache, meta, head_dim**-0.5, window, sinks=sinks, chunked=chunked
+    )
 
 
 def run_dense(
-    q: Tensor, k: Tensor, v: Tensor, window: int | None, sinks: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int | None,
+    sinks: Tensor | None = None,
+    *,
+    chunked: bool = False,
 ) -> Tensor:
     """One sequence, in float64, with the whole matrix of scores."""
     group = q.shape[1] // k.shape[1]
@@ -93,7 +103,7 @@ def run_dense(
     column = torch.arange(len(k))
     seen = column <= row
     if window is not None:
-        seen &= column > row - window
+        seen &= (column // window == row // window) if chunked else column > row - window
     scores = scores.masked_fill(~seen, -torch.inf)
     if sinks is not None:
         scores = torch.cat((scores, sinks.double().view(-1, 1, 1).expand(-1, len(q), 1)), -1)
@@ -110,6 +120,7 @@ def run_dense(
     window=st.none() | st.integers(1, 150),
     dtype=DTYPES,
     with_sinks=st.booleans(),
+    chunked=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 def test_equals_dense_float64(
@@ -120,14 +131,18 @@ def test_equals_dense_float64(
     window: int | None,
     dtype: torch.dtype,
     with_sinks: bool,
+    chunked: bool,
     seed: int,
 ) -> None:
     batch = Batch.draw(lens, heads, head_dim, dtype, seed)
     sinks = torch.linspace(-3.0, 6.0, heads[0] * heads[1]) if with_sinks else None
     expected = torch.cat(
-        [run_dense(*qkv, window, sinks) for qkv in zip(batch.q, batch.k, batch.v, strict=True)]
+        [
+            run_dense(*qkv, window, sinks, chunked=chunked)
+            for qkv in zip(batch.q, batch.k, batch.v, strict=True)
+        ]
     )
-    got = run_paged(batch, block_size, window, seed, sinks=sinks)
+    got = run_paged(batch, block_size, window, seed, sinks=sinks, chunked=chunked)
     assert got.dtype == dtype
     # Values are of the order of 1; float32 sums of some hundred terms, then one rounding.
     unit = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype]

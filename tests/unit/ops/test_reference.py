@@ -128,6 +128,7 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": reference.gelu_tanh,
     "relu": reference.relu,
     "relu2": reference.relu2,
+    "relu2_mul": lambda x: reference.relu2_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
     "swigluoai_mul": lambda x: reference.swigluoai_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
 }
 

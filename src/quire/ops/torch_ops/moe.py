@@ -28,6 +28,8 @@ def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor,
         ValueError: the spec does not fit the number of experts.
     """
     spec.check(logits.shape[1])
+    if spec.band:
+        return _one_by_one(logits.float(), spec)
     wide = logits.double()
     scores = wide.softmax(-1) if spec.scores == "softmax" else wide.sigmoid()
     if bias is None and spec.by_logits:
@@ -41,6 +43,19 @@ def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor,
     if spec.renormalize:
         weights = weights / (weights.sum(-1, keepdim=True) + spec.epsilon)
     return experts, (weights * spec.scale).float()
+
+
+def _one_by_one(logits: Tensor, spec: RouteSpec) -> tuple[Tensor, Tensor]:
+    """Return the best expert of those that are left, `top_k` times, and its share among those
+    within the band."""
+    left, experts, weights = logits, [], []
+    for _ in range(spec.top_k):
+        top, best = left.max(-1, keepdim=True)
+        below = (top - logits) / torch.maximum(logits.abs(), top) > spec.band
+        weights.append(left.double().masked_fill(below, -torch.inf).softmax(-1).gather(1, best))
+        experts.append(best)
+        left = left.scatter(1, best, -torch.inf)
+    return torch.cat(experts, 1), (torch.cat(weights, 1) * spec.scale).float()
 
 
 def _in_top_groups(choice: Tensor, spec: RouteSpec) -> Tensor:

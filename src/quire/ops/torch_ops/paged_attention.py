@@ -16,6 +16,8 @@ batch, chunking and block size (see `reference`).
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -36,6 +38,7 @@ def paged_attention(
     softcap: float | None = None,
     causal: bool = True,
     sinks: Tensor | None = None,
+    chunked: bool = False,
 ) -> Tensor:
     """Attention of each new token over its sequence's cached tokens, itself included.
 
@@ -48,14 +51,31 @@ def paged_attention(
         causal: attend to no later token; else to later ones as to earlier ones, and all of the
             sequence is in the step.
         sinks: one more score per head, [num_heads], that has no value (gpt-oss).
+        chunked: attend to tokens of the same chunk only; chunks have `window` tokens (Llama 4).
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    rules = _Rules(window, softcap, causal, chunked)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        _one_sequence(q, out, cache, span, table, scale, window, softcap, causal, sinks)
+        _one_sequence(q, out, cache, span, table, scale, rules, sinks)
     return out
+
+
+class _Rules(NamedTuple):
+    """What a row sees, and the cap of its scores; see `paged_attention`."""
+
+    window: int | None
+    softcap: float | None
+    causal: bool
+    chunked: bool
+
+    def first(self, position: Any) -> Any:
+        """Return the first token that the one at `position` sees, perhaps below 0."""
+        if self.window is None:
+            return position * 0
+        return position - (position % self.window if self.chunked else self.window - 1)
 
 
 def _one_sequence(
@@ -65,9 +85,7 @@ def _one_sequence(
     span: Span,
     table: Tensor,
     scale: float,
-    window: int | None,
-    softcap: float | None,
-    causal: bool,
+    rules: _Rules,
     sinks: Tensor | None,
 ) -> None:
     """Fill rows [span.start, span.end) of `out`."""
@@ -80,9 +98,9 @@ def _one_sequence(
         rows = min(QUERY_ROWS, span.end - row)
         position = first + row - span.start
         tile = _query_tile(q[row : row + rows], cache.k.shape[1], scale)
-        ahead = 0 if causal else span.seq_len if window is None else window - 1
+        ahead = 0 if rules.causal else (rules.window or span.seq_len + 1) - 1
         end = min(position + rows + ahead, span.seq_len)
-        attended = _attend(tile, keys, position, end, window, softcap, causal, sinks)
+        attended = _attend(tile, keys, position, end, rules, sinks)
         out[row : row + rows] = _rows_of(attended, rows)
 
 
@@ -104,14 +122,12 @@ def _attend(
     keys: _KeyTiles,
     position: int,
     end: int,
-    window: int | None,
-    softcap: float | None,
-    causal: bool,
+    rules: _Rules,
     sinks: Tensor | None,
 ) -> Tensor:
     """Softmax-weighted values of a query tile whose first row is token `position`, over keys before
     `end`; `sinks` are those of its rows."""
-    begin = 0 if window is None else max(0, position - window + 1)
+    begin, softcap = max(0, rules.first(position)), rules.softcap
     top = q.new_full((*q.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(top)
     acc = torch.zeros_like(q)
@@ -120,9 +136,9 @@ def _attend(
         scores = torch.bmm(q, k.transpose(1, 2))
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        last = position + 1 if causal else end  # keys before it are seen by all
-        if start + KEY_COLUMNS > last or window is not None:
-            hidden = _hidden(start, position, end, window, causal, q.device)
+        last = position + 1 if rules.causal else end  # keys before it are seen by all
+        if start + KEY_COLUMNS > last or rules.window is not None:
+            hidden = _hidden(start, position, end, rules, q.device)
             scores.view(q.shape[0], -1, QUERY_ROWS, KEY_COLUMNS).masked_fill_(hidden, -torch.inf)
         new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
         # Of a row that has seen nothing yet, exp(-inf - 0) is 0 where -inf - -inf were NaN.
@@ -135,19 +151,18 @@ def _attend(
     return acc / (total if sinks is None else total + torch.exp(sinks - top))
 
 
-def _hidden(
-    start: int, position: int, end: int, window: int | None, causal: bool, device: torch.device
-) -> Tensor:
+def _hidden(start: int, position: int, end: int, rules: _Rules, device: torch.device) -> Tensor:
     """Which keys from `start` on the rows from `position` on may not attend to:
     bool [QUERY_ROWS, KEY_COLUMNS]."""
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
     column = torch.arange(start, start + KEY_COLUMNS, device=device)
     hidden = (column >= end).expand(QUERY_ROWS, -1)
-    if causal:
+    if rules.causal:
         hidden = hidden | (column > row)
-    elif window is not None:
-        hidden = hidden | (column >= row + window)
-    return hidden if window is None else hidden | (column <= row - window)
+    elif rules.window is not None:
+        hidden = hidden | (column >= row + rules.window)
+    behind: Tensor = column < rules.first(row)
+    return hidden | behind
 
 
 class _KeyTiles:

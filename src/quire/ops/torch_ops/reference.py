@@ -346,6 +346,12 @@ def relu2(x: Tensor) -> Tensor:
     return torch.relu(x.float()).square().to(x.dtype)
 
 
+def relu2_mul(gate_up: Tensor) -> Tensor:
+    """max(gate, 0)² · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (torch.relu(gate).square() * up).to(gate_up.dtype)
+
+
 def swigluoai_mul(gate_up: Tensor) -> Tensor:
     """gate · sigmoid(1.702 · gate) · (up + 1) of [T, 2 · width] → [T, width], as in gpt-oss.
 
@@ -365,6 +371,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "relu2": relu2,
     "swigluoai_mul": swigluoai_mul,
+    "relu2_mul": relu2_mul,
 }
 
 

@@ -1,4 +1,4 @@
-"""Native attention with sinks: one more score per head that has no value (gpt-oss)."""
+"""Native attention with sinks (one more score per head that has no value), and in chunks."""
 
 from __future__ import annotations
 
@@ -73,4 +73,27 @@ def test_sinks_of_any_size(
     assert out[:, 2].isnan().all()
     world.sinks = torch.zeros(shape.heads + 1)
     with pytest.raises(ValueError, match=f"there are {shape.heads} heads"):
+        world.run(isa, pools[0], spans, None)
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_chunks(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    """A row sees the tokens of its chunk alone (Llama 4)."""
+    shape = random_shape(generator, isa, **given)
+    print(shape)
+    n = 200 if emulated(isa) else 1100
+    world = make_world(generator, shape, [1, 129, pick(generator, 2, 300), n])
+    world.chunked = True
+    exact = shape.head_dim == ODD["head_dim"]
+    for chunk in (1, 100, 128, pick(generator, 2, 2000)):
+        spans = [(2, 0, world.lens[2]), (3, n - 100, n), (0, 0, 1), (1, 128, 129)]
+        outs = world.run(isa, pools[1], spans, chunk)
+        assert_attended(world, isa, outs, spans, chunk, exact_weights=exact)
+        for pool, split in ((pools[0], False), (pools[2], True)):
+            (alone,) = world.run(isa, pool, [(3, n - 1, n)], chunk, split)
+            assert_same_bits(alone[0], outs[1][99])
+    with pytest.raises(ValueError, match="chunks need a size"):
         world.run(isa, pools[0], spans, None)
