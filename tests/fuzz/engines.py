@@ -93,6 +93,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "ernie4.5-moe": {"model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 2, **_EXPERTS},
     "granitemoe": {"model_type": "granitemoe", "residual_multiplier": 0.22, **_EXPERTS},
     "gpt-oss": {"model_type": "gpt_oss", "sliding_window": WINDOW, **_EXPERTS},
+    "llama4": {"model_type": "llama4_text", "intermediate_size_mlp": 256, "no_rope_layers": [1, 0]}
+    | {"attention_chunk_size": LONG_WINDOW, "interleave_moe_layer_step": 2, "floor_scale": 64}
+    | {"num_local_experts": 4},
+    "phimoe": {"model_type": "phimoe", "sliding_window": WINDOW, "num_local_experts": 4},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

@@ -60,6 +60,8 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("ernie4_5-moe", "bfloat16", "bfloat16", "cpu"),
     ("granitemoe", "float32", "float32", "cpu"),
     ("gpt-oss", "bfloat16", "int8", "cpu"),
+    ("llama4", "bfloat16", "bfloat16", "cpu"),
+    ("phimoe", "bfloat16", "int8", "cpu"),
 ]
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 NUM_TOKENS = 24
 MOE = [
     "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe", "glm4-moe", "ernie4_5-moe",
-    "granitemoe", "gpt-oss",
+    "granitemoe", "gpt-oss", "llama4", "phimoe",
 ]  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 TARGETS = {

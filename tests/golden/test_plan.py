@@ -139,6 +139,8 @@ CASES = [
     ("ernie4_5-moe", BFLOAT16, BFLOAT16, "int4_g32"),
     ("granitemoe", FLOAT32, FLOAT32, "int8"),
     ("gpt-oss", BFLOAT16, INT8, "int4_g32"),
+    ("llama4", BFLOAT16, INT8, "int8"),
+    ("phimoe", FLOAT32, FLOAT32, "int8"),
 ]
 
 

@@ -295,6 +295,69 @@ TINY_MODELS: dict[str, TinyModel] = {
             ),
         },
     ),
+    # Chunks and positions that the golden sequence passes more than once.
+    "llama4": TinyModel(
+        "llama4_text",
+        {
+            "head_dim": 16,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 6,
+            "interleave_moe_layer_step": 2,
+            "num_hidden_layers": 3,
+            "no_rope_layer_interval": 3,
+            "attention_chunk_size": 24,
+            "floor_scale": 20,
+        },
+    ),
+    "llama4-chosen-layers": TinyModel(
+        "llama4_text",
+        {
+            "head_dim": 16,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_layers": [0],
+            "no_rope_layers": [1, 0],
+            "layer_types": ["full_attention", "chunked_attention"],
+            "attention_chunk_size": 32,
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
+            "attention_bias": True,
+            **_rope(
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=64,
+            ),
+        },
+    ),
+    "phimoe": TinyModel(
+        "phimoe",
+        {
+            "num_local_experts": 6,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "sliding_window": 24,
+            "router_jitter_noise": 0.1,
+        },
+    ),
+    "phimoe-longrope": TinyModel(
+        "phimoe",
+        {
+            "original_max_position_embeddings": 512,
+            **_rope(
+                rope_type="longrope",
+                short_factor=[1.0 + i / 3 for i in range(8)],
+                long_factor=[9.0] * 8,
+                short_mscale=1.2,
+                long_mscale=1.2,
+                original_max_position_embeddings=512,
+            ),
+        },
+    ),
     "granitemoe": TinyModel(
         "granitemoe",
         {

@@ -112,7 +112,9 @@ _POOLS = ("embed", "classify")
 _HEAD_DIMS = {
     "gpt_oss": 64,
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256),
-} | dict.fromkeys(("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3"), 128)
+} | dict.fromkeys(
+    ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text"), 128
+)
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("Llama", _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG}),
@@ -309,6 +311,37 @@ ARCHITECTURES: dict[str, Architecture] = {
             "swiglu_limit": (*[ABSENT] * 6, 7.0, 5.0),
         },
     ),
+    "llama4_text": Architecture(
+        "Llama4Text",
+        {k: v for k, v in _GATED.items() if k != "hidden_act"}
+        | {
+            "attention_bias": _FLAG,
+            "intermediate_size_mlp": (32, 56),
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, ABSENT),
+            "interleave_moe_layer_step": (1, 2, ABSENT),
+            "moe_layers": ([0], *[ABSENT] * 3),
+            "no_rope_layer_interval": (2, 3, ABSENT),
+            "use_qk_norm": _FLAG,
+            "attention_chunk_size": (4, 9, 40, ABSENT),
+            "attn_temperature_tuning": _FLAG,
+            "floor_scale": (5, 16, ABSENT),
+            "attn_scale": (0.1, 0.5, ABSENT),
+        },
+        tasks=("generate",),
+    ),
+    "phimoe": Architecture(
+        "Phimoe",
+        {k: v for k, v in _GATED.items() if k != "hidden_act"}
+        | {
+            "attention_bias": _FLAG,
+            "lm_head_bias": _FLAG,
+            "sliding_window": _WINDOW,
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (2, 2, ABSENT, 1),
+            "router_jitter_noise": (0.01, 0.1, ABSENT),
+        },
+    ),
     "granitemoe": Architecture(
         "GraniteMoe",
         {k: v for k, v in _GATED.items() if k != "hidden_act"}
@@ -450,9 +483,8 @@ def _class(stem: str, task: str) -> str:
         return f"{stem}ForSequenceClassification"
     if task == "embed":
         return f"{stem}Model"
-    return {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(
-        stem, f"{stem}ForCausalLM"
-    )
+    named = {"Gemma3Text": "Gemma3ForCausalLM", "Llama4Text": "Llama4ForCausalLM"}
+    return ({"GPT2": "GPT2LMHeadModel"} | named).get(stem, f"{stem}ForCausalLM")
 
 
 def _shape(rng: Random, made: Architecture) -> Config:

@@ -30,6 +30,7 @@ _DECODERS = {
     "HunYuanDenseV1": "hunyuan_v1_dense",
     "InternLM3": "internlm3",
     "Llama": "llama",
+    "Llama4": "llama4_text",
     "Ministral3": "ministral3",
     "Mistral": "mistral",
     "Mixtral": "mixtral",
@@ -39,6 +40,7 @@ _DECODERS = {
     "Olmo3": "olmo3",
     "Olmoe": "olmoe",
     "Phi3": "phi3",
+    "Phimoe": "phimoe",
     "Qwen2": "qwen2",
     "Qwen2Moe": "qwen2_moe",
     "Qwen3": "qwen3",
@@ -55,8 +57,8 @@ _ENCODERS = {
     "Roberta": "roberta",
     "XLMRoberta": "xlm-roberta",
 }
-_MODULES = {"gemma3_text": "gemma3", "xlm-roberta": "roberta"}
-_TEXT = {"Gemma3": "Gemma3Text"}
+_MODULES = {"gemma3_text": "gemma3", "llama4_text": "llama4", "xlm-roberta": "roberta"}
+_TEXT = {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text"}
 """Where the plain name is the one of a model that sees, too."""
 _CAUSAL = {"GPT2": "GPT2LMHeadModel"}
 _CLASSIFIER = "ForSequenceClassification"
@@ -141,6 +143,13 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
     for class_name in classes:
         if class_name in HF_CLASSES:
             return HF_CLASSES[class_name]
+    if classes and "vision_config" in hf_config:
+        raise UnsupportedModelError(
+            f"config.json: {', '.join(classes)} also reads images (vision_config); Quire computes "
+            "models of text only.",
+            fix="Use a checkpoint of the text model alone.",
+            param="architectures",
+        )
     if classes:
         raise UnsupportedModelError(
             f"config.json: Quire does not have the architecture {', '.join(classes)}; "

@@ -117,6 +117,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
     | _BIAS
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "attention_multiplier": 0.2},
+    "llama4_text": _WIDE
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "intermediate_size_mlp": 80}
+    | {"interleave_moe_layer_step": 2, "no_rope_layer_interval": 3, "attention_chunk_size": 20}
+    | {"use_qk_norm": False, "attn_temperature_tuning": False},
+    "phimoe": _LLAMA
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 2, "sliding_window": 20}
+    | {"router_jitter_noise": 0.1, "lm_head_bias": True, "rope_scaling": None},
     "gpt_oss": _WIDE
     | _BIAS
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "sliding_window": 20}
@@ -180,7 +189,7 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     heads = config.num_attention_heads
     activation = get("hidden_activation", "hidden_act", "activation_function", "activation")
     layers = config.num_hidden_layers
-    window = get("sliding_window")
+    window = get("sliding_window", "attention_chunk_size")
     types = get("layer_types") or ["sliding_attention" if window else "full_attention"] * layers
     found = {
         "num_key_value_heads": get("num_key_value_heads", default=heads),
@@ -192,7 +201,7 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "token_types": get("type_vocab_size", default=0),
         "attention_softcap": get("attn_logit_softcapping"),
         "logits_softcap": get("final_logit_softcapping"),
-        "windows": [window if kind == "sliding_attention" else None for kind in types],
+        "windows": [None if kind == "full_attention" else window for kind in types],
         "qkv_bias": get("attention_bias", "enable_bias", "use_bias", "use_qkv_bias"),
         "mlp_bias": get("mlp_bias", "enable_bias", "use_bias"),
         "norm_bias": get("norm_bias"),
@@ -208,20 +217,23 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         if config.num_experts_per_tok is None:
             raise ValueError("Transformers cannot compute this")
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
-        step = get("moe_layer_interval", default=step)
+        step = get("moe_layer_interval", "interleave_moe_layer_step", default=step)
         first = get("first_k_dense_replace", "moe_layer_start_index", default=0)
         dense = dense or range(get("moe_layer_end_index", default=layers) + 1, layers)
-        found["qk_norm"] = "head" if get("use_qk_norm") else None
+        unit = "unit" if kind == "llama4_text" else "head"
+        found["qk_norm"] = unit if get("use_qk_norm") else None
         found["qkv_bias"] = get("attention_bias", "qkv_bias")
         found["moe"] = (
             experts,
             config.num_experts_per_tok,
             get("moe_intermediate_size", "intermediate_size"),
-            get("norm_topk_prob", default=True),
+            get("norm_topk_prob", default=kind != "llama4_text"),
             get("n_shared_experts", default=0) * config.moe_intermediate_size
             if kind == "glm4_moe"
             else get("moe_num_shared_experts") * config.moe_intermediate_size
             if kind == "ernie4_5_moe"
+            else config.intermediate_size
+            if kind == "llama4_text"
             else get("shared_expert_intermediate_size", default=0),
             [i not in dense and (i + 1) % step == 0 and i >= first for i in range(layers)],
             [get(name, default=1) for name in ("n_group", "topk_group", "routed_scaling_factor")],
