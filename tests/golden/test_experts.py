@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from quire import LLM, SamplingParams
 from quire.models import pack_cache
 from quire.ops.rank_group import RankGroup
+from quire.profile.layerwise import layerwise_profile
 from tests.golden.harness import Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.test_lora import make_model
@@ -60,3 +63,30 @@ def test_ranks_agree_in_bfloat16(packing: str | None, tmp_path: Path) -> None:
         one, two = (torch.cat(s.logits) for s in (first, second))
         assert torch.equal(one, two)
         assert first.tokens == second.tokens == expected.tokens
+
+
+def test_a_profile_counts_the_rows_of_experts(tmp_path: Path) -> None:
+    """They are those that Transformers' router sends to each expert."""
+    make_model("qwen3-moe", tmp_path)
+    prompt = list(range(3, 30))
+    with LLM(str(tmp_path), num_gpu_blocks_override=32) as llm:
+        with layerwise_profile(llm) as profile:
+            [output] = llm.generate([{"prompt_token_ids": prompt}], PARAMS, use_tqdm=False)
+        results = profile.results
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    computed = torch.tensor([[*prompt, *output.outputs[0].token_ids[:-1]]])
+    with torch.no_grad():
+        logits = model(computed, output_router_logits=True).router_logits[0]
+    chosen = logits.topk(3).indices
+    op = next(op for op in results.profile.ops if op.name == "moe")
+    assert op.expert_rows == torch.bincount(chosen.flatten(), minlength=8).tolist()
+    steps = [chosen[: len(prompt)], *chosen[len(prompt) :]]
+    assert op.experts_used == sum(len(step.unique()) for step in steps)
+    first, last = results.experts
+    assert first.module == "layers.0.mlp.experts"
+    assert first.peak == pytest.approx(max(op.expert_rows) * 8 / sum(op.expert_rows))
+    assert op.expert_rows[first.busiest] == max(op.expert_rows)
+    assert last.used == 3.0  # the last layer computes a prompt's last row alone
+    table = io.StringIO()
+    results.print_expert_table(table)
+    assert table.getvalue().splitlines()[2].split()[:4] == [last.module, "3.0", "of", "8"]

@@ -127,6 +127,9 @@ def _report(namespace: argparse.Namespace, args: EngineArgs, results: LayerwiseR
     if namespace.layerwise:
         results.print_model_table()
         print()
+        if results.experts:
+            results.print_expert_table()
+            print()
     results.print_summary_table()
     if namespace.csv is not None:
         if namespace.layerwise:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -18,6 +20,8 @@ class OpTime(msgspec.Struct, frozen=True):
         isa: "avx512_vnni" … for native kernels, else "torch".
         dtype: the type of its products: "float32", "bfloat16", "float16" or "int8".
         rows: in all calls.
+        expert_rows: of a mixture of experts, rows of each expert; else empty.
+        experts_used: experts that had rows, summed over the calls.
     """
 
     name: str
@@ -29,6 +33,40 @@ class OpTime(msgspec.Struct, frozen=True):
     isa: str
     dtype: str
     rows: int
+    expert_rows: list[int] = []
+    experts_used: int = 0
+
+
+class ExpertBalance(msgspec.Struct, frozen=True):
+    """How evenly a layer's router chose among its experts.
+
+    Attributes:
+        module: the layer's: "layers.3.mlp.experts".
+        experts: their number.
+        used: experts that had rows in a step, mean over the steps.
+        peak: rows of the busiest expert, relative to the mean.
+        busiest: its number.
+    """
+
+    module: str
+    experts: int
+    used: float
+    peak: float
+    busiest: int
+
+
+def expert_balances(ops: Iterable[OpTime]) -> list[ExpertBalance]:
+    """Return the balance of each layer that has experts and had rows."""
+    found = []
+    for op in ops:
+        total = sum(op.expert_rows)
+        if not total:
+            continue
+        most, count = max(op.expert_rows), len(op.expert_rows)
+        busiest, module = op.expert_rows.index(most), op.module.rpartition(".")[0]
+        used = op.experts_used / op.calls
+        found.append(ExpertBalance(module, count, used, most * count / total, busiest))
+    return found
 
 
 class OpProfile(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
 from quire.explain.causes import CAUSES
 from quire.explain.causes.case import Case, Suspect, open_case
@@ -29,6 +30,7 @@ def explain(evidence: Evidence) -> Report:
         changes=_changes(found),
         ops=case.lines,
         limits=case.limits,
+        experts=[] if evidence.ops is None else expert_balances(evidence.ops.ops),
         notes=notes + _notes(case),
         offline=evidence.offline,
         rates={

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from quire.core.op_profile import ExpertBalance
+
 Cause = Literal[
     "dispatch_overhead",
     "memory_bandwidth",
@@ -114,6 +116,8 @@ class Report(msgspec.Struct, frozen=True):
     ops: list[OpLine]
     """The costliest first; empty if the operations were not profiled."""
     limits: LimitsUsed | None
+    experts: list[ExpertBalance] = []
+    """How evenly each router chose; empty without experts, or if operations were not profiled."""
     notes: list[str] = []
     """Missing evidence, and its consequences."""
     offline: bool = False

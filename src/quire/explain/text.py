@@ -20,7 +20,7 @@ def render(report: Report) -> str:
     """Return the report as text of at most `WIDTH` columns."""
     sections = (
         _head(report), _split(report), _verdict(report), _changes(report), _proofs(report),
-        _operations(report), _notes(report),
+        _operations(report), _experts(report), _notes(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
@@ -103,6 +103,18 @@ def _operations(report: Report) -> Iterator[str]:
     rest = report.ops[MOST_LINES:]
     if rest:
         yield f"  {sum(line.share for line in rest):>6.1%} in {len(rest)} more"
+
+
+def _experts(report: Report) -> Iterator[str]:
+    if not report.experts:
+        return
+    uneven = max(report.experts, key=lambda layer: layer.peak)
+    used = sum(layer.used for layer in report.experts) / len(report.experts)
+    yield from _wrapped(
+        f"Experts: a step reads {used:.1f} of {uneven.experts} per layer. Routing is least even in "
+        f"{uneven.module}, where expert {uneven.busiest} gets {uneven.peak:.1f} times the mean.",
+        "",
+    )
 
 
 def _against(line: OpLine) -> str:

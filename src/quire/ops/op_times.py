@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -181,9 +181,17 @@ class TimedOps:
         return call
 
 
-def summed(counts: Iterable[tuple[OpLabel, Iterable[int]]]) -> list[OpTime]:
+def summed(
+    counts: Iterable[tuple[OpLabel, Iterable[int]]],
+    tallies: Mapping[OpLabel, Sequence[int]] | None = None,
+) -> list[OpTime]:
     """Labels with (calls, nanoseconds, rows, bytes, flops); a label that comes twice is one entry,
-    and one that never ran is none."""
+    and one that never ran is none.
+
+    Args:
+        tallies: of mixtures of experts: rows of each expert, and the experts that had some.
+    """
+    chosen = tallies or {}
     totals: dict[OpLabel, NDArray[np.int64]] = {}
     for label, count in counts:
         added = np.array(list(count), dtype=np.int64)
@@ -200,6 +208,8 @@ def summed(counts: Iterable[tuple[OpLabel, Iterable[int]]]) -> list[OpTime]:
             isa=label.isa,
             dtype=label.dtype,
             rows=rows,
+            expert_rows=list(chosen.get(label, ())[:-1]),
+            experts_used=next(iter(chosen.get(label, ())[-1:]), 0),
         )
         for label, total in totals.items()
         for calls, nanoseconds, rows, nbytes, flops in (total.tolist(),)

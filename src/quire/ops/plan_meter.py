@@ -67,7 +67,11 @@ class PlanMeter:
         native, called = self._native.counts(), self.fallbacks.counts
         if called is None:
             return []
-        return summed((op.label, (native if op.native else called)[op.place]) for op in self._ops)
+        tallies = self._native.tallies()
+        return summed(
+            ((op.label, (native if op.native else called)[op.place]) for op in self._ops),
+            {op.label: t for op in self._ops if op.native and (t := tallies[op.place])},
+        )
 
     def trace_ops(self, max_runs: int) -> None:
         self._native.trace(max_runs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Protocol, TextIO
 
 import msgspec
 
-from quire.core.op_profile import OpProfile, OpTime
+from quire.core.op_profile import OpProfile, OpTime, expert_balances
 
 MAX_STEPS = 2**31 - 1
 FROM_CACHE = 1.1
@@ -98,6 +98,7 @@ class LayerwiseResults:
     Attributes:
         model: the step as a tree. A node's time is the sum of its parts', up to rounding.
         summary: ops over all modules, the longest first.
+        experts: of each layer that has some: how evenly its router chose.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class LayerwiseResults:
         self._rates, self._threads = rates, threads
         self.model = self._tree()
         self.summary = self._operations()
+        self.experts = expert_balances(profile.ops)
 
     def print_model_table(self, out: TextIO | None = None) -> None:
         """Print the tree of modules and ops; a module with one op has one line. "cache" means
@@ -126,6 +128,16 @@ class LayerwiseResults:
         """Print ops over all modules."""
         self._print([(node.name, node) for node in self.summary], out or sys.stdout)
 
+    def print_expert_table(self, out: TextIO | None = None) -> None:
+        """Print how evenly each layer's router chose; nothing without experts."""
+        if not self.experts:
+            return
+        lines = [_EXPERT_HEADINGS]
+        for layer in self.experts:
+            used = f"{layer.used:.1f} of {layer.experts}"
+            lines.append((layer.module, used, f"{layer.peak:.2f}", str(layer.busiest)))
+        _print_grid(lines, out or sys.stdout)
+
     def export_model_stats_table_csv(self, path: str | Path) -> None:
         """Write columns name, cpu_time_us, cuda_time_us, pct_time and trace (the path)."""
         rows = [[*self._entry(node).values(), "/".join(names)] for names, node in self.model.walk()]
@@ -137,13 +149,15 @@ class LayerwiseResults:
         _write_csv(path, [*_COLUMNS, "invocations"], rows)
 
     def convert_stats_to_dict(self) -> dict[str, Any]:
-        """Return `context`, `summary_stats` (a list) and `model_stats` (`entry` and `children`)."""
+        """Return `context`, `summary_stats` (a list), `model_stats` (`entry` and `children`) and
+        `experts` (a list of layers)."""
         context = msgspec.to_builtins(self.profile)
         del context["ops"]
         return {
             "context": context,
             "summary_stats": [self._details(node) for node in self.summary],
             "model_stats": self._nested(self.model),
+            "experts": msgspec.to_builtins(self.experts),
         }
 
     def _tree(self) -> Node:
@@ -213,7 +227,7 @@ class LayerwiseResults:
         return {"entry": self._details(node), "children": children}
 
     def _print(self, rows: Iterable[tuple[str, Node]], out: TextIO) -> None:
-        lines = [_HEADINGS]
+        lines: list[tuple[str, ...]] = [_HEADINGS]
         for name, node in rows:
             moves = node.calls > 0 or node.nbytes > 0
             lines.append(
@@ -229,11 +243,7 @@ class LayerwiseResults:
                     _limit(node.of_limit),
                 )
             )
-        shown = [i for i in range(len(_HEADINGS)) if any(line[i] for line in lines[1:])]
-        widths = {i: max(len(line[i]) for line in lines) for i in shown}
-        for line in lines:
-            cells = [line[i].rjust(widths[i]) if i else line[i].ljust(widths[i]) for i in shown]
-            print("  ".join(cells).rstrip(), file=out)
+        _print_grid(lines, out)
 
 
 @dataclass(slots=True)
@@ -263,6 +273,18 @@ _COLUMNS = ["name", "cpu_time_us", "cuda_time_us", "pct_time"]
 _HEADINGS = (
     "name", "cpu µs", "cuda µs", "time", "calls", "MB", "GB/s", "GFLOP/s", "of limit",
 )  # fmt: skip
+
+
+_EXPERT_HEADINGS = ("layer", "experts per step", "busiest / mean", "busiest")
+
+
+def _print_grid(lines: Sequence[tuple[str, ...]], out: TextIO) -> None:
+    """Print the headings and rows; columns without entries are left out."""
+    shown = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
+    widths = {i: max(len(line[i]) for line in lines) for i in shown}
+    for line in lines:
+        cells = [line[i].rjust(widths[i]) if i else line[i].ljust(widths[i]) for i in shown]
+        print("  ".join(cells).rstrip(), file=out)
 
 
 def _limit(share: float | None) -> str:

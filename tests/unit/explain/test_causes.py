@@ -10,6 +10,7 @@ import pytest
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse
+from quire.explain.text import render
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from tests.unit.explain.made import MACHINE, healthy, profile, with_window
@@ -28,6 +29,21 @@ def test_a_healthy_engine_has_nothing_amiss() -> None:
     assert report.causes == []
     assert report.changes == []
     assert sum(report.split.values()) == pytest.approx(1.0)
+
+
+def test_the_least_even_router_is_named() -> None:
+    names = [f"layers.{i}.mlp.experts.gate_up" for i in range(2)]
+    ops = profile(*(("moe", name, 1.0, 10.0, 40.0) for name in names)).ops
+    counted = ([400, 200, 200, 0], 2000), ([300, 250, 250, 0], 3000)
+    layers = [
+        msgspec.structs.replace(op, expert_rows=rows, experts_used=used)
+        for op, (rows, used) in zip(ops, counted, strict=True)
+    ]
+    report = explain(healthy(ops=msgspec.structs.replace(UNBOUND, ops=layers)))
+    text = " ".join(render(report).split())
+    assert "Experts: a step reads 2.5 of 4 per layer." in text
+    assert "least even in layers.0.mlp.experts, where expert 0 gets 2.0 times the mean." in text
+    assert "Experts" not in render(explain(unbound()))
 
 
 def test_an_idle_engine_says_so() -> None:
