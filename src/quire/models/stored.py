@@ -37,7 +37,8 @@ class StoredParameters:
 
     Raises:
         CheckpointError: a tensor is missing or superfluous, or does not fit; when it is read: it
-            is not floating point, has values that `dtype` cannot hold, or contradicts itself.
+            is not floating point, has values that `dtype` cannot hold, or contradicts itself; or a
+            router is not finite.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class StoredParameters:
             self._pieces[piece.parameter].append(piece)
         self._kv_scales = sources.kv_scales
         self._exact = {p.name for p in wanted if p.kind == "exact"}
+        self._routers = {p.name for p in wanted if p.kind == "router" or ".router." in p.name}
         self._stacks: dict[str, QuantizedWeight] = {}
         self._progress = progress
         self._done = 0
@@ -179,6 +181,12 @@ class StoredParameters:
                 f"Tensor {name!r} has values that float16 cannot hold.",
                 fix="Use --dtype bfloat16 or --dtype float32.",
                 param="--dtype",
+            )
+        if piece.parameter in self._routers and not np.isfinite(values).all():
+            layer = piece.parameter.split(".")[1]
+            raise CheckpointError(
+                f"Tensor {name!r}, the router of layer {layer}, has values that are not finite.",
+                fix="Download the model again, or use another copy of it.",
             )
         return _transposed(values) if piece.transposed else values
 

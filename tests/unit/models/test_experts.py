@@ -162,6 +162,24 @@ def test_another_number_of_experts(count: int, arrays: Arrays) -> None:
             match(MemoryWeights(store(arrays)), parameters(model), names)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["gate", "shared_expert_gate"])
+def test_a_router_that_is_not_finite(
+    name: str, value: float, arrays: Arrays, model: ModelConfig
+) -> None:
+    parameter = f"layers.1.mlp.{'router' if name == 'gate' else 'shared_gate'}.weight"
+    read(arrays, model, parameter)
+    arrays[f"model.layers.1.mlp.{name}.weight"][0, 5] = value
+    with pytest.raises(CheckpointError, match=rf"mlp\.{name}\.weight', the router of layer 1, has"):
+        read(arrays, model, parameter)
+
+
+def test_groups_that_do_not_divide() -> None:
+    config = {"model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 2}
+    with pytest.raises(CheckpointError, match="8 experts do not form 3 equal groups"):
+        model_config(CONFIG | config | {"n_group": 3})
+
+
 def test_more_choices_than_experts() -> None:
     with pytest.raises(CheckpointError, match=r"top_k is 2, for 1 experts") as error:
         model_config(CONFIG | {"num_experts": 1})
