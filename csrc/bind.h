@@ -19,6 +19,8 @@ void bind_spec(nanobind::module_& m);
 // Ops: functions of (kernels, pool, results, operands, parameters), which release the GIL.
 void bind_attention_op(nanobind::module_& m);
 void bind_element_ops(nanobind::module_& m);
+void bind_head_linear_op(nanobind::module_& m);
+void bind_latent_op(nanobind::module_& m);
 void bind_linear_op(nanobind::module_& m);
 void bind_moe_op(nanobind::module_& m);
 void bind_norm_ops(nanobind::module_& m);

@@ -94,6 +94,8 @@ NB_MODULE(_native, m) {
   bind_spec(m);
   bind_attention_op(m);
   bind_element_ops(m);
+  bind_head_linear_op(m);
+  bind_latent_op(m);
   bind_linear_op(m);
   bind_moe_op(m);
   bind_norm_ops(m);

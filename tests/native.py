@@ -23,6 +23,7 @@ from quire.ops import (
     native_float8,
     native_fused,
     native_gemm,
+    native_latent,
     native_lora,
     native_moe,
     native_sampling,
@@ -139,6 +140,9 @@ class BlockCopier(OnTensors):
 
 
 paged_attention = on_tensors(native_attention.paged_attention)
+latent_attention = on_tensors(native_latent.latent_attention)
+latent_kv_write = on_tensors(native_latent.latent_kv_write)
+head_linear = on_tensors(native_latent.head_linear)
 lora_add = on_tensors(native_lora.lora_add)
 moe = on_tensors(native_moe.moe)
 route = on_tensors(native_moe.route)

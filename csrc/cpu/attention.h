@@ -83,10 +83,14 @@ static inline int64_t attention_partial_floats(int64_t rows, int64_t head_dim) {
   return (rows + 15) / 16 * 16 * ((head_dim + 15) / 16 * 16 + 2);
 }
 
+struct LatentArgs;  // attention_latent.h
+
 struct AttentionKernels {
   // One entry per dtype of the cache. Computes task `task`.
   // A token's result depends only on its sequence's tokens, not on the tasks of the step.
   void (*paged_attention[kCacheDTypeCount])(const AttentionArgs&, int64_t task);
+  // Attention over latents; `room` is the thread's memory, of latent_room_floats.
+  void (*latent_attention[kCacheDTypeCount])(const LatentArgs&, int64_t task, float* room);
   void (*exp2)(float* y, const float* x, int64_t count);  // the softmax's, for its test
 };
 

@@ -13,8 +13,16 @@ void paged_attention(const AttentionArgs& a, int64_t task);
 template <class T>
 void attention(const AttentionArgs& a, int64_t task);
 
+// Over latents; `room` is the thread's memory, of latent_room_floats.
+template <class T>
+void latent_attention(const LatentArgs& a, int64_t task, float* room);
+
 #if defined(QUIRE_TILES)
-// The same on tiles, if they compute the shape; T is bf16 or of 8 bits.
+// Over latents on tiles, if q is bfloat16; T is bf16 or of 8 bits.
+template <class T>
+void tiled_latent_attention(const LatentArgs& a, int64_t task, float* room);
+
+// Of other keys and values on tiles, if they compute the shape; T is bf16 or of 8 bits.
 template <class T>
 void tiled_attention(const AttentionArgs& a, int64_t task);
 #endif

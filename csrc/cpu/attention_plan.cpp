@@ -1,7 +1,5 @@
 #include "attention_plan.h"
 
-#include "attention_any.h"
-
 #include <algorithm>
 #include <functional>
 #include <vector>
@@ -180,7 +178,6 @@ int64_t attention_plan_bytes(const AttentionArgs& a, int64_t tokens, int threads
 
 int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threads,
                        AttentionSplit split) {
-  if (!attention_fits(a)) split = AttentionSplit::kNever;
   std::vector<Tile> tiles = cut_rows(a);
   int64_t total = 0;
   for (const Tile& tile : tiles) total += tile.cost * a.kv_heads;

@@ -83,7 +83,8 @@ struct AddLayerNormArgs {
 
 // The ops between the qkv product and attention. A row has heads of q, k and v. q and k are normalized
 // per head (unless q_norm / k_norm is null) and rotated (unless cos_sin is null). q goes to q_out, k and
-// v go to slot_mapping[r] of the paged cache. The bits are those of rms_norm, rotation and copy.
+// v go to slot_mapping[r] of the paged cache, v only if v_cache is not null. The bits are those of
+// rms_norm, rotation and copy.
 // The cache has the table entry's dtype, bfloat16, or 8 bits with head_dim at most 256. With k_scale and
 // v_scale, a head of k or v is stored as round(x / scale), with the scale max|x| / most, rounded up, at
 // the token's index; most is 127, 448 (E4M3) or 57344 (E5M2). Without them, 8-bit floats hold x / unit,

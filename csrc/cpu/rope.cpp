@@ -208,12 +208,12 @@ void fetch_slot(const RopeKvArgs& a, int64_t row) {
   for (int64_t h = 0; h < a.kv_heads; ++h) {
     for (int64_t i = 0; i < a.head_dim * item; i += 64) {
       __builtin_prefetch(k + h * a.head_stride * item + i, 1);
-      __builtin_prefetch(v + h * a.head_stride * item + i, 1);
+      if (a.v_cache != nullptr) __builtin_prefetch(v + h * a.head_stride * item + i, 1);
     }
     if (a.k_scale == nullptr) continue;
     const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
     __builtin_prefetch(a.k_scale + scale, 1);
-    __builtin_prefetch(a.v_scale + scale, 1);
+    if (a.v_scale != nullptr) __builtin_prefetch(a.v_scale + scale, 1);
   }
 }
 
@@ -254,7 +254,7 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
         const int64_t h = first + i, at = slot + h * a.head_stride;
         const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
         if (!plain) keys.put(at, scale, turned + i * d, d);
-        values.put(at, scale, v + h * d, d);
+        if (a.v_cache != nullptr) values.put(at, scale, v + h * d, d);
       }
     });
   }

@@ -11,18 +11,13 @@
 #include "../cpu/op.h"
 #include "../submit.h"
 #include "kv_cache.h"
+#include "sequences.h"
 
 namespace nb = nanobind;
 
 namespace quire {
 
 namespace {
-
-// A batch's sequences: query_start_loc [num + 1], seq_lens [num], block_tables [num, stride].
-struct Sequences {
-  const int32_t *query_start_loc, *seq_lens, *block_tables;
-  int64_t num, block_table_stride;
-};
 
 // `run` fills what of the arguments follows from the batch.
 struct PagedAttention final : Op {
@@ -53,12 +48,7 @@ struct PagedAttention final : Op {
                        args_.block_tables);
   }
   void set_inputs(const std::vector<StepInput>& inputs) override {
-    const auto input = [&](const void* at) {
-      return *std::find_if(inputs.begin(), inputs.end(),
-                           [&](const StepInput& i) { return i.at == at; });
-    };
-    args_.num_seqs = input(args_.seq_lens).rows;
-    args_.block_table_stride = input(args_.block_tables).stride;
+    set_sequences(args_, inputs);
   }
 
   void run(Pool& pool) override {
@@ -66,7 +56,8 @@ struct PagedAttention final : Op {
     const int64_t floats = attention_fits(args_) ? 0 : attention_any_floats(args_);
     const int64_t bytes = plan + threads * floats * static_cast<int64_t>(sizeof(float));
     uint8_t* const memory = static_cast<uint8_t*>(pool.scratch(bytes));
-    const int64_t tasks = plan_attention(args_, rows_, memory, pool.threads(), split_);
+    const AttentionSplit split = floats > 0 ? AttentionSplit::kNever : split_;
+    const int64_t tasks = plan_attention(args_, rows_, memory, pool.threads(), split);
     if (floats > 0) return run_any(pool, tasks, reinterpret_cast<float*>(memory + plan), floats);
     run_tasks(pool, tasks, [&](int64_t task) { kernel_(args_, task); });
   }

@@ -9,7 +9,8 @@ namespace quire {
 
 // k and v [blocks, kv_heads, block_size, head_dim], a token's elements contiguous, those of a head
 // one token after the other; strides in elements. Scales [blocks, kv_heads, block_size], contiguous,
-// or null; units are those of 8-bit floats without scales.
+// or null; units are those of 8-bit floats without scales. v is null where a token's value is part of
+// its key.
 struct KvCache {
   void *k, *v;
   int dtype;
@@ -21,7 +22,7 @@ struct KvCache {
   // Bytes of a token's keys and values.
   int64_t token_bytes() const {
     const int64_t item = dtype >= kInt8 ? 1 : item_bytes(static_cast<DType>(dtype));
-    return 2 * kv_heads * (head_dim * item + (k_scale != nullptr ? 2 : 0));
+    return (v == nullptr ? 1 : 2) * kv_heads * (head_dim * item + (k_scale != nullptr ? 2 : 0));
   }
 };
 

@@ -16,16 +16,17 @@ namespace quire {
 namespace {
 
 struct RopeKvWrite final : RowOp<RopeKvArgs> {
-  // `qkv` has a row's heads of q, then of k, then of v; `cos_sin` [max positions, rotary_dim],
-  // `q_norm` and `k_norm` may be null.
+  // `qkv` has a row's heads of q, then of k, then of v, if the cache has values. `cos_sin` [max positions,
+  // rotary_dim], `q_norm` and `k_norm` may be null.
   RopeKvWrite(const Kernels& kernels, const Matrix& q_out, const Matrix& qkv,
               const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
               const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots)
       : RowOp(kernels.fused.rope_kv_write[qkv.dtype], {}, 2 * qkv.row_bytes()) {
-    const int64_t d = cache.head_dim, heads = qkv.cols / d - 2 * cache.kv_heads;
+    const int64_t stored = (cache.v == nullptr ? 1 : 2) * cache.kv_heads;
+    const int64_t d = cache.head_dim, heads = qkv.cols / d - stored;
     if (heads < 0 || qkv.cols % d != 0 || q_out.rows != qkv.rows || q_out.cols != heads * d) {
       throw std::invalid_argument("qkv is " + describe(qkv) + "; wanted " +
-                                  std::to_string(q_out.cols + 2 * cache.kv_heads * d) + " columns");
+                                  std::to_string(q_out.cols + stored * d) + " columns");
     }
     expect(positions.size == qkv.rows, "positions", positions, "qkv", qkv);
     expect(slots.size == qkv.rows, "slot_mapping", slots, "qkv", qkv);
@@ -41,8 +42,9 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
       wide = expect_vector("k_norm", *k_norm, d, qkv, true);
     }
     uint8_t* const q = static_cast<uint8_t*>(qkv.at);
-    uint8_t* const k = q + heads * d * item_bytes(qkv.dtype);
-    uint8_t* const v = k + cache.kv_heads * d * item_bytes(qkv.dtype);
+    // Pointers of what is not there stay within qkv, where a plan looks for them.
+    uint8_t* const k = cache.kv_heads == 0 ? q : q + heads * d * item_bytes(qkv.dtype);
+    uint8_t* const v = cache.v == nullptr ? k : k + cache.kv_heads * d * item_bytes(qkv.dtype);
     const auto at = [](const Matrix* m) { return m == nullptr ? nullptr : m->at; };
     args_ = {q_out.at, q, k, v, qkv.stride, qkv.stride, qkv.stride, positions.at,
              static_cast<const float*>(at(cos_sin)), at(q_norm), at(k_norm), wide, cache.k, cache.v,

@@ -51,7 +51,8 @@ class Indices:
 class KvCache:
     """A layer's keys and values, [blocks, kv_heads, block_size, head_dim], a token's dense.
 
-    `shape` is that, strides count elements. The addresses of scales are 0 where there are none;
+    `shape` is that, strides count elements. The address of values is 0 where they are part of
+    keys. The addresses of scales are 0 where there are none;
     8-bit floats without them hold x / unit, saturated.
     """
 
@@ -325,6 +326,11 @@ def rank_norms(
 def linear(kernels: Kernels, pool: Pool, weight: PackedWeight, y: Matrix, x: Matrix, /) -> None:
     """y = epilogue(x · weightᵀ + bias)."""
 
+def head_linear(
+    kernels: Kernels, pool: Pool, weight: PackedWeight, y: Matrix, x: Matrix, first: int, /
+) -> None:
+    """y[r, h] = x[r, h, first : first + k] · weight[h]ᵀ; the weight's experts are the heads."""
+
 def prepare_linear(kernels: Kernels, pool: Pool, weight: PackedWeight, x: Matrix, /) -> None:
     """What `linear` does to x before it multiplies, for measurements."""
 
@@ -439,6 +445,21 @@ def rope_kv_write(
 ) -> None:
     """Norm and rotation of heads, where given, and KV write. The cache is of qkv's dtype, BFLOAT16
     or of 8 bits."""
+
+def latent_attention(
+    kernels: Kernels,
+    pool: Pool,
+    out: Matrix,
+    q: Matrix,
+    q_rope: Matrix,
+    cache: KvCache,
+    batch: Sequences,
+    heads: int,
+    scale: float,
+    split: int,
+    /,
+) -> None:
+    """Attention over latents: all heads read one row per token, [rope | latent]."""
 
 def paged_attention(
     kernels: Kernels,

@@ -178,6 +178,7 @@ def assert_attended(
     *,
     causal: bool = True,
     exact_weights: bool = False,
+    latent: bool = False,
 ) -> None:
     """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
 
@@ -192,7 +193,7 @@ def assert_attended(
 
     With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
     integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
-    the largest. No kernel does with `exact_weights`.
+    the largest. No kernel does with `exact_weights`, and none uses integers for `latent`.
     """
     shape = world.shape
     int8 = shape.kv_dtype == torch.int8
@@ -206,8 +207,8 @@ def assert_attended(
             *FLOAT8,
         )
     )
-    integers = isa == "avx512_vnni" and bfloat16 and int8
-    rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not int8))
+    integers = isa == "avx512_vnni" and bfloat16 and int8 and not latent
+    rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not integers))
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)

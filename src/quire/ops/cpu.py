@@ -20,7 +20,7 @@ from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.core.quantized import QuantizedWeight, Weights, parts_of
-from quire.ops import native_attention, native_lora, native_moe
+from quire.ops import native_attention, native_latent, native_lora, native_moe
 from quire.ops.device import CPU
 from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.lora import LoraTable
@@ -245,6 +245,38 @@ class CpuOps(FusedKernels, Ops[HostArray]):
             sinks=sinks,
             chunked=chunked,
             tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
+        )
+
+    def latent_kv_write(
+        self,
+        q: HostArray,
+        kv: HostArray,
+        positions: HostArray,
+        cos_sin: HostArray,
+        gain: HostArray,
+        eps: float,
+        cache: KVCache,
+        slot_mapping: HostArray,
+        heads: int,
+    ) -> HostArray:
+        return native_latent.latent_kv_write(
+            self._table, self._threads, q, kv, positions, cos_sin, gain, eps, cache,
+            slot_mapping, heads,
+        )  # fmt: skip
+
+    def head_linear(self, x: HostArray, packed: LinearWeight, first: int = 0) -> HostArray:
+        return native_latent.head_linear(self._table, self._threads, x, _packed(packed), first)
+
+    def latent_attention(
+        self,
+        q: HostArray,
+        q_rope: HostArray,
+        cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+    ) -> HostArray:
+        return native_latent.latent_attention(
+            self._table, self._threads, q, q_rope, cache, meta, scale
         )
 
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:

@@ -109,6 +109,31 @@ class StepOps(ABC, Generic[A]):
         """Return the attention of each new token over its sequence's cached tokens."""
 
     @abstractmethod
+    def latent_kv_write(
+        self,
+        q: A,
+        kv: A,
+        positions: A,
+        cos_sin: A,
+        gain: A,
+        eps: float,
+        cache: KVCache,
+        slot_mapping: A,
+        heads: int,
+    ) -> A:
+        """Normalize latents, rotate q's and kv's rope parts, store kv; return q."""
+
+    @abstractmethod
+    def head_linear(self, x: A, packed: LinearWeight, first: int = 0) -> A:
+        """Return each head's product with its own weight, from its element `first` on."""
+
+    @abstractmethod
+    def latent_attention(
+        self, q: A, q_rope: A, cache: KVCache, meta: AttentionMetadata, scale: float
+    ) -> A:
+        """Return the attention of each new token's heads over its sequence's cached latents."""
+
+    @abstractmethod
     def activation(self, x: A, kind: Activation) -> A: ...
 
     @abstractmethod
@@ -202,7 +227,7 @@ class Ops(StepOps[A]):
             dtype: the model's. A quantized weight is dequantized to it if no product exists for
                 its form, and rows that are looked up have it.
             experts: the rows are those of so many experts, each as many, one after the other:
-                for `moe` alone.
+                for `moe`, or those of heads for `head_linear`.
         """
 
     @abstractmethod

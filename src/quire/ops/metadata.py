@@ -24,10 +24,13 @@ class KVCache(NamedTuple):
     product with the scale of its token and head, in two tensors bfloat16 [num_blocks,
     num_kv_heads, block_size]; 8-bit floats may have such scales, else an element is worth its
     product with `k_unit` or `v_unit`.
+
+    A cache of latents has no v. Its k has one head of rows [rope | latent], and a token's value is
+    its latent.
     """
 
     k: Any
-    v: Any
+    v: Any | None
     k_scale: Any | None = None
     v_scale: Any | None = None
     k_unit: float = 1.0

@@ -21,7 +21,7 @@ from quire.ops.native_checks import (
 from quire.ops.tuning import AttentionTuning
 
 _NOT_TUNED = AttentionTuning()
-_SPLIT = {None: 0, False: 1, True: 2}
+SPLIT = {None: 0, False: 1, True: 2}
 
 
 def paged_attention(
@@ -72,12 +72,12 @@ def paged_attention(
         _tokens(out),
         _tokens(q),
         cache_view(cache),
-        _sequences(meta),
+        batch_view(meta),
         window or 0,
         causal,
         scale,
         softcap or 0.0,
-        _SPLIT[split],
+        SPLIT[split],
         (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
         *_extras(sinks, q.shape[1], chunked=chunked),
     )
@@ -100,22 +100,29 @@ def _check(
     fits = q.dtype in DTYPE_CODES and heads % kv_heads == 0
     if not fits or not _heads_together(q):
         raise ValueError(f"q is {describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
+    if v is None:
+        raise ValueError(f"k is {describe(k)}, and there is no v")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {describe(k)}, v is {describe(v)}, q is {describe(q)}")
     if k.dtype not in CACHE_CODES:
         raise ValueError(f"the cache is {describe(k)}; wanted floats or int8")
     check_scales(cache)
-    if not _block_dense(k) or not _block_dense(v):
+    if not block_dense(k) or not block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {describe(k)}, {describe(v)}")
+    check_batch(meta, block_size)
+    if not scale * cache.k_unit > 0 or (window is not None and window < 1):
+        raise ValueError(f"scale is {scale} and window {window}; both must be positive")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap is {softcap}; it must be positive")
+
+
+def check_batch(meta: AttentionMetadata, block_size: int) -> None:
+    """Raise ValueError if the batch does not fit a cache with blocks of `block_size` tokens."""
     if meta.block_size != block_size:
         raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
     for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables):
         if index.dtype != INT32 or index.strides[-1] != index.itemsize:
             raise ValueError(f"the batch's index is {describe(index)}; wanted dense int32")
-    if not scale * cache.k_unit > 0 or (window is not None and window < 1):
-        raise ValueError(f"scale is {scale} and window {window}; both must be positive")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap is {softcap}; it must be positive")
 
 
 def _extras(sinks: HostArray | None, heads: int, *, chunked: bool) -> tuple[Any, ...]:
@@ -134,7 +141,8 @@ def _tokens(t: HostArray) -> _native.Matrix:
     )
 
 
-def _sequences(meta: AttentionMetadata) -> _native.Sequences:
+def batch_view(meta: AttentionMetadata) -> _native.Sequences:
+    """Return the batch's sequences as the kernels see them."""
     return _native.Sequences(
         address(meta.query_start_loc),
         address(meta.seq_lens),
@@ -152,7 +160,7 @@ def _heads_together(t: HostArray) -> bool:
     return t.strides[2] == size and (t.strides[1] == t.shape[2] * size or t.shape[1] == 1)
 
 
-def _block_dense(part: HostArray) -> bool:
+def block_dense(part: HostArray) -> bool:
     """Return whether a block of the cache is contiguous."""
     _, heads, size, width = part.shape
     row = width * part.itemsize

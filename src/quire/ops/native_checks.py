@@ -6,6 +6,8 @@ shapes and dtypes fit each other.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quire import _native
@@ -84,7 +86,7 @@ def cache_view(cache: KVCache) -> _native.KvCache:
     blocks, heads, size, width = k.shape
     return _native.KvCache(
         address(k),
-        address(v),
+        0 if v is None else address(v),
         CACHE_CODES[k.dtype],
         0 if k_scale is None else address(k_scale),
         0 if v_scale is None else address(v_scale),
@@ -92,14 +94,14 @@ def cache_view(cache: KVCache) -> _native.KvCache:
         v_unit,
         (blocks, heads, size, width),
         k.strides[0] // k.itemsize,
-        v.strides[0] // v.itemsize,
+        0 if v is None else v.strides[0] // v.itemsize,
         k.strides[1] // k.itemsize,
     )
 
 
 def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None:
-    """Both parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
-    bfloat16 or 8 bits."""
+    """Its parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
+    bfloat16 or 8 bits. A cache of latents has k alone."""
     kept = cache.k.dtype
     if kept != dtype:
         wanted = (BFLOAT16, *_EIGHT_BITS)
@@ -113,7 +115,7 @@ def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None
             )
         dtype = kept
     check_scales(cache)
-    for name, part in (("cache.k", cache.k), ("cache.v", cache.v)):
+    for name, part in _parts(cache, cache.k, cache.v, "cache.k", "cache.v"):
         shape, strides = part.shape, strides_of(part)
         fits = part.ndim == 4 and part.dtype == dtype
         if not fits or shape[1] != kv_heads or shape[3] != width or strides[2:] != (width, 1):
@@ -121,25 +123,33 @@ def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None
                 f"{name} is {describe(part)}; "
                 f"wanted {dtype} [blocks, {kv_heads}, block_size, {width}]"
             )
+    if cache.v is None:
+        return
     if cache.k.shape != cache.v.shape or cache.k.strides != cache.v.strides:
         raise misfit("cache.v", cache.v, "cache.k", cache.k)
 
 
 def check_scales(cache: KVCache) -> None:
-    """There must be one scale for each token and head of k and v, in int8; none in wide floats."""
+    """In int8 each part must have one scale per token and head; wide floats have none."""
     dtype = cache.k.dtype
     if cache.k_scale is None and cache.v_scale is None and dtype != INT8:
         return
     if dtype not in _EIGHT_BITS:
         raise ValueError(f"a cache of {dtype} has no scales")
-    for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
+    scales = _parts(cache, cache.k_scale, cache.v_scale, "cache.k_scale", "cache.v_scale")
+    for name, scale in scales:
         if scale is None:
-            raise ValueError(f"{name} is missing; wanted scales of k and v")
+            raise ValueError(f"{name} is missing; wanted a scale for each token and head")
         fits = scale.dtype == BFLOAT16 and scale.flags.c_contiguous
         if not fits or scale.shape != cache.k.shape[:3]:
             raise ValueError(
                 f"{name} is {describe(scale)}; wanted contiguous bfloat16 {list(cache.k.shape[:3])}"
             )
+
+
+def _parts(cache: KVCache, k: Any, v: Any, k_name: str, v_name: str) -> list[tuple[str, Any]]:
+    """Return what there is of k, and of v unless values are part of k."""
+    return [(k_name, k)] if cache.v is None else [(k_name, k), (v_name, v)]
 
 
 def like(x: HostArray) -> HostArray:

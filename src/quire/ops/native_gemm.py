@@ -75,7 +75,8 @@ class PackedLinear:
         operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul",
         "gelu_mul" …), weight is [gate rows; up rows], and the result has N / 2 columns.
     experts: how many have their N / experts rows in the weight, one after the other, each in the
-        form of a weight of its own. More than one are for `native_moe` alone.
+        form of a weight of its own. More than one are for `native_moe`, or are heads, for
+        `native_latent`.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one

@@ -226,8 +226,11 @@ def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, 
     if name in ("linear", "logits"):
         n, k = args[1].shape
         return rows, moved + args[1].nbytes, 2 * rows * n * k
-    if name == "paged_attention":
+    if name in ("paged_attention", "latent_attention"):
         return rows, *_attention_cost(args, first)
+    if name == "head_linear":
+        n, k = args[1].shape
+        return rows, moved + args[1].nbytes, 2 * rows * n * k
     if name == "embedding":
         return rows, 2 * first.nbytes, 0
     if name == "rope_kv_write":
@@ -244,17 +247,18 @@ def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
     cache: KVCache = next(arg for arg in args if isinstance(arg, KVCache))
     meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
     window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
-    _, heads, head_dim = out.shape
-    _, kv_heads, _, _ = cache.k.shape
+    _, heads, width = out.shape
+    _, kv_heads, _, key_width = cache.k.shape
     scales = 0 if cache.k_scale is None else cache.k_scale.itemsize
-    token_bytes = 2 * kv_heads * (head_dim * cache.k.itemsize + scales)
+    parts = 1 if cache.v is None else 2
+    token_bytes = parts * kv_heads * (key_width * cache.k.itemsize + scales)
     tokens = pairs = 0
     for start, end, length in meta.spans:
         rows = end - start
         seen = np.arange(length - rows + 1, length + 1)
         tokens += length if window is None else min(length, window + rows)
         pairs += int((seen if window is None else np.minimum(seen, window)).sum())
-    return tokens * token_bytes + 2 * out.nbytes, 4 * pairs * heads * head_dim
+    return tokens * token_bytes + 2 * out.nbytes, 2 * pairs * heads * (key_width + width)
 
 
 def _dtype(args: tuple[Any, ...], result: Any) -> str:

@@ -57,19 +57,19 @@ def paged_attention(
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    rules = _Rules(window, softcap, causal, chunked)
+    rules = Rules(window, softcap, causal, chunked)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        _one_sequence(q, out, cache, span, table, scale, rules, sinks)
+        one_sequence(q, out, cache, span, table, scale, rules, sinks)
     return out
 
 
-class _Rules(NamedTuple):
+class Rules(NamedTuple):
     """What a row sees, and the cap of its scores; see `paged_attention`."""
 
-    window: int | None
-    softcap: float | None
-    causal: bool
-    chunked: bool
+    window: int | None = None
+    softcap: float | None = None
+    causal: bool = True
+    chunked: bool = False
 
     def first(self, position: Any) -> Any:
         """Return the first token that the one at `position` sees, perhaps below 0."""
@@ -78,19 +78,19 @@ class _Rules(NamedTuple):
         return position - (position % self.window if self.chunked else self.window - 1)
 
 
-def _one_sequence(
+def one_sequence(
     q: Tensor,
     out: Tensor,
     cache: KVCache,
     span: Span,
     table: Tensor,
     scale: float,
-    rules: _Rules,
-    sinks: Tensor | None,
+    rules: Rules,
+    sinks: Tensor | None = None,
 ) -> None:
-    """Fill rows [span.start, span.end) of `out`."""
+    """Fill rows [span.start, span.end) of `out`, whose heads are as wide as values."""
     first = span.seq_len - (span.end - span.start)
-    keys = _KeyTiles(cache, table)
+    keys = _KeyTiles(cache, table, out.shape[2])
     if sinks is not None:
         kv_heads = cache.k.shape[1]
         sinks = sinks.float().view(kv_heads, -1, 1).repeat_interleave(QUERY_ROWS, dim=1)
@@ -122,7 +122,7 @@ def _attend(
     keys: _KeyTiles,
     position: int,
     end: int,
-    rules: _Rules,
+    rules: Rules,
     sinks: Tensor | None,
 ) -> Tensor:
     """Softmax-weighted values of a query tile whose first row is token `position`, over keys before
@@ -130,7 +130,7 @@ def _attend(
     begin, softcap = max(0, rules.first(position)), rules.softcap
     top = q.new_full((*q.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(top)
-    acc = torch.zeros_like(q)
+    acc = q.new_zeros(*q.shape[:2], keys.value_width)
     for start in range(begin // KEY_COLUMNS * KEY_COLUMNS, end, KEY_COLUMNS):
         k, v = keys.read(start, begin, end)
         scores = torch.bmm(q, k.transpose(1, 2))
@@ -151,7 +151,7 @@ def _attend(
     return acc / (total if sinks is None else total + torch.exp(sinks - top))
 
 
-def _hidden(start: int, position: int, end: int, rules: _Rules, device: torch.device) -> Tensor:
+def _hidden(start: int, position: int, end: int, rules: Rules, device: torch.device) -> Tensor:
     """Which keys from `start` on the rows from `position` on may not attend to:
     bool [QUERY_ROWS, KEY_COLUMNS]."""
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
@@ -168,13 +168,16 @@ def _hidden(start: int, position: int, end: int, rules: _Rules, device: torch.de
 class _KeyTiles:
     """Reads tiles of one sequence's keys and values out of the blocks they lie in."""
 
-    def __init__(self, cache: KVCache, table: Tensor) -> None:
+    def __init__(self, cache: KVCache, table: Tensor, value_width: int) -> None:
+        self.value_width = value_width
         self._cache = cache
         self._table = table
         self._block_size = cache.k.shape[2]
 
     def read(self, start: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Tokens [start, start + KEY_COLUMNS) as float32 [kv_heads, KEY_COLUMNS, D].
+
+        Without v in the cache, values are the last elements of keys.
 
         Of tokens outside [begin, end) the keys may be anything, and are hidden by the caller;
         the values are zeros. Their blocks may be another sequence's by now, or never have
@@ -189,7 +192,10 @@ class _KeyTiles:
         blocks[skipped : skipped + last - first] = self._table[first:last]
         cache = self._cache
         k = _gather(cache.k, cache.k_scale, cache.k_unit, blocks)
-        v = _gather(cache.v, cache.v_scale, cache.v_unit, blocks)
+        if cache.v is None:
+            v = k[..., -self.value_width :]
+        else:
+            v = _gather(cache.v, cache.v_scale, cache.v_unit, blocks)
         if begin > start:
             v[:, : begin - start] = 0.0
         if end < start + KEY_COLUMNS:

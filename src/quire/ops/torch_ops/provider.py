@@ -18,6 +18,7 @@ from quire.ops.memory import empty
 from quire.ops.packed_file import StoredLinear
 from quire.ops.torch_ops import (
     arrays,
+    latent,
     lora,
     moe,
     paged_attention,
@@ -46,6 +47,9 @@ class TorchOps(Ops[Tensor]):
     add_layer_norm = staticmethod(reference.add_layer_norm)
     rope_kv_write = staticmethod(reference.rope_kv_write)
     paged_attention = staticmethod(paged_attention.paged_attention)
+    latent_kv_write = staticmethod(latent.latent_kv_write)
+    head_linear = staticmethod(latent.head_linear)
+    latent_attention = staticmethod(latent.latent_attention)
     activation = staticmethod(reference.activation)
     scale = staticmethod(reference.scale)
     softcap = staticmethod(reference.softcap)

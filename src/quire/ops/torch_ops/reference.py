@@ -210,14 +210,19 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([*(t.to(x.dtype) for t in turned), rest], dim=-1)
 
 
-def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None:
-    """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
+def write_kv(k: Tensor, v: Tensor | None, cache: KVCache, slot_mapping: Tensor) -> None:
+    """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache.
+
+    A cache of latents has no v.
+    """
     block_size = cache.k.shape[2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
     for x, cached, scale, unit in (
         (k, cache.k, cache.k_scale, cache.k_unit),
         (v, cache.v, cache.v_scale, cache.v_unit),
     ):
+        if x is None or cached is None:
+            continue
         if scale is not None:
             q, s = quantize_heads(x, cached.dtype)
             _bits(cached)[block, :, offset], scale[block, :, offset] = _bits(q), s
