@@ -44,6 +44,11 @@ _LONGROPE = {
 _EXPERTS = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
 }  # fmt: skip
+_LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 96, "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 24, "v_head_dim": 32, "n_routed_experts": 4, "first_k_dense_replace": 1,
+    **_EXPERTS,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-mqa": {"model_type": "llama", "num_key_value_heads": 1, "attention_bias": True},
@@ -97,6 +102,11 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"attention_chunk_size": LONG_WINDOW, "interleave_moe_layer_step": 2, "floor_scale": 64}
     | {"num_local_experts": 4},
     "phimoe": {"model_type": "phimoe", "sliding_window": WINDOW, "num_local_experts": 4},
+    "deepseek-v2": {"model_type": "deepseek_v2", "q_lora_rank": None, "n_group": 2, **_LATENT}
+    | {"topk_method": "group_limited_greedy", "topk_group": 1},
+    "deepseek-v3": {"model_type": "deepseek_v3", "n_group": 2, "topk_group": 1, **_LATENT},
+    "glm4-moe-lite": {"model_type": "glm4_moe_lite", **_LATENT},
+    "minicpm3": {"model_type": "minicpm3", **_LATENT},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

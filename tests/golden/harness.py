@@ -75,14 +75,18 @@ def make_metadata(
     )
 
 
-def spoiled_cache(shape: tuple[int, int, int, int], dtype: torch.dtype) -> KVCache:
+def spoiled_cache(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, *, latent: bool = False
+) -> KVCache:
     """A cache full of NaN: what lies in a block before it is written must not matter."""
+    parts = 1 if latent else 2
+    filler = 127 if dtype == torch.int8 else torch.nan
+    tensors = [torch.full(shape, filler).to(dtype) for _ in range(parts)]
+    scales = []
     if dtype == torch.int8:
-        return KVCache(
-            *(torch.full(shape, 127, dtype=dtype) for _ in range(2)),
-            *(torch.full(shape[:3], torch.nan, dtype=torch.bfloat16) for _ in range(2)),
-        )
-    return KVCache(*(torch.full(shape, torch.nan).to(dtype) for _ in range(2)))
+        scales = [torch.full(shape[:3], torch.nan, dtype=torch.bfloat16) for _ in range(parts)]
+    both = [*tensors, None] if latent else tensors
+    return KVCache(*both, *scales)
 
 
 @dataclass
@@ -121,7 +125,9 @@ class PagedModel:
             assert python_ops(decoder, ops, block_size, dtype) == []
         config = decoder.config
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        self._caches = [spoiled_cache(shape, dtype) for _ in range(config.num_hidden_layers)]
+        latent = config.latent is not None
+        layers = range(config.num_hidden_layers)
+        self._caches = [spoiled_cache(shape, dtype, latent=latent) for _ in layers]
         self._decoder = decoder
         self._ops = tensor_ops(ops)
         self._block_size = block_size

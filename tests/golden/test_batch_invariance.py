@@ -62,6 +62,10 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("gpt-oss", "bfloat16", "int8", "cpu"),
     ("llama4", "bfloat16", "bfloat16", "cpu"),
     ("phimoe", "bfloat16", "int8", "cpu"),
+    ("deepseek-v2", "bfloat16", "int8", "cpu"),
+    ("deepseek-v3", "bfloat16", "bfloat16", "cpu"),
+    ("glm4-moe-lite", "bfloat16", "fp8_e4m3", "cpu"),
+    ("minicpm3", "float32", "float32", "cpu"),
 ]
 
 

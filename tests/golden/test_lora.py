@@ -25,6 +25,7 @@ MOE = [
     "granitemoe", "gpt-oss", "llama4", "phimoe",
 ]  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
@@ -34,6 +35,8 @@ TARGETS = {
     "nemotron": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     **dict.fromkeys(MOE, ATTENTION),
+    "deepseek-v2": ["q_proj", *LATENT[2:]],
+    **dict.fromkeys(("deepseek-v3", "glm4-moe-lite", "minicpm3"), LATENT),
 }
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
@@ -98,6 +101,7 @@ MODELS = [
     "olmo2", "starcoder2", "stablelm", *MOE,
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
+    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3",
 ]  # fmt: skip
 
 

@@ -141,6 +141,10 @@ CASES = [
     ("gpt-oss", BFLOAT16, INT8, "int4_g32"),
     ("llama4", BFLOAT16, INT8, "int8"),
     ("phimoe", FLOAT32, FLOAT32, "int8"),
+    ("deepseek-v2", FLOAT32, FLOAT32, None),
+    ("deepseek-v3", BFLOAT16, INT8, "int4_g32"),
+    ("glm4-moe-lite", BFLOAT16, BFLOAT16, "int8"),
+    ("minicpm3", BFLOAT16, torch.float8_e4m3fn, None),
 ]
 
 

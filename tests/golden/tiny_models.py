@@ -29,6 +29,18 @@ _BASE: dict[str, Any] = {
 _GATED: dict[str, Any] = _BASE | {"intermediate_size": 80, "num_key_value_heads": 2}
 
 
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 32,
+}
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A model type of Transformers and its changes to the common small config."""
@@ -368,6 +380,50 @@ TINY_MODELS: dict[str, TinyModel] = {
             "logits_scaling": 1.7,
         },
     ),
+    "deepseek-v2": TinyModel(
+        "deepseek_v2",
+        _LATENT
+        | {
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "num_experts_per_tok": 3,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            **_rope(
+                rope_type="yarn",
+                factor=8.0,
+                original_max_position_embeddings=64,
+                mscale=0.707,
+                mscale_all_dim=0.707,
+            ),
+        },
+    ),
+    # Widths that are no multiples of vectors.
+    "deepseek-v3": TinyModel(
+        "deepseek_v3",
+        _LATENT
+        | {
+            "kv_lora_rank": 44,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 20,
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            **_rope(
+                rope_type="yarn",
+                factor=8.0,
+                original_max_position_embeddings=64,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
+    "glm4-moe-lite": TinyModel("glm4_moe_lite", _LATENT | {"num_experts_per_tok": 3}),
+    "minicpm3": TinyModel("minicpm3", _LATENT | {"dim_model_base": 40, "scale_depth": 1.2}),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(

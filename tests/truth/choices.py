@@ -56,6 +56,14 @@ _SPARSE: Choices = {
     "decoder_sparse_step": (1, 1, 2, ABSENT),
     "mlp_only_layers": ([], [0], None, ABSENT),
 }
+_MLA: Choices = _GATED | {
+    "attention_bias": _FLAG,
+    "q_lora_rank": (16, 24, None),
+    "kv_lora_rank": (16, 20, 32),
+    "qk_rope_head_dim": (4, 8, 16),
+    "qk_nope_head_dim": (8, 12, 16),
+    "v_head_dim": (8, 16, 20),
+}
 _GEMMA: Choices = (
     {k: v for k, v in _GATED.items() if k != "hidden_act"}
     | {"attention_bias": _FLAG, "use_bidirectional_attention": (False, ABSENT, None)}
@@ -372,6 +380,67 @@ ARCHITECTURES: dict[str, Architecture] = {
             "norm_topk_prob": _FLAG,
             "routed_scaling_factor": (1.0, 2.5, ABSENT),
         },
+    ),
+    "deepseek_v2": Architecture(
+        "DeepseekV2",
+        _MLA
+        | {
+            "n_routed_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3),
+            "n_shared_experts": (1, 2, ABSENT),
+            "topk_method": ("greedy", ABSENT, "group_limited_greedy", "noaux_tc"),
+            "n_group": (1, 2),
+            "topk_group": (1, 2),
+            "first_k_dense_replace": (0, 1, ABSENT),
+            "norm_topk_prob": (*[ABSENT] * 4, False, True),
+            "routed_scaling_factor": (1.0, 16.0, ABSENT),
+            "moe_intermediate_size": (16, 24, 40),
+        },
+        heads=False,
+    ),
+    "deepseek_v3": Architecture(
+        "DeepseekV3",
+        _MLA
+        | {
+            "n_routed_experts": (8, 16),
+            "num_experts_per_tok": (1, 2, 3),
+            "n_shared_experts": (1, 2, ABSENT),
+            "n_group": (1, 2, 4),
+            "topk_group": (1, ABSENT),
+            "first_k_dense_replace": (0, 1),
+            "norm_topk_prob": _FLAG,
+            "rope_interleave": (ABSENT, True, False),
+            "routed_scaling_factor": (1.0, ABSENT),
+            "moe_intermediate_size": (16, 24, 40),
+        },
+        heads=False,
+    ),
+    "glm4_moe_lite": Architecture(
+        "Glm4MoeLite",
+        _MLA
+        | {
+            "n_routed_experts": (8, 16),
+            "num_experts_per_tok": (1, 2, 3),
+            "n_shared_experts": (1, 2, ABSENT),
+            "n_group": (1, 2, ABSENT),
+            "topk_group": (1, ABSENT),
+            "norm_topk_prob": _FLAG,
+            "rope_interleave": (ABSENT, True, False),
+            "routed_scaling_factor": (1.0, ABSENT),
+            "moe_intermediate_size": (16, 24, 40),
+        },
+        heads=False,
+    ),
+    "minicpm3": Architecture(
+        "MiniCPM3",
+        _MLA
+        | {
+            "v_head_dim": (16, ABSENT, None),
+            "scale_emb": (12, 1, ABSENT),
+            "scale_depth": (1.4, ABSENT, None),
+            "dim_model_base": (32, ABSENT, None),
+        },
+        heads=False,
     ),
     "gpt2": Architecture(
         "GPT2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.core.layers import DraftHeadConfig, MoEConfig, QueryGrowth
+from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, QueryGrowth
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
@@ -131,6 +131,8 @@ class ModelConfig:
     There is no `mlp_norm` then."""
     activation: Activation = "silu_mul"
     moe: MoEConfig | None = None
+    latent: LatentConfig | None = None
+    """Latent attention. The cache then has one key-value head, as wide as `LatentConfig.row`."""
     embedding_scale: float | None = None
     """Factor of token embeddings (Gemma: the square root of hidden_size)."""
     embedding_scale_rounded: bool = False

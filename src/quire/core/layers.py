@@ -1,4 +1,4 @@
-"""Kinds of layers: experts and their router, draft heads, and YaRN's magnitude."""
+"""Kinds of layers: latent attention, experts and routers, draft heads; and YaRN's magnitude."""
 
 from __future__ import annotations
 
@@ -16,15 +16,51 @@ def yarn_magnitude(params: Mapping[str, Any]) -> float:
             and `mscale_all_dim`.
     """
     factor = params["factor"]
-
-    def mscale(weight: float) -> float:
-        return float(0.1 * weight * math.log(factor) + 1.0) if factor > 1 else 1.0
-
     if (explicit := params.get("attention_factor")) is not None:
         return float(explicit)
     if params.get("mscale") and params.get("mscale_all_dim"):
-        return mscale(params["mscale"]) / mscale(params["mscale_all_dim"])
-    return mscale(1.0)
+        both = (yarn_mscale(factor, params[name]) for name in ("mscale", "mscale_all_dim"))
+        return next(both) / next(both)
+    return yarn_mscale(factor, 1.0)
+
+
+def yarn_mscale(factor: float, weight: float) -> float:
+    """Return by how much YaRN sharpens attention that is stretched by `factor`."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-AI 2024).
+
+    Keys and values of all heads are products with one vector per token, its latent. The KV cache
+    holds the latent, and one key part with RoPE that all heads share.
+
+    Attributes:
+        rank: elements of the latent.
+        rope_dim: elements of a key that have RoPE.
+        nope_dim: other elements of a head of q and k.
+        value_dim: elements of a head of v.
+        q_rank: elements of the vector that q is a product with; None if that is the hidden state.
+        norm_eps: of the norms of the latent and of that vector.
+    """
+
+    rank: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+    q_rank: int | None
+    norm_eps: float = 1e-6
+
+    @property
+    def row(self) -> int:
+        """Elements of a token's row in the cache."""
+        return self.rope_dim + self.rank
+
+    @property
+    def head(self) -> int:
+        """Elements of a head of q."""
+        return self.rope_dim + self.nope_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,11 @@ def activation_bytes(config: EngineConfig) -> int:
         # Of each choice the token's input, the inner layer and the result.
         inner += moe.route.top_k * (2 * model.hidden_size + moe.intermediate_size) // 4
     heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
-    token = 4 * model.hidden_size + heads * model.head_dim + 4 * inner
+    attention = heads * model.head_dim
+    if (latent := model.latent) is not None:
+        per_head = latent.head + 2 * latent.rank + latent.value_dim
+        attention = model.num_attention_heads * per_head + (latent.q_rank or 0) + latent.row
+    token = 4 * model.hidden_size + attention + 4 * inner
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels

@@ -60,7 +60,8 @@ def shared_delta(share: RankShare, delta: Delta) -> Delta:
     if (run := column_run(parameter, share)) is not None:
         return replace(delta, a=delta.a[:, run[0] : run[0] + run[1]])
     runs = row_runs(parameter, share)
-    assert runs is not None, f"{parameter.name} is not dealt out"
+    if runs is None:  # every rank has all of it
+        return delta
     parts = _parts(share.model, parameter)
     begin = sum(parts[: delta.target.part])
     end = begin + parts[delta.target.part]

@@ -12,14 +12,17 @@ from quire.core.dtypes import FLOAT32, converted
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
+from quire.layers.latent import LatentAttention
 from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE
 from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm, Scale
 from quire.layers.rotary import rope_table
+from quire.models.latent_heads import head_weights
 from quire.models.layout import (
     AttentionSpec,
+    LatentSpec,
     LayerSpec,
     Layout,
     LinearSpec,
@@ -197,9 +200,11 @@ class Builder:
             positions = converted(every, self._source.dtype)
         return self._ops.array(positions)
 
-    def _mixer(self, spec: AttentionSpec | MLPSpec | MoESpec) -> Mixer:
+    def _mixer(self, spec: AttentionSpec | LatentSpec | MLPSpec | MoESpec) -> Mixer:
         if isinstance(spec, AttentionSpec):
             return self._attention(spec)
+        if isinstance(spec, LatentSpec):
+            return self._latent(spec)
         return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
@@ -225,6 +230,34 @@ class Builder:
             joined=joined,
             chunked=config.chunked and spec.window is not None,
             out=self.linear(spec.out),
+        )
+
+    def _latent(self, spec: LatentSpec) -> LatentAttention:
+        config, latent = self._config, self._config.latent
+        assert latent is not None
+        scale, rotations = config.attention_scale, self._rotations(spec.rope)
+        assert scale is not None
+        assert rotations is not None
+        packed = head_weights(
+            self._ops, self._source, spec.heads, latent, config.num_attention_heads, self._stored
+        )
+        self.linear_weights |= packed
+        self.modules |= {id(weight): name for name, weight in packed.items()}
+        key, value = packed.values()
+        return LatentAttention(
+            self.linear(spec.q),
+            self.linear(spec.kv),
+            self.linear(spec.out),
+            q_down=None if spec.q_down is None else self.linear(spec.q_down),
+            q_gain=None if spec.q_norm is None else self._gain(spec.q_norm),
+            gain=self._gain(spec.norm),
+            eps=latent.norm_eps,
+            key=key,
+            value=value,
+            latent=latent,
+            heads=config.num_attention_heads,
+            scale=scale,
+            cos_sin=rotations,
         )
 
     def _mlp(self, spec: MLPSpec) -> MLP:

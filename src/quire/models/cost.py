@@ -19,13 +19,15 @@ from quire.models.parameters import Parameter
 def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """Return the step cost of this engine's model on `hardware`."""
     model, dtype = config.model, config.dtype
+    others = "router", "heads"
     layers = sum(
-        active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind == "router"
+        active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind in others
     )
     experts = expert_bytes(config)
     windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
     sliding = [window for window in windows if window is not None]
-    heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim
+    # Elements of a key and of a value that a query head reads.
+    pair = 2 * model.head_dim - (model.latent.rope_dim if model.latent else 0)
     peak = hardware.flops_per_second
     product = product_dtype(config)
     return RooflineCost(
@@ -35,7 +37,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         ),
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size * model.lm_head,
-        flops_per_pair=4.0 * heads,
+        flops_per_pair=2.0 * model.num_hidden_layers * model.num_attention_heads * pair,
         bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
         flops_per_second=hardware.flops_share * peak[product],
         attention_flops_per_second=hardware.attention_share * peak[dtype],

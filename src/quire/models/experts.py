@@ -52,27 +52,44 @@ def route(config: hf.HFConfig, top_k: int, *, renormalize: bool | None = None) -
     return RouteSpec(top_k, renormalize=renormalize)
 
 
-def grouped_route(config: hf.HFConfig, top_k: int) -> RouteSpec:
+def grouped_route(
+    config: hf.HFConfig, top_k: int, default: tuple[int, int] = (1, 1), scale: float = 1.0
+) -> RouteSpec:
     """Return DeepSeek-V3's routing: sigmoids, and a choice among the best groups of experts.
+
+    Args:
+        top_k: of `num_experts_per_tok`, if absent.
+        default: of `n_group` and `topk_group`.
+        scale: of `routed_scaling_factor`.
 
     Raises:
         CheckpointError: more groups are chosen than there are.
     """
-    groups = hf.integer(config, "n_group", default=1)
-    chosen = hf.integer(config, "topk_group", default=1)
-    if chosen > groups:
-        raise CheckpointError(
-            f"config.json: topk_group is {chosen}, but n_group is {groups}.", param="topk_group"
-        )
+    count, chosen = groups(config, default)
     return RouteSpec(
         hf.integer(config, "num_experts_per_tok", default=top_k),
         "sigmoid",
-        renormalize=hf.boolean(config, "norm_topk_prob", default=True),
+        renormalize=hf.flag(config, "norm_topk_prob", default=True),
         epsilon=1e-20,
-        num_groups=groups,
+        num_groups=count,
         top_groups=chosen,
-        scale=hf.number(config, "routed_scaling_factor", default=1.0),
+        scale=hf.number(config, "routed_scaling_factor", default=scale),
     )
+
+
+def groups(config: hf.HFConfig, default: tuple[int | None, int | None]) -> tuple[int, int]:
+    """Return the groups of experts, and from how many of them a token chooses.
+
+    Raises:
+        CheckpointError: it chooses from more than there are, or a field without default is missing.
+    """
+    count = hf.integer(config, "n_group", default=default[0])
+    chosen = hf.integer(config, "topk_group", default=default[1])
+    if chosen > count:
+        raise CheckpointError(
+            f"config.json: topk_group is {chosen}, but n_group is {count}.", param="topk_group"
+        )
+    return count, chosen
 
 
 def moe(

@@ -61,7 +61,8 @@ def optional(hf: HFConfig, name: str, default: int | None) -> int | None:
 
 def whole(hf: HFConfig, name: str, default: int) -> int:
     """Return the integer under `name`, which may be 0."""
-    return 0 if hf.get(name) == 0 else integer(hf, name, default=default)
+    value = hf.get(name)
+    return 0 if (default if value is None else value) == 0 else integer(hf, name, default=default)
 
 
 def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
@@ -84,6 +85,11 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise wrong(name, value, "true or false")
     return value
+
+
+def flag(hf: HFConfig, name: str, *, default: bool) -> bool:
+    """The boolean under `name`; null is false, as Transformers reads some."""
+    return False if name in hf and hf[name] is None else boolean(hf, name, default=default)
 
 
 def activation(hf: HFConfig, name: str, default: str) -> Literal["silu"] | PlainActivation:

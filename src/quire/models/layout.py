@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.config import Activation, ModelConfig, RopeConfig
-from quire.core.layers import DraftHeadConfig, MoEConfig
+from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig
 from quire.models.parameters import Cut, Kind, Parameter
 
 
@@ -49,6 +49,7 @@ class LinearSpec:
     kind: Kind = "linear"
     experts: int = 0
     paired: int = 0
+    tail: int = 0
 
     @property
     def name(self) -> str:
@@ -72,6 +73,7 @@ class LinearSpec:
             self.gated,
             self.experts,
             self.paired,
+            self.tail,
         )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -115,6 +117,37 @@ class AttentionSpec:
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
         return (self.qkv,)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Latent attention (see `LatentConfig`).
+
+    Attributes:
+        q_down, q_norm: what `q` reads; None if it reads the hidden state.
+        q: heads of queries, their rope part last.
+        kv: the latent and the shared rope part.
+        norm: of the latent.
+        heads: of each head its keys without RoPE, and its values; rows of both follow each other.
+    """
+
+    q_down: LinearSpec | None
+    q_norm: NormSpec | None
+    q: LinearSpec
+    kv: LinearSpec
+    norm: NormSpec
+    heads: LinearSpec
+    out: LinearSpec
+    rope: RopeConfig
+
+    @property
+    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
+        return self.q_down, self.q_norm, self.q, self.kv, self.norm, self.heads, self.out
+
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        """Layers that read the sub-layer's input."""
+        return self.q_down or self.q, self.kv
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +215,7 @@ class FusionSpec:
                 yield from child.parameters()
 
 
-Mixer = AttentionSpec | MLPSpec | MoESpec
+Mixer = AttentionSpec | LatentSpec | MLPSpec | MoESpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +320,12 @@ class Layout:
 
     def _layer(self, index: int) -> LayerSpec:
         prefix = f"layers.{index}."
-        attention, stem, moe = self._attention(prefix, index), f"{prefix}mlp", self._config.moe
+        stem, moe, latent = f"{prefix}mlp", self._config.moe, self._config.latent
+        attention: Mixer
+        if latent is None:
+            attention = self._attention(prefix, index)
+        else:
+            attention = self._latent(f"{prefix}attn", latent)
         mlp: Mixer
         if moe is not None and moe.in_layer(index):
             mlp = self._moe(stem, moe)
@@ -325,6 +363,39 @@ class Layout:
             sinks,
             LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
             config.window(index),
+            rope,
+        )
+
+    def _latent(self, stem: str, latent: LatentConfig) -> LatentSpec:
+        config, hidden, rope = self._config, self._config.hidden_size, self._config.rope
+        assert rope is not None, "latent attention has RoPE"
+        heads, rank, tail = config.num_attention_heads, latent.q_rank, latent.rope_dim
+        turned = tail if rope.interleaved else 0
+        down = norm = None
+        if rank is not None:
+            down = LinearSpec(f"{stem}.q_a", (rank,), hidden, config.qkv_bias)
+            norm = NormSpec(f"{stem}.q_a_norm", rank)
+        q = LinearSpec(
+            f"{stem}.q" if rank is None else f"{stem}.q_b", (heads * latent.head,), rank or hidden,
+            False, "rows", latent.head, paired=turned, tail=tail,
+        )  # fmt: skip
+        kv = LinearSpec(
+            f"{stem}.kv_a", (latent.row,), hidden, config.qkv_bias,
+            unit=latent.row, paired=turned, tail=tail,
+        )  # fmt: skip
+        unit, columns = latent.nope_dim + latent.value_dim, heads * latent.value_dim
+        return LatentSpec(
+            down,
+            norm,
+            q,
+            kv,
+            NormSpec(f"{stem}.kv_a_norm", latent.rank),
+            LinearSpec(
+                f"{stem}.kv_b", (heads * unit,), latent.rank, False, "rows", unit, kind="heads"
+            ),
+            LinearSpec(
+                f"{stem}.out", (hidden,), columns, config.output_bias, "columns", latent.value_dim
+            ),
             rope,
         )
 

@@ -89,7 +89,8 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
     head = config.head_dim * (DTYPE_BYTES.get(kv_dtype) or 1)
     if scales or kv_dtype == "int8":
         head += 2
-    return 2 * config.kv_layers * config.num_key_value_heads * head
+    parts = 2 if config.latent is None else 1  # values are part of a latent's row
+    return parts * config.kv_layers * config.num_key_value_heads * head
 
 
 def kv_bytes_of(config: EngineConfig) -> int:

@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 Cut = Literal["", "rows", "columns"]
 """Which part of a weight each rank of a tensor-parallel group has; "" is all of it."""
-Kind = Literal["linear", "router", "head", "table", "norm", "bias", "exact"]
+Kind = Literal["linear", "router", "heads", "head", "table", "norm", "bias", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,17 @@ class Parameter:
         parts: rows of each tensor that is merged into it (q, k, v; gate, up); they add up
             to shape[0].
         kind: "linear" weights may be quantized; a "router" chooses experts, and is rounded to the
-            model's dtype at most; "head" is a classifier's; "exact" vectors stay float32.
+            model's dtype at most; "heads" makes keys and values of latents, and is dequantized to
+            that dtype; "head" is a classifier's; "exact" vectors stay float32.
         cut, unit: what a rank has of it: rows of each part, or columns, `unit` of which stay
             together (a head's).
         gated: two parts whose rows alternate in blocks once they are packed.
         experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
             `parts` has those of each.
-        paired: leading elements of each head of q and k that RoPE turns in pairs of neighbours (see
+        paired: elements of each head of q and k that RoPE turns in pairs of neighbours (see
             `models.row_order`).
+        tail: elements at the end of each head that RoPE turns, and that are packed in front; 0 if
+            it turns the first ones.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Parameter:
     gated: bool = False
     experts: int = 0
     paired: int = 0
+    tail: int = 0
 
     @property
     def numel(self) -> int:

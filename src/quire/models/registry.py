@@ -14,6 +14,8 @@ from quire.models.architecture import Architecture, WeightNames
 
 _DECODERS = {
     "Cohere2": "cohere2",
+    "DeepseekV2": "deepseek_v2",
+    "DeepseekV3": "deepseek_v3",
     "Ernie4_5": "ernie4_5",
     "Ernie4_5_Moe": "ernie4_5_moe",
     "Exaone4": "exaone4",
@@ -24,6 +26,7 @@ _DECODERS = {
     "Gemma3": "gemma3_text",
     "Glm4": "glm4",
     "Glm4Moe": "glm4_moe",
+    "Glm4MoeLite": "glm4_moe_lite",
     "Granite": "granite",
     "GraniteMoeHybrid": "granitemoehybrid",
     "GraniteMoe": "granitemoe",
@@ -31,6 +34,7 @@ _DECODERS = {
     "InternLM3": "internlm3",
     "Llama": "llama",
     "Llama4": "llama4_text",
+    "MiniCPM3": "minicpm3",
     "Ministral3": "ministral3",
     "Mistral": "mistral",
     "Mixtral": "mixtral",

@@ -2,7 +2,8 @@
 
 Some architectures turn elements 2i and 2i + 1 of a head together, others i and i + rotary_dim / 2.
 Attention only takes products of q and k, so the order of a head's elements is free as long as both
-have the same. Their rows are put into the order of the halves when they are packed.
+have the same. Their rows are put into the order of the halves when they are packed. If RoPE turns
+the end of a head (latent attention), that end is put in front: the kernels turn the beginning.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ Parts = list[HostArray] | list[QuantizedWeight]
 def row_order(parameter: Parameter) -> NDArray[np.int64] | None:
     """Return the checkpoint's row for each packed row; None if the order is the same.
 
-    The last of the parameter's parts is v, whose rows stay.
+    The last of the parameter's parts is v, whose rows stay, except where heads have a tail.
     """
-    if not parameter.paired:
+    paired, width, tail = parameter.paired, parameter.unit, parameter.tail
+    if not paired and not tail:
         return None
-    paired, width = parameter.paired, parameter.unit
-    head = [*range(0, paired, 2), *range(1, paired, 2), *range(paired, width)]
+    begin = width - tail if tail else 0
+    turned = range(begin, begin + (tail or paired))
+    head = [*turned[::2], *turned[1::2]] if paired else [*turned]
+    head += range(begin) if tail else range(paired, width)
     rows = parameter.shape[0]
-    turned = rows - parameter.parts[-1]
-    firsts = np.arange(0, turned, width)[:, np.newaxis]
-    return np.concatenate([(firsts + np.array(head)).reshape(-1), np.arange(turned, rows)])
+    end = rows if tail else rows - parameter.parts[-1]
+    firsts = np.arange(0, end, width)[:, np.newaxis]
+    return np.concatenate([(firsts + np.array(head)).reshape(-1), np.arange(end, rows)])
 
 
 def in_order(parameter: Parameter, parts: Parts) -> Parts:

@@ -123,7 +123,7 @@ class _Matcher:
         for source, rows in self._names.stored(parameter):
             shape = (rows, *parameter.shape[1:])
             layer = source.removesuffix(".weight")
-            quantizable = parameter.kind in ("linear", "router") and len(shape) == 2
+            quantizable = parameter.kind in ("linear", "router", "heads") and len(shape) == 2
             scheme = self._scheme(layer, *shape) if quantizable else None
             if scheme is None:
                 piece = self._dense(parameter, row, source, shape, transposed)

@@ -9,7 +9,15 @@ import numpy as np
 
 from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, Floats, converted
-from quire.models.layout import AttentionSpec, Layout, LinearSpec, MoESpec, NormSpec, linears
+from quire.models.layout import (
+    AttentionSpec,
+    LatentSpec,
+    Layout,
+    LinearSpec,
+    MoESpec,
+    NormSpec,
+    linears,
+)
 from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics, Statistics
 from quire.quantize.recipe import Recipe
@@ -57,6 +65,8 @@ def fold_scales(
             # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
+        elif isinstance(mixer, LatentSpec):
+            raise NotImplementedError("latent attention is refused before its layers are read")
         elif config.gated_mlp or config.activation == "relu":
             # The activation between them is linear in up, or a ReLU, which commutes with scales.
             fold.rows(mixer.up, mixer.down)

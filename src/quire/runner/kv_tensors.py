@@ -30,7 +30,8 @@ def allocate_kv_caches(
 ) -> list[KVCache]:
     """Allocate keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim].
 
-    Layers that are not causal share one memory, because no step reads what another stored.
+    Latent attention has one tensor per layer, of latents. Layers that are not causal share one
+    memory, because no step reads what another stored.
 
     With `scales`, and always with int8, there are also scales, bfloat16 [num_blocks, num_kv_heads,
     block_size]. 8-bit floats without scales are in `units` of k and v, per layer; 1 if None.
@@ -43,10 +44,12 @@ def allocate_kv_caches(
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
     caches = []
     for layer in range(model.kv_layers):
-        cache = KVCache(ops.empty(shape, dtype), ops.empty(shape, dtype))
+        parts = 2 if model.latent is None else 1
+        tensors = [ops.empty(shape, dtype) for _ in range(parts)]
+        cache = KVCache(tensors[0], tensors[1] if parts == 2 else None)
         if scales or dtype == np.int8:
-            k_scale, v_scale = (ops.empty(shape[:3], BFLOAT16) for _ in range(2))
-            cache = cache._replace(k_scale=k_scale, v_scale=v_scale)
+            found = [ops.empty(shape[:3], BFLOAT16) for _ in range(parts)]
+            cache = cache._replace(k_scale=found[0], v_scale=found[1] if parts == 2 else None)
         elif units is not None and dtype.itemsize == 1:
             k_unit, v_unit = units[layer]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)

@@ -52,6 +52,15 @@ _BERT = _SIZES | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "type_vocab_size
                   "pad_token_id": 4}  # fmt: skip
 _EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": True}
 _SOME = {"moe_intermediate_size": 80, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+_MLA = _SIZES | _ENDS | _BIAS | {
+    "num_key_value_heads": 32, "rms_norm_eps": 1e-3, "hidden_act": "silu", "rope_theta": 3e4,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "q_lora_rank": 20, "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10,
+}  # fmt: skip
+_ROUTED = {
+    "n_routed_experts": 24, "num_experts_per_tok": 3, "moe_intermediate_size": 80, "n_group": 4,
+    "topk_group": 2, "n_shared_experts": 3, "routed_scaling_factor": 3.5,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": True},
     "mistral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
@@ -136,6 +145,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"topk_group": 1, "moe_intermediate_size": 80, "first_k_dense_replace": 2}
     | {"n_shared_experts": 2, "norm_topk_prob": False, "routed_scaling_factor": 2.5}
     | {"use_qk_norm": True},
+    "deepseek_v2": _MLA
+    | _ROUTED
+    | {"topk_method": "group_limited_greedy", "first_k_dense_replace": 2},
+    "deepseek_v3": _MLA
+    | _ROUTED
+    | {"rope_interleave": False, "norm_topk_prob": False, "first_k_dense_replace": 2},
+    "glm4_moe_lite": _MLA
+    | _ROUTED
+    | {"rope_interleave": False, "norm_topk_prob": False}
+    | {"mlp_layer_types": ["dense", "sparse"] * 3, "topk_group": 1},
+    "minicpm3": _MLA | {"scale_emb": 3, "scale_depth": 2.0, "dim_model_base": 32},
     "gpt2": _ENDS
     | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
     | {"n_positions": 256, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
@@ -167,8 +187,10 @@ UNSUPPORTED_DEFAULTS = {
     "qwen2_moe": ["use_sliding_window"],
     "qwen3_moe": ["use_sliding_window"],
     "granitemoehybrid": ["num_local_experts", "layer_types"],
+    "deepseek_v2": ["num_experts_per_tok", "n_group", "topk_group"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
+_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
 _TANH = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}
 
 
@@ -214,7 +236,8 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "output_bias": get("attention_out_bias"),
     }
     if experts := get("num_local_experts", "num_experts"):
-        if config.num_experts_per_tok is None:
+        needed = ("num_experts_per_tok", "n_group", "topk_group", "v_head_dim")
+        if None in [get(name, default=1) for name in needed]:
             raise ValueError("Transformers cannot compute this")
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
         step = get("moe_layer_interval", "interleave_moe_layer_step", default=step)
@@ -223,21 +246,36 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         unit = "unit" if kind == "llama4_text" else "head"
         found["qk_norm"] = unit if get("use_qk_norm") else None
         found["qkv_bias"] = get("attention_bias", "qkv_bias")
+        types = get("mlp_layer_types") or ["sparse"] * layers
         found["moe"] = (
             experts,
             config.num_experts_per_tok,
             get("moe_intermediate_size", "intermediate_size"),
-            get("norm_topk_prob", default=kind != "llama4_text"),
+            bool(get("norm_topk_prob", default=kind != "llama4_text")),
             get("n_shared_experts", default=0) * config.moe_intermediate_size
-            if kind == "glm4_moe"
+            if kind in ("glm4_moe", *_LATENT)
             else get("moe_num_shared_experts") * config.moe_intermediate_size
             if kind == "ernie4_5_moe"
             else config.intermediate_size
             if kind == "llama4_text"
             else get("shared_expert_intermediate_size", default=0),
-            [i not in dense and (i + 1) % step == 0 and i >= first for i in range(layers)],
+            [
+                i not in dense and (i + 1) % step == 0 and i >= first and types[i] == "sparse"
+                for i in range(layers)
+            ],
             [get(name, default=1) for name in ("n_group", "topk_group", "routed_scaling_factor")],
         )
+    if kind in _LATENT:
+        found |= {"num_key_value_heads": 1, "head_dim": None}
+        names = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
+        found["latent"] = [*(get(name) for name in names), get("v_head_dim")]
+        found["interleaved"] = get("rope_interleave", default=kind != "minicpm3")
+        if get("topk_method") == "greedy":
+            found["moe"][-1][:2] = [1, 1]
+    if kind == "minicpm3":
+        found["embedding_scale"] = float(config.scale_emb)
+        found["residual_scale"] = config.scale_depth / layers**0.5
+        found["logits_scale"] = config.dim_model_base / config.hidden_size
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = 1 / config.logits_scaling
@@ -265,7 +303,12 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
 
 
 def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
-    own: dict[str, Any] = {name: getattr(model, name) for name in names if name != "windows"}
+    others = ("windows", "interleaved")
+    own: dict[str, Any] = {name: getattr(model, name) for name in names if name not in others}
+    if (latent := model.latent) is not None and model.rope is not None:
+        own["latent"] = [latent.q_rank, latent.rank, latent.rope_dim, latent.nope_dim]
+        own["latent"].append(latent.value_dim)
+        own["interleaved"] = model.rope.interleaved
     for name in ("rope", "local_rope"):
         if own.get(name) is not None:
             own[name] = own[name].theta

@@ -87,7 +87,10 @@ def products(setting: Setting) -> Iterator[Task]:
 
 
 def attention(setting: Setting, threads: int) -> Iterator[Task]:
-    """Yield attention with the model's heads, decode and prefill together."""
+    """Yield attention with the model's heads, decode and prefill together; none over latents,
+    whose kernel has nothing to tune."""
+    if setting.model.latent is not None:
+        return
     kernels, pool = NativeKernels(setting.variant.isa), Pool(threads)
     chosen = AttentionTuning()
 

@@ -1,0 +1,81 @@
+"""Self-attention over latents in the paged KV cache."""
+
+from __future__ import annotations
+
+from quire.core.layers import LatentConfig
+from quire.layers.layer import Tokens
+from quire.layers.linear import Linear
+from quire.ops.array import Array
+from quire.ops.interface import Ops
+from quire.ops.metadata import KVCache
+from quire.ops.weights import LinearWeight
+
+
+class LatentAttention:
+    """Multi-head latent attention, whose key and value matrices are applied to queries and results.
+
+    So attention reads latents as they are cached, in every step: a token's result has the same bits
+    in a prompt of any chunking and in decoding.
+
+    Args:
+        q: heads of queries, [rope | rest] each; reads the norm of `q_down`'s result, if there is
+            one, else the hidden state.
+        kv: [rope | latent]; `gain` and `eps` are those of the latent's norm.
+        key, value: of each head, [latent, rest] and [value, latent], as `Ops.head_linear` takes
+            them.
+        cos_sin: the rotation's table (see `layers.rotary`).
+    """
+
+    mixes = True
+    __slots__ = ("cos_sin", "eps", "gain", "heads", "key", "kv", "latent", "out", "q", "q_down",
+                 "q_gain", "scale", "value")  # fmt: skip
+
+    def __init__(
+        self,
+        q: Linear,
+        kv: Linear,
+        out: Linear,
+        *,
+        q_down: Linear | None,
+        q_gain: Array | None,
+        gain: Array,
+        eps: float,
+        key: LinearWeight,
+        value: LinearWeight,
+        latent: LatentConfig,
+        heads: int,
+        scale: float,
+        cos_sin: Array,
+    ) -> None:
+        self.q = q
+        self.kv = kv
+        self.out = out
+        self.q_down = q_down
+        self.q_gain = q_gain
+        self.gain = gain
+        self.eps = eps
+        self.key = key
+        self.value = value
+        self.latent = latent
+        self.heads = heads
+        self.scale = scale
+        self.cos_sin = cos_sin
+
+    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
+        """[T, hidden] → [T, heads · value_dim]; stores latents in `cache`."""
+        kv = self.kv.forward(ops, x, tokens.adapter)
+        if self.q_down is not None and self.q_gain is not None:
+            x = ops.rms_norm(self.q_down.forward(ops, x, tokens.adapter), self.q_gain, self.eps)
+        q = ops.latent_kv_write(
+            self.q.forward(ops, x, tokens.adapter), kv, tokens.positions, self.cos_sin, self.gain,
+            self.eps, cache, tokens.meta.slot_mapping, self.heads,
+        )  # fmt: skip
+        absorbed = ops.head_linear(q, self.key, self.latent.rope_dim)
+        mixed = ops.latent_attention(absorbed, q, cache, tokens.meta, self.scale)
+        values = ops.head_linear(mixed, self.value)
+        flat: Array = values.reshape(len(values), self.heads * self.latent.value_dim)
+        return flat
+
+    def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
+        """[T, heads · value_dim] → [T, hidden]."""
+        return self.out.forward(ops, x, adapter)

@@ -1,0 +1,75 @@
+"""Fields and names of latent attention, as in DeepSeek's config.json files and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.core.errors import UnsupportedModelError
+from quire.core.layers import LatentConfig, yarn_mscale
+from quire.models import hf, llama
+from quire.models import rope as ropes
+
+LAYER = {name: found for name, found in llama.NAMES.layer.items() if name != "attn.qkv"} | {
+    "attn.q": ("self_attn.q_proj",),
+    "attn.q_a": ("self_attn.q_a_proj",),
+    "attn.q_a_norm": ("self_attn.q_a_layernorm",),
+    "attn.q_b": ("self_attn.q_b_proj",),
+    "attn.kv_a": ("self_attn.kv_a_proj_with_mqa",),
+    "attn.kv_a_norm": ("self_attn.kv_a_layernorm",),
+    "attn.kv_b": ("self_attn.kv_b_proj",),
+}
+"""Names within a layer."""
+
+
+def parse(
+    config: hf.HFConfig,
+    default: LatentConfig,
+    *,
+    interleaved: bool,
+    theta: float = ropes.DEFAULT_THETA,
+    **differences: Any,
+) -> ModelConfig:
+    """config.json → `ModelConfig` of a decoder with latent attention.
+
+    Args:
+        default: what absent fields mean.
+        interleaved: see `models.rope.rope`.
+        differences: see `llama.parse`.
+    """
+    heads = hf.integer(config, "num_attention_heads")
+    hf.only(config, "num_key_value_heads", heads, "latent attention has one per query head")
+    latent = LatentConfig(
+        rank=hf.integer(config, "kv_lora_rank", default=default.rank),
+        rope_dim=hf.integer(config, "qk_rope_head_dim", default=default.rope_dim),
+        nope_dim=hf.integer(config, "qk_nope_head_dim", default=default.nope_dim),
+        value_dim=hf.integer(config, "v_head_dim", default=default.value_dim),
+        q_rank=hf.optional(config, "q_lora_rank", default.q_rank),
+    )
+    longest = hf.integer(config, "max_position_embeddings")
+    rope = ropes.rope(config, latent.rope_dim, longest, interleaved=interleaved, theta=theta)
+    if rope.rotary_dim != latent.rope_dim:
+        raise UnsupportedModelError(
+            "config.json: a part of qk_rope_head_dim is rotated; Quire rotates all of it.",
+            param="partial_rotary_factor",
+        )
+    bias = hf.boolean(config, "attention_bias", default=False)
+    plain = {name: value for name, value in config.items() if name != "head_dim"}
+    return llama.parse(
+        plain,
+        rope=rope,
+        latent=latent,
+        num_key_value_heads=1,
+        head_dim=latent.row,
+        attention_scale=_scale(latent, rope),
+        qkv_bias=bias,
+        output_bias=bias,
+        **differences,
+    )
+
+
+def _scale(latent: LatentConfig, rope: RopeConfig) -> float:
+    """Factor of scores. It contains YaRN's magnitude, which other models have in the rotation."""
+    scale = float(latent.head**-0.5)
+    weight = rope.params.get("mscale_all_dim") if rope.scaling == "yarn" else None
+    return scale * yarn_mscale(rope.params["factor"], weight) ** 2 if weight else scale
