@@ -9,6 +9,7 @@ import numpy as np
 from quire.bench.kernels.case import Case, copies, noise
 from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, dtype_of
+from quire.core.layers import LatentConfig
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
 
@@ -26,6 +27,8 @@ def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Ca
     """Return a case of `sequences` of `context` tokens in scattered blocks, with the last `new`
     tokens of each as queries."""
     m, dtype = s.model, s.variant.numpy_dtype
+    if m.latent is not None:
+        return _attend_latents(s, m.latent, name, sequences, new, context)
     heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     window = m.window(0)
     caches, meta = _filled(s, sequences, new, context)
@@ -48,8 +51,33 @@ def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Ca
     )  # fmt: skip
 
 
+def _attend_latents(
+    s: Setting, latent: LatentConfig, name: str, sequences: int, new: int, context: int
+) -> Case:
+    """Return the same case over latents."""
+    dtype, heads, rows = s.variant.numpy_dtype, s.model.num_attention_heads, sequences * new
+    caches, meta = _filled(s, sequences, new, context)
+    q = s.rotated(dtype, rows, heads, latent.rank)
+    turned = s.noise(dtype, rows, heads, latent.head)
+    pairs = sequences * sum(context - i for i in range(new))
+    slots = caches[0].k.shape[0] * s.block_size
+    kv_bytes, scale = _nbytes(caches[0]), latent.head**-0.5
+    return s.case(
+        "attention", name, f"{heads}x{latent.row} latent ctx {context}", rows,
+        lambda i: s.ops.latent_attention(
+            q[i % len(q)], turned, caches[i % len(caches)], meta, scale
+        ),
+        None,
+        flops=2 * pairs * heads * (latent.row + latent.rank),
+        moved_bytes=kv_bytes * sequences * context // slots + 2 * q[0].nbytes,
+        rotated_bytes=kv_bytes * len(caches),
+    )  # fmt: skip
+
+
 def rope_kv_write(s: Setting) -> Cases:
     """Norms of q and k, rotation, KV write: the steps between the qkv product and attention."""
+    if s.model.latent is not None:
+        return
     m, dtype = s.model, s.variant.numpy_dtype
     heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     qk_norm = s.noise(dtype, dim) if m.qk_norm else None
@@ -100,19 +128,21 @@ def _filled(
 def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], KVCache]:
     """Return a function that makes copies of a layer's cache."""
     k, v = (noise(s.random, shape, FLOAT32) for _ in range(2))
-    name = s.variant.kv_cache_dtype
+    name, latent = s.variant.kv_cache_dtype, s.model.latent is not None
     if name == "int8":
         k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
         k_scale, v_scale = [
             np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"
         ]
+        if latent:
+            return lambda: KVCache(_placed(s, k), None, _placed(s, k_scale))
         return lambda: KVCache(
             _placed(s, k), _placed(s, v), _placed(s, k_scale), _placed(s, v_scale)
         )
     own = s.variant.numpy_dtype
     dtype = own if name in (None, "auto") else dtype_of(name)
     k, v = k.astype(dtype), v.astype(dtype)
-    return lambda: KVCache(_placed(s, k), _placed(s, v))
+    return lambda: KVCache(_placed(s, k), None if latent else _placed(s, v))
 
 
 def _placed(s: Setting, values: HostArray) -> Array:
