@@ -107,6 +107,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "deepseek-v3": {"model_type": "deepseek_v3", "n_group": 2, "topk_group": 1, **_LATENT},
     "glm4-moe-lite": {"model_type": "glm4_moe_lite", **_LATENT},
     "minicpm3": {"model_type": "minicpm3", **_LATENT},
+    "bitnet": {"model_type": "bitnet", "hidden_act": "relu2"},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

@@ -61,6 +61,7 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("granitemoe", "float32", "float32", "cpu"),
     ("gpt-oss", "bfloat16", "int8", "cpu"),
     ("llama4", "bfloat16", "bfloat16", "cpu"),
+    ("bitnet", "bfloat16", "int8", "cpu"),
     ("phimoe", "bfloat16", "int8", "cpu"),
     ("deepseek-v2", "bfloat16", "int8", "cpu"),
     ("deepseek-v3", "bfloat16", "bfloat16", "cpu"),

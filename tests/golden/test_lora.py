@@ -101,7 +101,7 @@ MODELS = [
     "olmo2", "starcoder2", "stablelm", *MOE,
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
-    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3",
+    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet",
 ]  # fmt: skip
 
 

@@ -57,6 +57,7 @@ WITHOUT = {
     "gguf": {
         "opt", "granitemoehybrid", "glm4_moe", "ernie4_5_moe", "granitemoe", "gpt_oss",
         "llama4_text", "phimoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3",
+        "bitnet",
     }
 }  # fmt: skip
 """llama.cpp, which defines GGUF's names, has no OPT; the others Quire does not write as GGUF."""

@@ -145,6 +145,7 @@ CASES = [
     ("deepseek-v3", BFLOAT16, INT8, "int4_g32"),
     ("glm4-moe-lite", BFLOAT16, BFLOAT16, "int8"),
     ("minicpm3", BFLOAT16, torch.float8_e4m3fn, None),
+    ("bitnet", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

@@ -69,7 +69,10 @@ def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [*((name, 2) for name in TINY_MODELS), ("olmo2", 4)],  # 4 norm the same 2 heads of k
+    [
+        *((name, 2) for name in TINY_MODELS if not name.startswith("bitnet")),  # refused
+        ("olmo2", 4),  # 4 norm the same 2 heads of k
+    ],
 )
 def test_ranks_give_one_ranks_tokens(name: str, count: int, tmp_path: Path) -> None:
     make_tiny(name, seed=3, folder=tmp_path)

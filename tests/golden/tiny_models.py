@@ -268,6 +268,14 @@ TINY_MODELS: dict[str, TinyModel] = {
             },
         },
     ),
+    # Phi-4 has Phi-3's layers, and neither window nor scaled RoPE.
+    "phi4": TinyModel(
+        "phi3", {"num_key_value_heads": 1, "sliding_window": None, **_rope(rope_theta=250000.0)}
+    ),
+    "bitnet": TinyModel("bitnet"),
+    "bitnet-biased-tied": TinyModel(
+        "bitnet", {"attention_bias": True, "tie_word_embeddings": True}
+    ),
     "falcon3": TinyModel("llama", {"head_dim": 32, **_rope(rope_theta=1000042.0)}),
     "ernie4_5": TinyModel("ernie4_5", {"head_dim": 16, "use_bias": True}),
     "internlm3": TinyModel("internlm3", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),

@@ -319,6 +319,16 @@ ARCHITECTURES: dict[str, Architecture] = {
             "swiglu_limit": (*[ABSENT] * 6, 7.0, 5.0),
         },
     ),
+    "bitnet": Architecture(
+        "BitNet",
+        _GATED
+        | {
+            "hidden_act": ("relu2", "relu2", ABSENT, "silu"),
+            "attention_bias": _FLAG,
+            "head_dim": (ABSENT,),
+        },
+        tasks=("generate",),
+    ),
     "llama4_text": Architecture(
         "Llama4Text",
         {k: v for k, v in _GATED.items() if k != "hidden_act"}

@@ -143,6 +143,8 @@ class ModelConfig:
     """Factor of q · k; None means 1 / sqrt(head_dim)."""
     attention_softcap: float | None = None
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
+    sub_norms: bool = False
+    """RMSNorms before the last product of attention and of feed-forwards (BitNet)."""
     attention_sinks: bool = False
     """The softmax of each head has one more score, a parameter, that has no value (gpt-oss)."""
     logits_softcap: float | None = None

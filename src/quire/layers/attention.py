@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
@@ -20,13 +21,13 @@ class Attention:
     attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
     of each head that has no value, float32 [heads]. With `chunked`, a token attends to its chunk of
     `window` tokens. The q, k and v that `joined` computes of `Tokens.joined` are added to those of
-    `qkv`.
+    `qkv`. `sub_norm` stands before `out` (BitNet).
     """
 
     mixes = True
     __slots__ = ("causal", "chunked", "cos_sin", "eps", "head_dim", "heads", "joined", "k_norm",
                  "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale",
-                 "sinks", "softcap", "window")  # fmt: skip
+                 "sinks", "softcap", "sub_norm", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Attention:
         causal: bool = True,
         joined: Linear | None = None,
         chunked: bool = False,
+        sub_norm: Norm | None = None,
     ) -> None:
         self.qkv = qkv
         self.out = out
@@ -68,6 +70,7 @@ class Attention:
         self.causal = causal
         self.joined = joined
         self.chunked = chunked
+        self.sub_norm = sub_norm
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
@@ -100,4 +103,6 @@ class Attention:
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, heads · D] → [T, hidden]."""
+        if self.sub_norm is not None:
+            x = self.sub_norm.forward(ops, x)
         return self.out.forward(ops, x, adapter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.core.config import Activation
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
@@ -15,13 +16,21 @@ class MLP:
 
     Where there is a gate, `up` is gate and up in one matrix, and the layer computes
     down(silu(gate(x)) · up(x)) (SwiGLU, Shazeer 2020), or the same with gelu or gelu_tanh.
-    `activation` is the op between the two, None where `up` was packed with it as its epilogue.
+    `activation` is the op between the two, None where `up` was packed with it as its epilogue;
+    `sub_norm` follows it (BitNet).
     """
 
     mixes = False
-    __slots__ = ("activation", "down", "up")
+    __slots__ = ("activation", "down", "sub_norm", "up")
 
-    def __init__(self, up: Linear, down: Linear, activation: Activation | None = None) -> None:
+    def __init__(
+        self,
+        up: Linear,
+        down: Linear,
+        activation: Activation | None = None,
+        sub_norm: Norm | None = None,
+    ) -> None:
+        self.sub_norm = sub_norm
         self.up = up
         self.down = down
         self.activation = activation
@@ -35,4 +44,6 @@ class MLP:
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:
             x = ops.activation(x, self.activation)
+        if self.sub_norm is not None:
+            x = self.sub_norm.forward(ops, x)
         return self.down.forward(ops, x, adapter)

@@ -229,6 +229,7 @@ class Builder:
             causal=config.causal,
             joined=joined,
             chunked=config.chunked and spec.window is not None,
+            sub_norm=None if spec.sub_norm is None else self.norm(spec.sub_norm),
             out=self.linear(spec.out),
         )
 
@@ -263,7 +264,8 @@ class Builder:
     def _mlp(self, spec: MLPSpec) -> MLP:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
-        return MLP(self.linear(spec.up), self.linear(spec.down), apart)
+        sub_norm = None if spec.sub_norm is None else self.norm(spec.sub_norm)
+        return MLP(self.linear(spec.up), self.linear(spec.down), apart, sub_norm)
 
     def _moe(self, spec: MoESpec) -> MoE:
         config, correction, gate = self._config.moe, spec.correction, spec.shared_gate

@@ -100,19 +100,20 @@ class VectorSpec:
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
-    `sinks` has a score per head."""
+    `sinks` has a score per head; `sub_norm` stands before `out`."""
 
     qkv: LinearSpec
     q_norm: NormSpec | None
     k_norm: NormSpec | None
     sinks: VectorSpec | None
+    sub_norm: NormSpec | None
     out: LinearSpec
     window: int | None
     rope: RopeConfig | None
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
-        return self.qkv, self.q_norm, self.k_norm, self.sinks, self.out
+        return self.qkv, self.q_norm, self.k_norm, self.sinks, self.sub_norm, self.out
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
@@ -152,14 +153,16 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True)
 class MLPSpec:
-    """A feed-forward; where it is gated, `up` is gate and up in one."""
+    """A feed-forward; where it is gated, `up` is gate and up in one. `sub_norm` stands before
+    `down`."""
 
     up: LinearSpec
     down: LinearSpec
+    sub_norm: NormSpec | None = None
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.up, self.down
+        return self.up, self.sub_norm, self.down
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
@@ -361,6 +364,7 @@ class Layout:
             q_norm,
             k_norm,
             sinks,
+            NormSpec(f"{stem}.sub_norm", q) if config.sub_norms else None,
             LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
             config.window(index),
             rope,
@@ -406,6 +410,7 @@ class Layout:
         return MLPSpec(
             LinearSpec(name, parts, hidden, bias, "rows", activation=activation, experts=experts),
             LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns", experts=experts),
+            NormSpec(f"{stem}.sub_norm", width) if config.sub_norms else None,
         )
 
     def _moe(self, stem: str, moe: MoEConfig) -> MoESpec:

@@ -13,6 +13,7 @@ from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
 
 _DECODERS = {
+    "BitNet": "bitnet",
     "Cohere2": "cohere2",
     "DeepseekV2": "deepseek_v2",
     "DeepseekV3": "deepseek_v3",

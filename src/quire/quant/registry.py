@@ -14,6 +14,7 @@ METHODS = Registry(
     {
         "auto-round": "quire.quant.auto_round:auto_round_method",
         "awq": "quire.quant.awq:AwqMethod",
+        "bitnet": "quire.quant.bitnet:BitNetMethod",
         "bitsandbytes": "quire.quant.bitsandbytes:BitsAndBytesMethod",
         "compressed-tensors": "quire.quant.compressed_tensors:CompressedTensorsMethod",
         "fbgemm_fp8": "quire.quant.fp8:Fp8Method",

@@ -14,6 +14,7 @@ from quire.models.layout import (
     LatentSpec,
     Layout,
     LinearSpec,
+    MLPSpec,
     MoESpec,
     NormSpec,
     linears,
@@ -22,6 +23,9 @@ from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics, Statistics
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
+
+_LINEAR = ("silu_mul", "gelu_mul", "gelu_tanh_mul", "relu2_mul", "relu")
+"""Activations that are linear in up, or a ReLU, which commutes with scales; gpt-oss's is not."""
 
 
 def linear_names(config: ModelConfig, index: int) -> list[str]:
@@ -61,14 +65,16 @@ def fold_scales(
         if sublayer.before is not None:
             readers = layer[i : i + 1 + sublayer.parallel]
             fold.norm(sublayer.before, [linear for r in readers for linear in r.mixer.readers])
-        if isinstance(mixer, AttentionSpec):
+        if isinstance(mixer, (AttentionSpec, MLPSpec)) and mixer.sub_norm is not None:
+            last = mixer.out if isinstance(mixer, AttentionSpec) else mixer.down
+            fold.norm(mixer.sub_norm, [last])
+        elif isinstance(mixer, AttentionSpec):
             # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
         elif isinstance(mixer, LatentSpec):
             raise NotImplementedError("latent attention is refused before its layers are read")
-        elif config.gated_mlp or config.activation == "relu":
-            # The activation between them is linear in up, or a ReLU, which commutes with scales.
+        elif config.activation in _LINEAR:
             fold.rows(mixer.up, mixer.down)
             shared = mixer.shared if isinstance(mixer, MoESpec) else None
             if shared is not None:

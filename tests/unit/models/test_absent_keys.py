@@ -126,6 +126,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
     | _BIAS
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "attention_multiplier": 0.2},
+    "bitnet": _WIDE
+    | _BIAS
+    | {"hidden_act": "relu2", "num_attention_heads": 20, "hidden_size": 160}
+    | {"num_key_value_heads": 4},
     "llama4_text": _WIDE
     | _BIAS
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "intermediate_size_mlp": 80}

@@ -1,0 +1,69 @@
+"""Ternary weights as BitNet publishes them, four to a byte.
+
+weight U8 [N / 4, K], weight_scale [1]; bits 2i and 2i + 1 of row r are row i · N / 4 + r
+
+W[n, k] = (code − 1) · weight_scale     ("linear_class": "autobitlinear", as published)
+W[n, k] = (code − 1) / weight_scale     ("bitlinear", Transformers' default)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.core.dtypes import HostArray
+from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
+from quire.quant.fields import Fields, skipped
+from quire.quant.scheme import FLOATS, Scheme, Stored
+
+_PER_BYTE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary:
+    """One scale per tensor, which multiplies or divides the codes."""
+
+    divides: bool
+
+    def form(self, columns: int) -> Form:
+        return Form("int8", 2, columns)
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        if rows % _PER_BYTE:
+            raise ValueError(f"{rows} rows are no multiple of {_PER_BYTE}")
+        return {
+            "weight": Stored(("U8",), ((rows // _PER_BYTE, columns),), raw=True),
+            "weight_scale": Stored(FLOATS, ((1,), ())),
+        }
+
+    def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
+        packed = tensors["weight"]
+        codes = np.concatenate([packed >> (2 * i) & 3 for i in range(_PER_BYTE)]).view(np.int8)
+        if codes.max() > 2:
+            raise ValueError("a code is 3; codes are 0, 1 and 2")
+        scale = tensors["weight_scale"].reshape(1, 1).astype(np.float32)
+        scale = np.repeat(1 / scale if self.divides else scale, rows, axis=0)
+        return QuantizedWeight(codes - np.int8(1), 2, scale, columns)
+
+
+class BitNetMethod:
+    """`quantization_config` of BitNet. Activations are rounded to 8 bits row by row, as there."""
+
+    name = "bitnet"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields = Fields(config)
+        kinds = {"bitlinear": Ternary(divides=True), "autobitlinear": Ternary(divides=False)}
+        self._scheme: Scheme = fields.choice("linear_class", kinds, "bitlinear")
+        fields.choice("quantization_mode", {"offline": True}, "offline")
+        fields.choice("use_rms_norm", {False: True}, default=False)
+        self._dense = (*fields.strings("modules_to_not_convert"), "lm_head")
+        fields.skip("quant_method", "rms_norm_eps")
+        fields.done()
+
+    def scheme(self, layer: str) -> Scheme | None:
+        return None if skipped(layer, self._dense) else self._scheme
