@@ -93,12 +93,12 @@ def test_products_of_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
     found = gptq(weight, hessian, INT4, 32)
     losses = row_losses(weight, found, hessian)
-    scale = search_scale(weight, hessian, np.sqrt(hessian.diagonal()), halves)
+    scale = search_scale([weight], [hessian], np.sqrt(hessian.diagonal()), halves)
     monkeypatch.setattr("quire.quantize.gptq._ROWS", 7)
     monkeypatch.setattr("quire.quantize.awq._ROWS", 7)
     assert np.array_equal(gptq(weight, hessian, INT4, 32).dequantize(), found.dequantize())
     np.testing.assert_allclose(row_losses(weight, found, hessian), losses, rtol=1e-5)
-    again = search_scale(weight, hessian, np.sqrt(hessian.diagonal()), halves)
+    again = search_scale([weight], [hessian], np.sqrt(hessian.diagonal()), halves)
     assert np.array_equal(again, scale)
     assert not (scale == 1).all()
 
