@@ -78,7 +78,6 @@ class Admission:
                 break
             if reserved is None:
                 reserved = int(self._reserved().sum()) + self._loading.blocks_missing
-                reserved += sum(kv.blocks_missing(new.request) for new in admitted)
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:
@@ -105,7 +104,6 @@ class Admission:
             entered = kv.enter(request, num_cached + num_new)
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
-            reserved += kv.most_blocks(request.num_tokens) - (len(table) - slid)
         return admitted
 
     def _adapters(self, num_running: int | None = None) -> set[int]:

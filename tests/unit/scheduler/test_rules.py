@@ -153,10 +153,32 @@ class Rules:
         return given
 
 
-def check_step(s: Scheduler, now: float = 0.0) -> SchedulerOutput:
+class Tables:
+    """The block tables as the executor learns them, by request and position."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, dict[int, int]] = {}
+
+    def follow(self, batch: SchedulerOutput) -> None:
+        for name in batch.removed:
+            self.blocks.pop(name)
+        for entry, position, block in batch.new_blocks.T.tolist():
+            self.blocks.setdefault(batch.request_ids[entry], {})[position] = block
+
+    def check(self, s: Scheduler) -> None:
+        assert {*self.blocks} == {*s.running.request_ids}
+        for name, blocks in self.blocks.items():
+            for position, block in enumerate(s.kv.tables[name]):
+                assert block in (NO_BLOCK, blocks[position])
+
+
+def check_step(s: Scheduler, tables: Tables) -> SchedulerOutput:
     rules = Rules(s)
     expected = rules.step()
-    batch = s.schedule(now)
+    batch = s.schedule(0.0)
+    tables.follow(batch)
+    tables.check(s)
+    assert batch.num_passes == 1
     given = zip(batch.request_ids, batch.num_scheduled_tokens.tolist(), strict=True)
     assert dict(given) == expected
     assert list(batch.request_ids) == list(expected)
@@ -182,13 +204,16 @@ def test_every_step_follows_the_rules(seed: int) -> None:
         whole_prompts=seed % 8 == 0,
         max_loras=rng.choice([None, None, 1, 2]),
     )
-    window = rng.choice([None, None, rng.randint(1, 20)])
+    window = rng.choice([None, rng.randint(1, 20), rng.randint(1, 8)])
     s = Scheduler(limits, CacheConfig(size, num_blocks, False, sliding_window=window))
+    tables = Tables()
     depth, in_flight, number = rng.choice([1, 2, 4]), list[SchedulerOutput](), 0
     for _ in range(40):
         for _ in range(rng.choice([0, 0, 1, 3])):
             length, most = rng.randint(1, num_blocks * size // 2), rng.randint(1, 20)
-            most = min(most, num_blocks * size - length)
+            length *= rng.choice([1, 1, 3])
+            if s.kv.most_blocks(length + most) > num_blocks:
+                continue
             adapter = rng.choice([0, 1, 2, 3]) if limits.max_loras else 0
             priority = rng.randint(0, 2)
             new = request(f"r{number}", length, max_tokens=most, priority=priority)
@@ -198,7 +223,7 @@ def test_every_step_follows_the_rules(seed: int) -> None:
             number += 1
         if s.requests and rng.random() < 0.1:
             s.abort([rng.choice(list(s.requests))])
-        in_flight.append(check_step(s))
+        in_flight.append(check_step(s, tables))
         if len(in_flight) >= depth:
             batch = in_flight.pop(0)
             s.update(batch, sampled(s, batch, 5), 0.0)
