@@ -15,8 +15,9 @@ VOCAB, EOS = 300, 299
 PLENTY = 2_000
 """Blocks beside those of the longest request, of which then none is evicted."""
 WINDOW, LONG_WINDOW = 20, 150
-SELF = "SELF"
-"""As the draft model: the model itself."""
+SELF, HEAD = "SELF", "HEAD"
+"""As the draft model: the model itself, or an EAGLE head for it."""
+MTP_MODELS = ("glm4-moe", "qwen3", "qwen3-moe")
 _BASE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 128,
@@ -186,22 +187,31 @@ def draw_world(random: Random) -> World:
     if any(asked.adapter for asked in world.asked) and random.random() < 0.4:
         world.reloads = [(random.randint(1, 30), random.randint(1, 3)) for _ in range(3)]
     if random.random() < 0.5:
-        world.flags["speculative_config"] = _speculation(random, numbers)
+        world.flags["speculative_config"] = speculation(random, numbers, draft_methods(model))
         world.oracle = random.random() < 0.5
     return world
 
 
-def _speculation(random: Random, numbers: dict[str, Any]) -> dict[str, Any]:
+def draft_methods(model: str) -> list[str]:
+    """Return the methods by which drafts for a model of `MODELS` can be made."""
+    heads = ["eagle", "eagle3"] if MODELS[model] else []
+    return ["ngram", "suffix", "draft_model", *heads, *(["mtp"] if model in MTP_MODELS else [])]
+
+
+def speculation(random: Random, numbers: dict[str, Any], methods: list[str]) -> dict[str, Any]:
+    """Draw a speculative config with one of the methods."""
     most = random.choice([1, 2, 4, 7])
     config: dict[str, Any] = {
-        "method": random.choice(["ngram", "suffix", "draft_model"]),
+        "method": random.choice(methods),
         "num_speculative_tokens": most,
     }
     if config["method"] == "draft_model":
         config |= {"model": SELF, "quantization": numbers.get("quantization")}
+    elif config["method"] in ("eagle", "eagle3"):
+        config["model"] = HEAD
     elif config["method"] == "ngram":
         config |= {"prompt_lookup_min": 1, "prompt_lookup_max": random.choice([1, 3])}
-    else:
+    elif config["method"] == "suffix":
         config |= {"suffix_decoding_max_cached_requests": random.choice([0, 1, 100])}
     if random.random() < 0.8:  # else predicted times decide
         config["num_speculative_tokens_per_batch_size"] = [[1, 16, most]]
@@ -209,11 +219,23 @@ def _speculation(random: Random, numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def drafting_by(model: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """Return `flags` with `model` as its own draft model, if they have one."""
+    """Return `flags` with the folder of the draft model or head, if they have one."""
     drafts = flags.get("speculative_config")
-    if not drafts or drafts.get("model") != SELF:
+    if not drafts or drafts.get("model") not in (SELF, HEAD):
         return flags
+    if drafts["model"] == HEAD:
+        model = _write_head(Path(f"{model}-head"), drafts["method"])
     return {**flags, "speculative_config": {**drafts, "model": model}}
+
+
+def _write_head(folder: Path, method: str) -> str:
+    changes: dict[str, Any] = {"model_type": "llama", "num_hidden_layers": 1}
+    if method == "eagle3":
+        changes |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VOCAB - 50}
+        changes["eagle_aux_hidden_state_layer_ids"] = [0, 1]
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(_BASE | changes))
+    return str(folder)
 
 
 def _some(random: Random, share: float, choices: dict[str, list[Any]]) -> dict[str, Any]:

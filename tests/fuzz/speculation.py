@@ -18,9 +18,17 @@ from typing import Any, NamedTuple
 from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 from tests.fuzz.combinations import PLAIN
-from tests.fuzz.engines import MODELS, VOCAB, _speculation, drafting_by, draw_world, write_model
+from tests.fuzz.engines import (
+    MODELS,
+    VOCAB,
+    draft_methods,
+    drafting_by,
+    draw_world,
+    speculation,
+    write_model,
+)
 
-METHODS = ("ngram", "suffix", "draft_model")
+METHODS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3")
 CONCURRENCY = (1, 8, 32)
 TEMPERATURES = (0.0, 0.7, 1.0)
 MAX_TOKENS = 24
@@ -48,7 +56,8 @@ class Found(NamedTuple):
 def run(cell: Cell, num_prompts: int, seed: int) -> Found:
     """Answer the same prompts alone without speculation, and together with it."""
     random = Random(f"{seed} {cell}")
-    world = draw_world(random)
+    while cell.method not in draft_methods((world := draw_world(random)).model):
+        pass
     prompts = [_prompt(random) for _ in range(num_prompts)]
     prompts[1::4] = prompts[: len(prompts[1::4])]  # suffix decoding finds earlier answers
     params = [_params(random, cell, prompt) for prompt in prompts]
@@ -118,8 +127,7 @@ def _flags(
 
 
 def _drafts(random: Random, cell: Cell, numbers: dict[str, Any]) -> dict[str, Any]:
-    while (config := _speculation(random, numbers))["method"] != cell.method:
-        pass
+    config = speculation(random, numbers, [cell.method])
     if "num_speculative_tokens_per_batch_size" in config:
         config["num_speculative_tokens_per_batch_size"] = [
             [1, max(CONCURRENCY), config["num_speculative_tokens"]]
