@@ -114,6 +114,7 @@ def test_best_of_returns_the_likeliest(client: openai.OpenAI) -> None:
         "prompt": ["once", "upon"],
         "max_tokens": 6,
         "seed": 7,
+        "extra_body": {"ignore_eos": True},
     }
     every = client.completions.create(**asked, n=5, logprobs=0).choices
     best = client.completions.create(**asked, n=2, best_of=5)

@@ -162,7 +162,7 @@ class FusedKernels:
         """
         columns, rows = matrix("qkv", qkv), indices("positions", positions)
         check_cache(cache, qkv.dtype, kv_heads, head_dim)
-        if q_norm is not None and k_norm is not None and len(q_norm) != head_dim:
+        if q_norm is not None and k_norm is not None and {len(q_norm), len(k_norm)} != {head_dim}:
             split = heads * head_dim
             parts = qkv[:, :split], qkv[:, split : split + kv_heads * head_dim]
             self._norm_all_heads(parts, (q_norm, k_norm), eps, head_dim)

@@ -31,7 +31,6 @@ from quire.models.registry import model_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
-from quire.resolve.heads import resolve_head
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
 from quire.resolve.parallel import with_ranks
@@ -185,6 +184,8 @@ def _with_draft(
     """Return the configuration with that of its draft model or head, if it has one."""
     wanted = config.scheduler.speculative
     if wanted is not None and wanted.method in HEAD_METHODS:
+        from quire.resolve.heads import resolve_head  # reads weights, so it imports NumPy
+
         return dataclasses.replace(config, draft=resolve_head(args, config, wanted, notes))
     if wanted is None or wanted.model is None:
         return config

@@ -117,6 +117,9 @@ class Depth:
         if drafted is None:
             return
         assert accepted is not None
+        if late := [entry for entry, request in enumerate(flight.requests) if request.finished]:
+            drafted, accepted = drafted.copy(), accepted.copy()
+            drafted[:, late] = accepted[:, late] = 0  # no one receives their tokens
         if result.num_passes == 1:
             each = result.draft_seconds / max(int(drafted.max()), 1)
             self._draft_seconds += WEIGHT * (each - self._draft_seconds)

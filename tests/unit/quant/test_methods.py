@@ -103,8 +103,6 @@ def test_methods_that_nobody_reads() -> None:
         UnsupportedModelError, match=r"by 'quip'.*Quire reads auto-round, awq.*gptq.*GGUF"
     ):
         method({"quant_method": "quip"})
-    with pytest.raises(UnsupportedModelError, match="gpt-oss"):
-        method({"quant_method": "mxfp4"})
 
 
 def test_configurations_that_do_not_name_their_method() -> None:
