@@ -8,7 +8,6 @@ out of order therefore shows at once: the slots no longer agree with the sequenc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,9 @@ from quire.core.batch import (
 )
 from quire.core.cost import RooflineCost, StepCost
 from quire.core.messages import TokenLogprobs
-from quire.executor.base import Executor, ForwardError, Pending, StepSkippedError
+from quire.executor.base import ForwardError, Pending, StepSkippedError
 from quire.simulate.clock import VirtualClock
-from quire.simulate.length_executor import step_seconds
+from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
 from tests.simulation.host_tier import MisplacedBlockError, ModelledHostTier
 
 _MASK = 2**64 - 1
@@ -66,23 +65,6 @@ def modelled_tokens(
 def _start(adapter: int) -> int:
     """The fingerprint of nothing: what an adapter makes of tokens is its own."""
     return fingerprint(_START, adapter) if adapter else _START
-
-
-@dataclass(slots=True)
-class ModelledStep:
-    """A step that is done at `end`."""
-
-    clock: VirtualClock
-    end: float
-    output: ModelOutput | None = None
-    error: Exception | None = None
-
-    def result(self) -> ModelOutput:
-        self.clock.advance(max(0.0, self.end - self.clock()))
-        if self.output is None:
-            assert self.error is not None
-            raise self.error
-        return self.output
 
 
 class _Sequence:
@@ -140,7 +122,7 @@ def _prompt_logprobs(
     return told
 
 
-class ModelledExecutor(Executor):
+class ModelledExecutor(ClockedExecutor):
     """Keeps sequences and KV slots as the runner does, and advances the clock as a model would.
 
     Args:
@@ -165,10 +147,9 @@ class ModelledExecutor(Executor):
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
         corrupts: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._num_blocks = num_blocks
+        super().__init__(num_blocks, clock)
         self._block_size = block_size
         self._vocab_size = vocab_size
-        self._clock = clock
         self._cost = cost
         self._window = window
         self._accepts = accepts
@@ -179,26 +160,8 @@ class ModelledExecutor(Executor):
         self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
         self._last: ModelledStep | None = None
 
-    @property
-    def num_blocks(self) -> int:
-        return self._num_blocks
-
-    @property
-    def phases(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return {"device": "modelled"}
-
-    def start(self) -> None:
-        pass
-
     def shutdown(self) -> None:
         assert not self._sequences, "sequences were never removed"
-
-    def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        return self.submit(batch).result()
 
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
         """Computed now, but done only when the steps ahead are and its own time has passed."""

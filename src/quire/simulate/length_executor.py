@@ -6,24 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
-from quire.core.cost import RooflineCost, StepCost
-from quire.executor.base import Executor, Pending
+from quire.core.cost import RooflineCost
+from quire.executor.base import Pending
 from quire.simulate.clock import VirtualClock
+from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
 
 
-def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
-    """Return the cost model's prediction for the first pass of this batch."""
-    computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
-    pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
-    return cost.seconds(
-        int(scheduled.sum()),
-        len(batch.request_ids),
-        int((computed + scheduled).sum()),
-        int(pairs.sum()),
-    )
-
-
-class LengthExecutor(Executor):
+class LengthExecutor(ClockedExecutor):
     """Samples token 0 for every sequence whose last token is computed, at a model's times.
 
     The host's part of a step takes time when the step is submitted, the device's part after the
@@ -33,8 +22,7 @@ class LengthExecutor(Executor):
     def __init__(
         self, *, num_blocks: int, max_num_seqs: int, clock: VirtualClock, cost: RooflineCost
     ) -> None:
-        self._num_blocks = num_blocks
-        self._clock = clock
+        super().__init__(num_blocks, clock)
         self._cost = cost
         self._free_at = 0.0
         self._lengths = np.zeros(max_num_seqs, dtype=np.int64)
@@ -43,28 +31,7 @@ class LengthExecutor(Executor):
         self._version = 0
         self._rows = np.zeros(0, dtype=np.int64)
 
-    @property
-    def num_blocks(self) -> int:
-        return self._num_blocks
-
-    @property
-    def phases(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return {"device": "modelled"}
-
-    def start(self) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        pass
-
-    def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        return self.submit(batch).result()
-
-    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> _Pending:
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> ModelledStep:
         """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
         host = self._cost.host_seconds(len(batch.request_ids))
@@ -72,7 +39,7 @@ class LengthExecutor(Executor):
         self._clock.advance(host)
         self._free_at = max(self._clock(), self._free_at) + device
         output.times, output.num_passes = StepTimes(model=device), batch.num_passes
-        return _Pending(output, self._clock, self._free_at)
+        return ModelledStep(self._clock, self._free_at, output)
 
     def _sample(self, batch: SchedulerOutput) -> NDArray[np.int64]:
         for name in batch.removed:
@@ -89,16 +56,3 @@ class LengthExecutor(Executor):
         yields = samples if most is None else samples * most
         self._lengths[self._rows] = lengths + yields
         return np.where(np.arange(batch.width) < yields[:, None], 0, -1)
-
-
-class _Pending:
-    """A submitted step."""
-
-    def __init__(self, output: ModelOutput, clock: VirtualClock, end: float) -> None:
-        self._output = output
-        self._clock = clock
-        self._end = end
-
-    def result(self) -> ModelOutput:
-        self._clock.advance(max(0.0, self._end - self._clock()))
-        return self._output
