@@ -67,17 +67,14 @@ def make_adapter(model: Path, folder: Path, targets: list[str], seed: int, **fie
     return adapted.eval()
 
 
-def expected(adapted: Any, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
-    """The greedy tokens, and the log-probability of each."""
-    ids = torch.tensor([prompt])
+def expected(adapted: Any, prompt: list[int], answer: list[int]) -> tuple[list[int], torch.Tensor]:
+    """Return the likeliest token after the prompt and each token of the answer but the last, and
+    their log-probabilities. The answer is greedy if it equals these tokens."""
+    assert len(answer) == NUM_TOKENS
     with torch.no_grad():
-        out = adapted.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS,
-            do_sample=False, pad_token_id=0,
-        )[0]  # fmt: skip
-        logits = adapted(input_ids=out[None, :-1]).logits[0, len(prompt) - 1 :]
-    tokens = out[len(prompt) :]
-    return tokens.tolist(), logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+        logits = adapted(input_ids=torch.tensor([prompt + answer[:-1]])).logits[0]
+    logprobs, tokens = logits[len(prompt) - 1 :].log_softmax(-1).max(-1)
+    return tokens.tolist(), logprobs
 
 
 def answers(
@@ -110,12 +107,12 @@ def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path / "model")
     targets = TARGETS.get(name, ALL)
     adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
-    wanted = [expected(adapted, prompt) for prompt in PROMPTS[1:]]
     with LLM(str(tmp_path / "model"), **FLAGS) as llm:
         assert python_ops_of(llm.facts) == []
         adapter = LoRARequest("a", 1, str(tmp_path / "a"))
         given = answers(llm, PROMPTS[1:], [adapter] * 3)
-    for (tokens, logprobs), (wanted_tokens, wanted_logprobs) in zip(given, wanted, strict=True):
+    for prompt, (tokens, logprobs) in zip(PROMPTS[1:], given, strict=True):
+        wanted_tokens, wanted_logprobs = expected(adapted, prompt, tokens)
         assert tokens == wanted_tokens
         torch.testing.assert_close(
             torch.tensor(logprobs), wanted_logprobs, rtol=0, atol=1e-4, check_dtype=False
@@ -147,7 +144,7 @@ def test_ranks_scales_and_patterns(folder: Path, number: int) -> None:
     adapted = PeftModel.from_pretrained(base, adapter.lora_path).eval()
     with LLM(str(folder / "model"), **FLAGS) as llm:
         [(tokens, _)] = answers(llm, PROMPTS[2:3], [adapter])
-    assert tokens == expected(adapted, PROMPTS[2])[0]
+    assert tokens == expected(adapted, PROMPTS[2], tokens)[0]
 
 
 @pytest.mark.parametrize(
