@@ -132,7 +132,8 @@ class Request:
         self.num_draft_tokens = self.num_accepted_tokens = 0
         """Drafts that were verified, and those that were right."""
         self.num_preemptions = 0
-        self.first_scheduled_time: float | None = None
+        self.first_scheduled_time = 0.0
+        """When it first left the queue; 0 before."""
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.block_hashes: list[bytes] = []

@@ -148,8 +148,7 @@ class Admission:
         return True
 
     def _note_begin(self, request: Request, num_cached: int, now: float) -> None:
-        if request.first_scheduled_time is None:
-            request.first_scheduled_time = now
+        request.first_scheduled_time = request.first_scheduled_time or now
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_cached
 

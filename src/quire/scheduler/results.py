@@ -112,7 +112,7 @@ class Results:
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
             num_cached_tokens=request.num_cached_tokens,
-            scheduled_time=request.first_scheduled_time or 0.0,
+            scheduled_time=request.first_scheduled_time,
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
             prompt_logprobs=prompt_logprobs,
@@ -129,7 +129,7 @@ class Results:
             new_token_ids=[],
             finish_reason=request.finish_reason,
             num_cached_tokens=request.num_cached_tokens,
-            scheduled_time=request.first_scheduled_time or 0.0,
+            scheduled_time=request.first_scheduled_time,
             num_preemptions=request.num_preemptions,
             pooled=pooled,
         )
