@@ -81,13 +81,14 @@ class Results:
         """Apply one row that needs a full `CoreOutput`."""
         name = request.request_id
         if name in result.errors:
-            outputs.outputs.append(self.fail(request, result.errors[name]))
+            output = self.fail(request, result.errors[name])
+        elif name in result.pooled:
+            output = self._end_pooled(request, result.pooled[name])
+        elif tokens:
+            output = self._append(request, tokens, result.logprobs.get(name))
+        else:
             return
-        if name in result.pooled:
-            outputs.outputs.append(self._end_pooled(request, result.pooled[name]))
-            return
-        if tokens:
-            outputs.outputs.append(self._append(request, tokens, result.logprobs.get(name)))
+        outputs.outputs.append(output)
 
     def _append(
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.messages import CoreOutput
+from quire.core.messages import CoreOutput, TokenLogprobs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from tests.unit.scheduler.test_scheduler import BLOCK, make, request, sampled, step
@@ -52,13 +52,52 @@ def test_a_pooled_request_ends_with_its_result() -> None:
     s.check_integrity()
 
 
-def test_an_end_tells_when_it_began_and_how() -> None:
+def test_a_first_and_a_last_token_come_with_all_facts() -> None:
     s = make(num_blocks=8)
-    r = request("a", 20, max_tokens=2)
+    r = request("a", 20, max_tokens=3)
     s.add(r)
+    _, first = step(s)
+    r.num_draft_tokens, r.num_accepted_tokens = 7, 4
+    _, middle = step(s)
+    _, last = step(s)
+    assert first["a"] == CoreOutput("a", [5], scheduled_time=1.0)
+    assert middle["a"] == CoreOutput("a", [5])
+    assert last["a"] == CoreOutput(
+        "a",
+        [5],
+        FinishReason.LENGTH,
+        scheduled_time=1.0,
+        num_draft_tokens=7,
+        num_accepted_tokens=4,
+    )
+
+
+def test_only_rows_with_more_than_tokens_come_in_full() -> None:
+    s = make(seqs=9)
+    for name in "abcdefghi":
+        s.add(request(name, 4))
     step(s)
-    _, outputs = step(s)
-    assert outputs["a"] == CoreOutput("a", [5], FinishReason.LENGTH, scheduled_time=1.0)
+    entry = [TokenLogprobs([5], [-1.0], 1)]
+    batch = s.schedule(0.0)
+    outputs = s.update(batch, sampled(s, batch, 5, logprobs={"i": entry, "b": entry}), 0.0)
+    assert [(out.request_id, out.logprobs) for out in outputs.outputs] == [
+        ("b", entry),
+        ("i", entry),
+    ]
+    assert outputs.request_ids == [*"acdefgh"]
+
+
+def test_several_tokens_of_a_row_come_together() -> None:
+    """Token 0 is a token like others, and -1 is none."""
+    s = make()
+    for name in "ab":
+        s.add(request(name, 4, max_tokens=20, ignore_eos=True))
+    step(s)
+    batch = s.schedule(0.0, 4)
+    outputs = s.update(batch, ModelOutput(token_columns([[0, 0], [0, 1, 0, 2]])), 0.0)
+    s.check_integrity()
+    assert (outputs.request_ids, outputs.outputs) == (["a", "b"], [])
+    assert (outputs.new_token_ids, outputs.num_new_tokens) == ([0, 0, 0, 1, 0, 2], [2, 4])
 
 
 def test_a_failed_row_says_why_once_and_no_token() -> None:
