@@ -31,6 +31,7 @@ from quire.ops import (
     rank_group,
 )
 from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
+from quire.ops.metadata import AttentionMetadata
 from quire.ops.torch_ops import quantized
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
 
@@ -47,6 +48,9 @@ def arrays(value: Any) -> Any:
         return type(value)(*map(arrays, value))
     if isinstance(value, (list, tuple)):
         return type(value)(map(arrays, value))
+    if isinstance(value, AttentionMetadata):
+        given = {name: arrays(getattr(value, name)) for name in value.__struct_fields__}
+        return AttentionMetadata(**given)
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: arrays(getattr(value, f.name)) for f in fields(value)}
         if isinstance(value, quantized.QuantizedWeight):

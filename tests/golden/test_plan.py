@@ -62,7 +62,7 @@ class Pair:
         ends = (np.cumsum(counts) - 1).tolist()
         wanted = draw.choice([ends, [], draw.sample(ends, len(ends) // 2), list(range(len(ids)))])
         rows = np.array(wanted, np.int64)
-        inputs = StepInputs(np.array(ids), np.array(where), meta, rows, np.ones(len(batch), bool))
+        inputs = StepInputs(np.array(ids), np.array(where), meta, rows, np.arange(len(batch)))
         eager, planned = (m.forward(inputs, rows) for m in (self.eager, self.planned))
         assert len(eager) == len(rows)
         assert np.array_equal(eager, planned)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,8 +83,7 @@ class BlockCopies:
         return not (self.loads or self.stores or self.spills or self.dropped)
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
+class SchedulerOutput(msgspec.Struct, frozen=True):
     """One step as parallel columns, one entry per sequence.
 
     The runner first removes `removed`, then adds `new_sequences`, then writes `new_blocks` to the
@@ -139,8 +139,7 @@ class StepTimes(NamedTuple):
     sample: float = 0.0
 
 
-@dataclass(slots=True)
-class ModelOutput:
+class ModelOutput(msgspec.Struct):
     """The result of one step, in the order of `SchedulerOutput.request_ids`.
 
     Attributes:
@@ -163,17 +162,23 @@ class ModelOutput:
     """
 
     sampled_token_ids: Column
-    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    pooled: dict[str, bytes] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    times: StepTimes = field(default_factory=StepTimes)
+    logprobs: dict[str, list[TokenLogprobs]] = {}
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    pooled: dict[str, bytes] = {}
+    errors: dict[str, str] = {}
+    times: StepTimes = StepTimes()
     num_passes: int = 1
     copy_seconds: float = 0.0
-    failed_loads: list[int] = field(default_factory=list)
+    failed_loads: list[int] = []
     drafted: Column | None = None
     accepted: Column | None = None
     draft_seconds: float = 0.0
+
+    def num_sampled(self) -> Column:
+        """Return each entry's number of new tokens, int64 [B]."""
+        came = self.sampled_token_ids >= 0
+        number: Column = came.sum(axis=1) if came.shape[1] > 1 else came[:, 0].astype(np.int64)
+        return number
 
     def computed(self, step: SchedulerOutput) -> Column:
         """Return the tokens that the first pass of `step` computed, with its drafts, int64 [B]."""

@@ -216,15 +216,16 @@ class Worker:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
         failed_loads: list[int] = []
-        begin = time.monotonic()
+        seconds = 0.0
         if self._host and batch.block_copies:
+            begin = time.monotonic()
             failed_loads = self._host.copy(batch.block_copies)
-        copied = time.monotonic()
+            seconds = time.monotonic() - begin
         try:
             output = self._runner.execute(batch)
         except Exception as error:
-            raise ForwardError(failed_loads, copied - begin) from error
-        output.failed_loads, output.copy_seconds = failed_loads, copied - begin
+            raise ForwardError(failed_loads, seconds) from error
+        output.failed_loads, output.copy_seconds = failed_loads, seconds
         return output
 
     def shutdown(self) -> None:

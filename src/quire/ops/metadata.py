@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+
+import msgspec
 
 from quire.core.dtypes import HostArray
 
@@ -51,8 +52,7 @@ class Span(NamedTuple):
     seq_len: int
 
 
-@dataclass(frozen=True)
-class AttentionMetadata:
+class AttentionMetadata(msgspec.Struct, frozen=True, dict=True, eq=False):
     """One step's sequences, built by the runner and passed to every layer.
 
     Attributes:

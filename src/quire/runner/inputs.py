@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.config import LOGITS_ROWS
@@ -17,8 +16,7 @@ from quire.ops.metadata import AttentionMetadata
 from quire.runner.state import SequenceStates
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
+class StepInputs(msgspec.Struct, frozen=True, eq=False):
     """The model's inputs for one step: T tokens of B sequences, one after another.
 
     The arrays are views of the builder's buffers. If the sizes are equal, they are those of the
@@ -29,7 +27,7 @@ class StepInputs:
         metadata: where keys and values are read and written.
         sampling_rows: int64 [S], indices into T: the last token of each sequence whose tokens are
             all computed after this step, and its drafts.
-        samples: bool [B], which sequences those are.
+        entries: int64 [E], which sequences those are.
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
     """
@@ -38,7 +36,7 @@ class StepInputs:
     positions: Array
     metadata: AttentionMetadata
     sampling_rows: Array
-    samples: NDArray[np.bool_]
+    entries: Column
     adapter: Array | None = None
     row_adapter: Array | None = None
 
@@ -87,6 +85,7 @@ class StepInputBuilder:
         self._adapter = device.array((max_num_batched_tokens,), np.int64)
         self._row_adapter = device.array((self._max_rows,), np.int64)
         self._version = 0
+        self._plain = 0  # sequences of the last step, if each decoded one token
         self._sizes = (0, 0, 0, 0, 0)
         self._on_host: Sequence[HostArray] = ()
         self._staged = device.stage(())
@@ -121,7 +120,8 @@ class StepInputBuilder:
         positions, starts = self._positions[:total], self._query_start_loc[: num_seqs + 1]
         if total == num_seqs:  # everyone decodes
             rows, token_slots = self._arange[:num_seqs], slots
-            starts[:] = self._arange[: num_seqs + 1]
+            if self._plain != num_seqs:
+                starts[:] = self._arange[: num_seqs + 1]
             positions[:] = computed
         else:
             rows = np.repeat(self._arange[:num_seqs], scheduled)
@@ -136,27 +136,35 @@ class StepInputBuilder:
         if states.pairs:
             positions += self._type_rows * (positions >= states.second_text[token_slots])
 
-        known = states.num_tokens[slots]
-        samples = ends == (known if drafts is None else known + drafts)
-        last, row_slots = starts[1:][samples], slots[samples]
+        missing = states.num_tokens[slots] - ends
+        if drafts is not None:
+            missing += drafts
+        entries, last, row_slots = self._arange[:num_seqs], starts[1:], slots
+        if np.count_nonzero(missing):
+            entries = np.flatnonzero(missing == 0)
+            last, row_slots = last[entries], slots[entries]
+        plain = num_seqs if drafts is None and total == num_seqs == len(entries) else 0
         if drafts is None:
-            num_rows = len(last)
-            np.subtract(last, 1, out=self._sampling_rows[:num_rows])
+            num_rows = len(entries)
+            if not plain or plain != self._plain:
+                np.subtract(last, 1, out=self._sampling_rows[:num_rows])
         else:
-            counts = drafts[samples] + 1
+            counts = drafts[entries] + 1
             num_rows, row_slots = int(counts.sum()), np.repeat(row_slots, counts)
             before = np.repeat(last - np.cumsum(counts), counts)
             np.add(before, self._arange[:num_rows], out=self._sampling_rows[:num_rows])
+        self._plain = plain
         adapted = bool(states.with_adapter)
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
             self._row_adapter[:num_rows] = states.adapter[row_slots]
-        return self._inputs(total, num_seqs, num_rows, samples, adapted=adapted)
+        return self._inputs(total, num_seqs, num_rows, entries, adapted=adapted)
 
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
         if step.batch_version == self._version != 0:
-            entries, positions, blocks = step.new_blocks
-            self._block_tables[entries, positions] = blocks
+            if step.new_blocks.size:
+                entries, positions, blocks = step.new_blocks
+                self._block_tables[entries, positions] = blocks
             return
         self._version = step.batch_version
         counts = self._states.num_blocks[slots].tolist()
@@ -169,7 +177,7 @@ class StepInputBuilder:
         total: int,
         num_seqs: int,
         num_rows: int,
-        samples: NDArray[np.bool_],
+        entries: Column,
         *,
         adapted: bool,
     ) -> StepInputs:
@@ -198,4 +206,4 @@ class StepInputBuilder:
             num_seqs=num_seqs,
             block_size=self._block_size,
         )
-        return StepInputs(input_ids, positions, metadata, sampling_rows, samples, *adapter)
+        return StepInputs(input_ids, positions, metadata, sampling_rows, entries, *adapter)

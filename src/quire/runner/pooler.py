@@ -39,7 +39,7 @@ class Pooler:
     def pool(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> ModelOutput:
         """Compute a step. An exception leaves no trace of it."""
         output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
-        done = np.flatnonzero(inputs.samples)
+        done = inputs.entries
         unfinished: dict[int, Vector] = {}
         if self._config.pooling_type == "LAST":
             pooled = self._model.forward(inputs, inputs.sampling_rows)
@@ -85,7 +85,7 @@ class Pooler:
             vectors /= self._states.num_tokens[slots[done]][:, None]
         # A classifier computes in the model's dtype; an embedding is not rounded to it.
         dtype = hidden.dtype if self._config.task == "classify" else FLOAT32
-        others = np.flatnonzero(~inputs.samples).tolist()
+        others = np.setdiff1d(np.arange(len(slots)), done).tolist()
         pooled = converted(converted(vectors, FLOAT32), dtype)
         return self._ops.array(pooled), {int(slots[i]): found[i] for i in others}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
 from quire.core.batch import (
     Column,
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
+
+NO_TOKENS = token_columns([])
 
 
 class ModelRunner:
@@ -135,12 +136,12 @@ class ModelRunner:
         states = self.states
         states.remove(step.removed)
         if step.empty:
-            return ModelOutput(token_columns([]))
+            return ModelOutput(NO_TOKENS)
         slots = states.begin(step)
         if self._backing is not None and step.new_blocks.size:
             self._backing.reach(int(step.new_blocks[2].max()))
         num_tokens, computed = states.num_tokens[slots], states.num_computed[slots]
-        if np.any(computed != step.num_computed_tokens):
+        if np.count_nonzero(computed != step.num_computed_tokens):
             step = replace(step, num_computed_tokens=computed)
         try:
             if step.max_new_tokens is None:
@@ -172,14 +173,13 @@ class ModelRunner:
             step = replace(step, num_scheduled_tokens=step.num_scheduled_tokens + drafts)
         inputs = self._inputs.build(step, slots, drafts)
         if self.states.followed:
-            self._begin_masks(slots[inputs.samples])
+            self._begin_masks(slots[inputs.entries])
         self._watch.lap("prepare")
         if self._pooler is not None:
             output = self._pooler.pool(step, slots, inputs)
             self._watch.lap("model")
             return output
-        width = 1 if drafts is None else 1 + int(drafts.max())
-        output = ModelOutput(np.full((len(slots), width), -1, dtype=np.int64))
+        output = ModelOutput(NO_TOKENS)
         prompts = self._wants_prompt_logprobs(slots)
         if prompts or self._reader is not None:
             every = self._ops.array(np.arange(len(inputs.input_ids)))
@@ -190,16 +190,18 @@ class ModelRunner:
                 hidden = hidden[inputs.sampling_rows]
         else:
             hidden = self._forward(step, slots, inputs, inputs.sampling_rows)
-        if not inputs.samples.any():
+        entries = inputs.entries
+        if not len(entries):
+            output.sampled_token_ids = _no_tokens(len(slots))
             self._watch.lap("model")
             return output
         logits = self.model.logits(hidden)
         self._watch.lap("model")
         self._masks.end()
         if drafts is None:
-            self._sample(step, slots, inputs.samples, logits, output)
+            self._sample(step, slots, entries, logits, output)
         else:
-            entries = np.flatnonzero(inputs.samples)
+            output.sampled_token_ids = _no_tokens(len(slots), 1 + int(drafts.max()))
             slots, drafts = slots[entries], drafts[entries]
             result = self._sampler.sample(logits, sampling_rows(self.states, slots, drafts))
             accept(self.states, step, entries, drafts, slots, result, output, self._agrees)
@@ -226,15 +228,17 @@ class ModelRunner:
         self,
         step: SchedulerOutput,
         slots: Column,
-        samples: NDArray[np.bool_],
+        entries: Column,
         logits: Array,
         output: ModelOutput,
     ) -> None:
         """Sample one token for each sequence whose last token was computed; each has one row of
         logits.
         """
-        names, entries = step.request_ids, np.flatnonzero(samples)
-        result = self._sampler.sample(logits, self._sampling_batch(step, slots[entries]))
+        names = step.request_ids
+        if len(entries) < len(slots):
+            slots = slots[entries]
+        result = self._sampler.sample(logits, self._sampling_batch(step, slots))
         tokens = result.token_ids
         for row, error in result.errors.items():
             output.errors[names[entries[row]]] = error
@@ -242,9 +246,13 @@ class ModelRunner:
             output.logprobs[names[entries[row]]] = [logprobs]
         if output.errors:
             sound = [names[entry] not in output.errors for entry in entries.tolist()]
-            entries, tokens = entries[sound], tokens[sound]
-        output.sampled_token_ids[entries, 0] = tokens
-        self.states.append(slots[entries], tokens)
+            entries, tokens, slots = entries[sound], tokens[sound], slots[sound]
+        if len(entries) == len(names):
+            output.sampled_token_ids = tokens[:, None]
+        else:
+            output.sampled_token_ids = _no_tokens(len(names))
+            output.sampled_token_ids[entries, 0] = tokens
+        self.states.append(slots, tokens)
 
     def _begin_masks(self, slots: Column) -> None:
         """Have what follows outputs ready, and masks filled while the model runs."""
@@ -305,3 +313,8 @@ class ModelRunner:
                 )
             except FloatingPointError as error:
                 output.errors[request_id] = str(error)
+
+
+def _no_tokens(num_seqs: int, width: int = 1) -> Column:
+    """Return `ModelOutput.sampled_token_ids` of sequences that sample nothing."""
+    return np.full((num_seqs, width), -1, dtype=np.int64)

@@ -122,19 +122,21 @@ class SequenceStates:
             ValueError: the step contradicts the state, because the scheduler has a bug.
             QuireError: a new sequence's adapter cannot be loaded.
         """
-        if step.batch_version != self._version or step.new_sequences or step.removed:
+        self._check_positions(step)
+        known = step.batch_version == self._version != 0
+        if not known or step.new_sequences or step.removed:
             self._version = 0
-        if not self._version:
             self._check_names(step)
-        try:
-            slots = self._batch_slots if self._version else self._place(step)
-            self._check_rows(step, slots)
-        except Exception:
-            self.remove([new.request_id for new in step.new_sequences])
-            raise
-        self._version, self._batch_slots = step.batch_version, slots
-        entries, positions, blocks = step.new_blocks
-        if len(blocks):
+            try:
+                slots = self._place(step)
+                self._check_rows(step, slots)
+            except Exception:
+                self.remove([new.request_id for new in step.new_sequences])
+                raise
+            self._version, self._batch_slots = step.batch_version, slots
+        slots = self._batch_slots
+        if step.new_blocks.size:
+            entries, positions, blocks = step.new_blocks
             self.block_tables[slots[entries], positions] = blocks
             self.num_blocks[slots[entries]] = positions + 1  # ascending: the last one stays
         return slots
@@ -158,8 +160,9 @@ class SequenceStates:
 
     def append(self, slots: Column, tokens: Column) -> None:
         """Append a sampled token to each of these sequences."""
-        self.token_ids[slots, self.num_tokens[slots]] = tokens
-        self.num_tokens[slots] += 1
+        ends = self.num_tokens[slots]
+        self.token_ids[slots, ends] = tokens
+        self.num_tokens[slots] = ends + 1
 
     def _release_adapter(self, slot: int) -> None:
         assert self.adapters is not None
@@ -240,6 +243,10 @@ class SequenceStates:
                 f"{computed[entry]} of them computed, "
                 f"but tokens {start} to {start + scheduled[entry]} are asked for"
             )
+
+    def _check_positions(self, step: SchedulerOutput) -> None:
+        if not step.new_blocks.size:
+            return
         entries, positions, _ = step.new_blocks
         if (positions >= self.block_tables.shape[1]).any():
             entry = int(entries[positions.argmax()])

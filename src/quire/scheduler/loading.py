@@ -7,7 +7,7 @@ was computed from its block, and no request shares it.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quire.core.batch import BlockLoad
@@ -40,6 +40,8 @@ class Loading:
         self._ready: list[_Arrival] = []
 
     def __len__(self) -> int:
+        if not self._by_step:  # as in nearly all steps
+            return len(self._ready)
         return len(self._ready) + sum(map(len, self._by_step.values()))
 
     def requests(self) -> list[Request]:
@@ -64,7 +66,7 @@ class Loading:
         """Return the requests that load in a step, with their tokens afterwards."""
         return [(a.request, a.num_computed) for a in self._by_step.get(step, ())]
 
-    def end(self, step: int, failed: Container[int]) -> list[Request]:
+    def end(self, step: int, failed: Iterable[int]) -> list[Request]:
         """End a step's loads.
 
         Args:
@@ -73,9 +75,11 @@ class Loading:
         Returns:
             The requests with a failed load, which hold no blocks any more.
         """
-        lacking = []
-        for arrival in self._by_step.pop(step, ()):
-            if self._kv.end_loads(arrival.loads, failed):
+        if step not in self._by_step:
+            return []
+        lacking, lost = [], set(failed)
+        for arrival in self._by_step.pop(step):
+            if self._kv.end_loads(arrival.loads, lost):
                 self._kv.enter(arrival.request, arrival.num_computed)
                 self._ready.append(arrival)
             else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain, compress
 
-from quire.core.batch import ModelOutput
+import numpy as np
+
+from quire.core.batch import Column, ModelOutput
 from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import KVCacheManager
@@ -28,8 +30,14 @@ class Results:
         self._running = running
         self._finish = finish
 
-    def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
-        """Append the sampled tokens to the requests and to `outputs`."""
+    def take_in(
+        self, flight: InFlight, result: ModelOutput, came: Column, outputs: StepOutputs
+    ) -> None:
+        """Append the sampled tokens to the requests and to `outputs`.
+
+        Args:
+            came: see `ModelOutput.num_sampled`.
+        """
         sampled, names = result.sampled_token_ids, flight.step.request_ids
         detailed = {*flight.detailed, *flight.departed}
         for column in (result.errors, result.logprobs, result.prompt_logprobs, result.pooled):
@@ -40,10 +48,10 @@ class Results:
         stops = self._running.stop_ids
         if not stops.keys().isdisjoint(tokens):
             detailed.update(i // width for i, token in enumerate(tokens) if token in stops)
-        plain = sampled[:, 0] >= 0
-        plain[list(detailed)] = False
-        arrays = flight.token_ids
-        if not plain.all():
+        plain, arrays = came > 0, flight.token_ids
+        if detailed:
+            plain[[*detailed]] = False
+        if np.count_nonzero(plain) < len(plain):
             keep = plain.tolist()
             names, arrays = list(compress(names, keep)), list(compress(arrays, keep))
             tokens = sampled[plain].ravel().tolist()

@@ -32,6 +32,7 @@ class RunningBatch:
     Attributes:
         requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
             when a request joins or leaves, because steps in flight refer to them.
+        ones: a one for each request, read-only.
         versions: the unused version numbers.
         version: changes when a request joins or leaves.
         stop_ids: the requests' stop tokens, each with the number of requests that have it.
@@ -81,8 +82,16 @@ class RunningBatch:
             self.awaits_first,
             self.drafted,
             self.accepted,
-        ) = self._columns[:, : len(self.requests)]
+        ) = columns = self._columns[:, : len(self.requests)]
+        self._growing = columns[:3]
+        self.ones = np.ones(len(self.requests), dtype=np.int64)
+        self.ones.flags.writeable = False
         self.quiet = 0
+
+    def decode(self) -> None:
+        """Count one token of each request as sampled and computed by a step in flight."""
+        self._growing += 1
+        self.quiet -= 1
 
     def wanted(self) -> Column:
         """Return each request's tokens to compute; 0 if it may end in a step in flight."""

@@ -155,11 +155,13 @@ class Scheduler:
             before = len(self.requests)
             if self._depth is not None:
                 self._depth.observe(flight, result, self.running, now)
-            self._results.take_in(flight, result, outputs)
-            self._steps.reconcile(flight, result.sampled_token_ids)
+            came = result.num_sampled()
+            self._results.take_in(flight, result, came, outputs)
+            self._steps.reconcile(flight, came)
             if len(self.requests) < before:
                 self.running.remove_finished()
-        return self._with_stats(outputs)
+        self._events.attach(outputs)
+        return outputs
 
     def repair(
         self, step: SchedulerOutput, result: ModelOutput, lost: Set[str], now: float
@@ -177,7 +179,8 @@ class Scheduler:
         outputs = self.update(step, result, now)
         self._undo.drop_in_flight()
         self._preemption.preempt_behind(lost)
-        return self._with_stats(outputs)
+        self._events.attach(outputs)
+        return outputs
 
     def fail(self, step: SchedulerOutput, reason: str, now: float) -> StepOutputs:
         """End all requests of the oldest step in flight, which could not be computed.
@@ -194,11 +197,6 @@ class Scheduler:
                 outputs.outputs.append(self._results.fail(request, reason))
         self.running.remove_finished()
         self._undo.drop_in_flight()
-        return self._with_stats(outputs)
-
-    def _with_stats(self, outputs: StepOutputs) -> StepOutputs:
-        """Attach the scheduler's stats and events to `outputs`."""
-        outputs.stats = self.stats()
         self._events.attach(outputs)
         return outputs
 

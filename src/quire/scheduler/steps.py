@@ -172,17 +172,13 @@ class Steps:
     def issue_quiet(self) -> SchedulerOutput:
         """Return a step like the previous one: each request decodes one token (see `quiet`)."""
         running = self._running
-        running.quiet -= 1
         computed = running.num_computed.copy()
-        running.num_computed += 1
-        running.num_tokens += 1
-        running.num_pending += 1
-        ones = np.ones_like(computed)
+        running.decode()
         return self._launch(
             SchedulerOutput(
                 step=self.number,
                 request_ids=running.request_ids,
-                num_scheduled_tokens=ones,
+                num_scheduled_tokens=running.ones,
                 num_computed_tokens=computed,
                 new_blocks=NO_BLOCKS,
                 new_sequences=[],
@@ -193,7 +189,7 @@ class Steps:
             ),
             running.requests,
             running.token_ids,
-            ones,
+            running.ones,
             ALL_ROWS,
             [],
             [],
@@ -207,7 +203,10 @@ class Steps:
         self.num_tokens = step.total_num_scheduled_tokens
         running = self._running
         if flight.version == running.version:
-            running.num_pending[flight.rows] -= flight.may_yield
+            if flight.rows is ALL_ROWS:
+                running.num_pending -= flight.may_yield
+            else:
+                running.num_pending[flight.rows] -= flight.may_yield
         else:
             rows = flight.rows = running.rows_of(flight.requests)
             here = rows >= 0
@@ -215,16 +214,15 @@ class Steps:
             running.num_pending[rows[here]] -= flight.may_yield[here]
         return flight
 
-    def reconcile(self, flight: InFlight, sampled: Column) -> None:
+    def reconcile(self, flight: InFlight, came: Column) -> None:
         """Subtract the tokens that a landed step might have yielded but did not.
 
         The steps behind it counted them. The runner begins those steps where the sequence really
         is. The request keeps its blocks for its next tokens.
 
         Args:
-            sampled: see `ModelOutput.sampled_token_ids`.
+            came: see `ModelOutput.num_sampled`.
         """
-        came = sampled[:, 0] >= 0 if sampled.shape[1] == 1 else (sampled >= 0).sum(axis=1)
         missing = flight.may_yield - came
         running, rows = self._running, flight.rows
         for entry in missing.nonzero()[0].tolist():

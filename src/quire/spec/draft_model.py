@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.core.batch import Column, NewSequence
 from quire.core.config import EngineConfig
@@ -125,8 +124,7 @@ class DraftModelProposer:
         ids, positions, metadata = draft_tokens(
             self._ops, states, slots, start, counts, self._block_size
         )
-        samples: NDArray[np.bool_] = np.ones(len(slots), dtype=bool)
-        chosen = self._ops.array(rows)
-        inputs = StepInputs(ids, positions, metadata, chosen, samples)
+        chosen, everyone = self._ops.array(rows), np.arange(len(slots))
+        inputs = StepInputs(ids, positions, metadata, chosen, everyone)
         hidden = self._model.forward(inputs, chosen)
         return self._model.logits(hidden) if len(rows) else hidden

@@ -69,7 +69,7 @@ def next_step(names: list[str], computed: int, **changes: object) -> SchedulerOu
     step = SchedulerOutput(
         2, names, np.array([1]), np.array([computed]), block_columns([]), [], [], 1
     )
-    return dataclasses.replace(step, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(step, **changes)
 
 
 def tokens_of(executor: Executor) -> list[int]:
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_said_as_by_one_process() -> None:
 
 
 def test_steps_survive_their_way() -> None:
-    batch = dataclasses.replace(
+    batch = msgspec.structs.replace(
         prompt_step([1, 2, 3], SamplingParams(temperature=0.5, seed=4, stop=["x"])),
         block_copies=BlockCopies(
             [b"d"], [(1, b"s")], [BlockStore(1, 2, b"k")], [BlockLoad(3, 4, b"l")]
@@ -206,9 +206,8 @@ def test_steps_survive_their_way() -> None:
     plain = dict.fromkeys(("num_scheduled_tokens", "num_computed_tokens", "new_blocks"))
     (new,) = got.new_sequences
     same = dataclasses.replace(new, token_ids=[1, 2, 3])
-    assert dataclasses.replace(got, **plain, new_sequences=[same]) == dataclasses.replace(
-        batch, **plain
-    )
+    replace = msgspec.structs.replace
+    assert replace(got, **plain, new_sequences=[same]) == replace(batch, **plain)
     assert Step.of(8, batch, same_requests=True).request_ids is None
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.sampling_params import SamplingParams
