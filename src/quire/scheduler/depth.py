@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ OWN_PRIOR = 4.0
 """Drafts of all requests that count in the rate of each."""
 INTERVAL = 8
 """Steps between two choices for the same batch."""
+PAUSE = 31
+"""Steps between two choices for the same batch behind a choice of no drafts."""
 PROBE = 8
 """Choices without drafts until one draft is tried again."""
 WEIGHT = 0.125
@@ -48,7 +51,7 @@ class Depth:
         cost: predicts a step's seconds; the scale is learned. None always drafts as many as it may.
 
     Attributes:
-        stats: counters since the start.
+        stats: counters since the start; replaced, never changed.
     """
 
     def __init__(
@@ -69,7 +72,8 @@ class Depth:
         self._version: int | None = None
         # For this version of the batch:
         self._chosen: Column
-        self._calls: int
+        self._calls = 0
+        self._idle: int | None = None  # the version of the batch that decodes without drafts
 
     def choose(
         self, running: RunningBatch, decodes: NDArray[np.bool_], budget: int, *, mixed: bool
@@ -85,16 +89,30 @@ class Depth:
         room = min(room // 2 if mixed else room, self._rows - len(running))
         left: Column = np.clip(running.limit - running.num_tokens - 1, 0, self._most)
         left[~decodes] = 0
+        self._idle = None
         if not left.any():
             return left
         if self._cost is None:
-            return _within(np.minimum(left, self._fixed(decodes)), room)
-        if running.version != self._version or self._calls == INTERVAL:
-            self._version, self._calls = running.version, 0
-            self._chosen = self._predict(self._cost, running, left, room)
-            self._probe(left)
+            chosen = np.full_like(left, self._fixed(decodes))
+        else:
+            if running.version != self._version or self._calls >= INTERVAL:
+                self._version, self._calls = running.version, 0
+                self._chosen = self._predict(self._cost, running, left, room)
+                self._probe(left)
+            self._calls += 1
+            chosen = self._chosen
+        if not chosen.any() and decodes.all():
+            self._idle = running.version
+        return _within(np.minimum(chosen, left), room)
+
+    def pause(self, running: RunningBatch) -> int:
+        """Return the steps for which a choice of no drafts holds; 0 if it was another choice."""
+        return PAUSE if running.version == self._idle else 0
+
+    def rest(self, now: float) -> None:
+        """Count a step of a pause, which landed at `now`."""
+        self._landed = now
         self._calls += 1
-        return _within(np.minimum(self._chosen, left), room)
 
     def _fixed(self, decodes: NDArray[np.bool_]) -> int:
         """Return the number of drafts of each request that does not depend on times."""
@@ -126,13 +144,13 @@ class Depth:
         positions = np.arange(self._most)[:, None]
         drafts, right = drafted.ravel(), accepted.ravel()
         hits = (right > positions).sum(axis=1)
-        self.stats.num_drafts += int(np.count_nonzero(drafts))
-        self.stats.num_draft_tokens += int(drafts.sum())
-        self.stats.num_accepted_tokens += int(right.sum())
-        per_position = self.stats.num_accepted_tokens_per_pos
-        self.stats.num_accepted_tokens_per_pos = [
-            total + new for total, new in zip(per_position, hits.tolist(), strict=True)
-        ]
+        counted = self.stats
+        self.stats = SpecDecodingStats(
+            counted.num_drafts + int(np.count_nonzero(drafts)),
+            counted.num_draft_tokens + int(drafts.sum()),
+            counted.num_accepted_tokens + int(right.sum()),
+            [*map(add, counted.num_accepted_tokens_per_pos, hits.tolist())],
+        )
         self._tested += ((drafts > positions) & (right >= positions)).sum(axis=1)
         self._right += hits
         old = self._tested > MEMORY

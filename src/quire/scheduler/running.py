@@ -36,8 +36,9 @@ class RunningBatch:
         versions: the unused version numbers.
         version: changes when a request joins or leaves.
         stop_ids: the requests' stop tokens, each with the number of requests that have it.
-        quiet: the next steps in which each request only decodes one token: none needs a block,
-            fills one or reaches its limit, unless a request joins or leaves.
+        quiet: the next steps in which each request only decodes one token: none reaches its limit
+            or moves its window, unless a request joins or leaves.
+        until_block: the next of these steps in which no request needs a block or fills one.
 
     Counters, int64 [n] views, valid until a request joins or leaves:
 
@@ -86,12 +87,13 @@ class RunningBatch:
         self._growing = columns[:3]
         self.ones = np.ones(len(self.requests), dtype=np.int64)
         self.ones.flags.writeable = False
-        self.quiet = 0
+        self.quiet = self.until_block = 0
 
     def decode(self) -> None:
         """Count one token of each request as sampled and computed by a step in flight."""
         self._growing += 1
         self.quiet -= 1
+        self.until_block -= 1
 
     def wanted(self) -> Column:
         """Return each request's tokens to compute; 0 if it may end in a step in flight."""
@@ -153,12 +155,16 @@ class RunningBatch:
 
     def count_quiet(self, window: int | None) -> None:
         """Set `quiet` after a step in which each request has sampled one token."""
-        size = self._block_size
-        last = np.minimum(self.capacity, self.entered + (size - 1))
+        self.quiet = int((self.limit - self.num_tokens).min()) - 1
         if window is not None:
-            last = np.minimum(last, (self.slid + 1) * size + (window - 1))
-        until_end = int((self.limit - self.num_tokens).min()) - 1
-        self.quiet = min(until_end, int((last - self.num_computed).min()))
+            last = (self.slid + 1) * self._block_size + (window - 1)
+            self.quiet = min(self.quiet, int((last - self.num_computed).min()))
+        self.count_until_block()
+
+    def count_until_block(self) -> None:
+        """Set `until_block`."""
+        last = np.minimum(self.capacity, self.entered + (self._block_size - 1))
+        self.until_block = int((last - self.num_computed).min())
 
     def add(self, admitted: list[Admitted]) -> Column | None:
         """Add requests, each at its place in the order.

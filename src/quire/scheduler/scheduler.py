@@ -24,6 +24,9 @@ from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
 from quire.scheduler.undo import Undo
 
+TEACHES = 8
+"""One of so many quiet steps is compared with its prediction."""
+
 
 class Scheduler:
     """Owns each request from `add` until its end.
@@ -114,9 +117,10 @@ class Scheduler:
         """
         running = self.running
         self._steps.begin(now)
-        single = num_steps == 1 and self._depth is None
-        if running.quiet > 0 and single and not self._may_admit():
-            return self._steps.issue_quiet()
+        if running.quiet > 0 and num_steps == 1 and not self._may_admit():
+            few = self._quiet_blocks()
+            if few is not None:
+                return self._steps.issue_quiet(few)
         self._events.now = now
         victims = self._make_way()
         preempted = self._state.num_preemptions
@@ -135,7 +139,10 @@ class Scheduler:
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
-        return self._steps.issue(num_passes, blocks, admitted)
+        step = self._steps.issue(num_passes, blocks, admitted)
+        if self._depth is not None:
+            running.quiet = min(running.quiet, self._depth.pause(running))
+        return step
 
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Apply the result of the oldest step in flight: append tokens, end requests."""
@@ -145,7 +152,8 @@ class Scheduler:
         for request in self._loading.end(step.step, result.failed_loads):
             self._events.note("load_failed", request)
             self.waiting.push(request)
-        if self._budget is not None and any(result.times):
+        teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
+        if teaches and self._budget is not None and any(result.times):
             seconds = sum(result.times) / result.num_passes
             self._budget.observe(result.computed(step), step.num_computed_tokens, seconds)
         if self._state.tier_cost is not None and step.block_copies is not None:
@@ -154,7 +162,10 @@ class Scheduler:
         if flight.requests:
             before = len(self.requests)
             if self._depth is not None:
-                self._depth.observe(flight, result, self.running, now)
+                if teaches:
+                    self._depth.observe(flight, result, self.running, now)
+                else:
+                    self._depth.rest(now)
             came = result.num_sampled()
             self._results.take_in(flight, result, came, outputs)
             self._steps.reconcile(flight, came)
@@ -247,15 +258,30 @@ class Scheduler:
             if total <= pool.num_free:
                 break
             self._preemption.preempt_last()
+        return num_passes, self._allocate(missing) if total else []
+
+    def _quiet_blocks(self) -> list[BlockRun] | None:
+        """Return the blocks for one more token of each request; None if too few are free."""
+        if self.running.until_block > 0:
+            return []
+        missing = self.running.blocks_missing(self.running.num_computed + 1)
+        total = int(missing.sum())
+        if total > self.kv.pool.num_free:
+            return None
+        return self._allocate(missing) if total else []
+
+    def _allocate(self, missing: Column) -> list[BlockRun]:
+        """Give each request its missing blocks, and return them by row."""
+        running = self.running
         rows = missing.nonzero()[0]
         counts = missing[rows]
         running.capacity[rows] += counts * self.kv.block_size
-        new = iter(pool.allocate(total))
+        new = iter(self.kv.pool.allocate(int(counts.sum())))
         blocks: list[BlockRun] = []
         for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
             part = [next(new) for _ in range(number)]
             blocks.append((row, self.kv.extend(running.requests[row], part), part))
-        return num_passes, blocks
+        return blocks
 
     def _choose_further(self, wanted: Column, num_steps: int, budget: int) -> int:
         """Set the tokens that each request may yield after its first; return the passes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.cost import StepCost
@@ -60,7 +59,7 @@ class SchedulerState:
             step_tokens=self.steps.num_tokens,
             host_tier=self.kv.tier.stats() if self.kv.tier else None,
             kv_blocks_cached=self.kv.pool.num_cached,
-            spec_decoding=copy(self.depth.stats) if self.depth else None,
+            spec_decoding=self.depth.stats if self.depth else None,
         )
 
     def check_integrity(self, requests: Mapping[str, Request]) -> None:

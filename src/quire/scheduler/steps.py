@@ -40,6 +40,7 @@ class InFlight:
         departed: entries that have left the batch when the step lands.
         begun: when it was scheduled.
         prefills: entries that have sampled nothing since their admission.
+        quiet: see `RunningBatch.quiet`.
     """
 
     step: SchedulerOutput
@@ -52,6 +53,7 @@ class InFlight:
     rows: slice | Column
     begun: float
     prefills: list[int]
+    quiet: bool = False
     departed: list[int] = field(default_factory=list)
 
 
@@ -169,18 +171,21 @@ class Steps:
         for row in (ready - running.entered >= self._kv.block_size).nonzero()[0].tolist():
             running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
 
-    def issue_quiet(self) -> SchedulerOutput:
+    def issue_quiet(self, blocks: Sequence[BlockRun]) -> SchedulerOutput:
         """Return a step like the previous one: each request decodes one token (see `quiet`)."""
         running = self._running
         computed = running.num_computed.copy()
         running.decode()
+        if running.until_block < 0:
+            self._enter_full_blocks()
+            running.count_until_block()
         return self._launch(
             SchedulerOutput(
                 step=self.number,
                 request_ids=running.request_ids,
                 num_scheduled_tokens=running.ones,
                 num_computed_tokens=computed,
-                new_blocks=NO_BLOCKS,
+                new_blocks=block_columns(blocks) if blocks else NO_BLOCKS,
                 new_sequences=[],
                 removed=[],
                 total_num_scheduled_tokens=len(running),
@@ -193,6 +198,7 @@ class Steps:
             ALL_ROWS,
             [],
             [],
+            quiet=True,
         )
 
     def land(self, step: SchedulerOutput) -> InFlight:
@@ -264,6 +270,8 @@ class Steps:
         rows: slice | Column,
         detailed: list[int],
         prefills: list[int],
+        *,
+        quiet: bool = False,
     ) -> SchedulerOutput:
         """Put a step in flight."""
         step.removed.extend(self.removed)
@@ -280,6 +288,7 @@ class Steps:
                 rows,
                 self._begun,
                 prefills,
+                quiet,
             )
         )
         return step

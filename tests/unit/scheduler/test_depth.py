@@ -16,6 +16,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.scheduler.depth import (
     INTERVAL,
     MEMORY,
+    PAUSE,
     PRIOR,
     PROBE,
     Depth,
@@ -96,6 +97,19 @@ def test_without_a_cost_or_with_fixed_numbers_nothing_is_predicted() -> None:
     assert choose(depth(None), batch(2)) == [4, 4]
     fixed = depth(COMPUTE_BOUND, num_speculative_tokens_per_batch_size=((1, 2, 3), (4, 9, 1)))
     assert [choose(fixed, batch(size))[0] for size in (1, 2, 3, 4, 9, 10)] == [3, 3, 0, 1, 1, 0]
+
+
+def test_only_a_choice_of_no_drafts_holds() -> None:
+    none, running = depth(COMPUTE_BOUND), batch(2)
+    choose(none, running)
+    assert none.pause(running) == PAUSE
+    running.version += 1
+    assert none.pause(running) == 0
+    none.choose(running, np.array([True, False]), 512, mixed=False)  # one has a prompt
+    assert none.pause(running) == 0
+    some = depth(None)
+    assert choose(some, running, budget=2) == [0, 0]  # no room today
+    assert some.pause(running) == 0
 
 
 def test_a_poor_drafter_stops_and_is_tried_again() -> None:

@@ -9,6 +9,7 @@ import pytest
 from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, SpeculativeConfig, TierConfig
 from quire.core.cost import StepCost
+from quire.scheduler.depth import PAUSE
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.test_loading import compute, finish
@@ -49,11 +50,11 @@ def test_the_first_request_that_needs_something_ends_the_quiet_steps() -> None:
         for i, (length, max_tokens) in enumerate([(4, 50), *others]):
             s.add(request(f"{'abc'[i]}", length, max_tokens=max_tokens))
         step(s)
-        assert s.running.quiet == 3
+        assert min(s.running.quiet, s.running.until_block) == 3
     s = make(sliding_window=100)
     s.add(request("a", 4, max_tokens=50))
     step(s)
-    assert s.running.quiet == 11
+    assert (s.running.quiet, s.running.until_block) == (48, 11)
 
 
 @pytest.mark.parametrize("why", ["waiting", "a prompt", "loading", ""])
@@ -164,6 +165,32 @@ def test_the_first_step_behind_a_prompt_drafts() -> None:
     batch = s.schedule(0.0)
     assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4]
+
+
+def test_a_choice_of_no_drafts_holds_until_a_request_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = SpeculativeConfig(
+        "ngram", 3, num_speculative_tokens_per_batch_size=((1, 1, 0), (2, 9, 3))
+    )
+    s = new(seats=2, speculative=fixed)
+    assert s._depth is not None
+    asked, choose = [], s._depth.choose
+
+    def spy(*args: Any, mixed: bool) -> Any:
+        asked.append(args[0].version)
+        return choose(*args, mixed=mixed)
+
+    monkeypatch.setattr(s._depth, "choose", spy)
+    s.add(request("a", 4, max_tokens=120))
+    for _ in range(1 + 2 * (1 + PAUSE)):
+        step(s)
+    assert len(asked) == 1 + 2  # nothing decodes in the first step
+    s.add(request("b", 4, max_tokens=40))
+    step(s)
+    assert len(asked) == 1 + 3
+    batch = s.schedule(0.0)
+    assert batch.max_new_tokens is not None
+    assert batch.max_new_tokens.tolist() == [4, 4]
+    s.update(batch, sampled(s, batch, 5), 0.0)
 
 
 @pytest.mark.parametrize("waits", [False, True])

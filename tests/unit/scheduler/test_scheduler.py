@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -505,12 +506,34 @@ def test_steps_in_which_nothing_but_decoding_happens_are_foreseen(
     s = make(**cache)
     s.add(request("a", length, max_tokens=max_tokens))
     step(s)
-    assert s.running.quiet == quiet
+    assert min(s.running.quiet, s.running.until_block) == quiet
     for left in range(quiet)[::-1]:
         batch = s.schedule(0.0)
         assert batch.new_blocks is NO_BLOCKS  # nobody has looked for any
         s.update(batch, sampled(s, batch, 5), 0.0)
-        assert s.running.quiet == left
+        assert min(s.running.quiet, s.running.until_block) == left
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_quiet_steps_have_the_blocks_of_others(ahead: int) -> None:
+    """Five requests outgrow the cache; one scheduler forgets before each step what it foresaw."""
+    seen: list[list[Any]] = [[], []]
+    for forgets, steps in zip((False, True), seen, strict=True):
+        s, flying = make(13, seqs=5), deque[SchedulerOutput]()
+        for number, name in enumerate("abcde"):
+            s.add(request(name, 9 + 4 * number, max_tokens=60))
+        while s.has_unfinished():
+            while len(flying) < ahead and s.has_unfinished():
+                if forgets:
+                    s.running.quiet = 0
+                flying.append(s.schedule(0.0))
+            batch = flying.popleft()
+            outputs = s.update(batch, sampled(s, batch, 5), 0.0)
+            s.check_integrity()
+            new = batch.new_blocks.tolist()
+            steps.append((batch.request_ids, new, outputs.request_ids, s.stats()))
+    assert seen[0] == seen[1]
+    assert s.stats().num_preemptions > 0
 
 
 def test_nothing_is_foreseen_behind_a_step_of_several_tokens() -> None:
