@@ -72,12 +72,14 @@ def place_drafts(
         most: the most drafts of each.
         room: drafts that the pass may have.
     """
-    most = np.clip(most, 0, states.max_model_len - states.num_tokens[slots])
-    most = np.clip(most, 0, np.maximum(room - (np.cumsum(most) - most), 0))
-    if not most.any():
+    most = np.minimum(most, states.max_model_len - states.num_tokens[slots])
+    np.maximum(most, 0, out=most)
+    if int(most.sum()) > room:
+        most = np.clip(most, 0, np.maximum(room - (np.cumsum(most) - most), 0))
+    if not np.count_nonzero(most):
         return None
     counts = proposer.propose(states, slots, most)
-    if not counts.any():
+    if not np.count_nonzero(counts):
         return None
     for entry in counts.nonzero()[0].tolist():
         states.sampling[int(slots[entry])].num_drafts = int(counts[entry])
@@ -125,23 +127,24 @@ def accept(
     output.drafted = np.zeros((1, len(step.request_ids)), dtype=np.int64)
     output.accepted = np.zeros_like(output.drafted)
     output.drafted[0, entries] = drafts
-    first = 0
+    tokens, first = result.token_ids.tolist(), 0
     for entry, slot, count in zip(entries.tolist(), slots.tolist(), drafts.tolist(), strict=True):
         name, state = step.request_ids[entry], states.sampling[slot]
         guesses = state.drafts(count).tolist()
         if first in result.errors:
             output.errors[name] = result.errors[first]
-        for ahead in range(count + 1):
-            row = first + ahead
+        taken, accepted = first, 0
+        for row in range(first, first + count + 1):
             if row in result.errors:
                 break
-            token = int(result.token_ids[row])
-            right = ahead < count and agrees(state, token, guesses[ahead])
-            output.sampled_token_ids[entry, ahead] = token
-            output.accepted[0, entry] += right
+            token, taken = tokens[row], row + 1
+            right = row < first + count and agrees(state, token, guesses[row - first])
+            accepted += right
             if row in result.logprobs:
                 output.logprobs.setdefault(name, []).append(result.logprobs[row])
-            states.append(np.array([slot]), np.array([token]))
+            states.append_one(slot, token)
             if state.ended_by(token) or not right:
                 break
+        output.sampled_token_ids[entry, : taken - first] = tokens[first:taken]
+        output.accepted[0, entry] = accepted
         first += count + 1

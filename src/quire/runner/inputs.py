@@ -139,26 +139,39 @@ class StepInputBuilder:
         missing = states.num_tokens[slots] - ends
         if drafts is not None:
             missing += drafts
-        entries, last, row_slots = self._arange[:num_seqs], starts[1:], slots
-        if np.count_nonzero(missing):
-            entries = np.flatnonzero(missing == 0)
-            last, row_slots = last[entries], slots[entries]
-        plain = num_seqs if drafts is None and total == num_seqs == len(entries) else 0
-        if drafts is None:
-            num_rows = len(entries)
-            if not plain or plain != self._plain:
-                np.subtract(last, 1, out=self._sampling_rows[:num_rows])
-        else:
-            counts = drafts[entries] + 1
-            num_rows, row_slots = int(counts.sum()), np.repeat(row_slots, counts)
-            before = np.repeat(last - np.cumsum(counts), counts)
-            np.add(before, self._arange[:num_rows], out=self._sampling_rows[:num_rows])
-        self._plain = plain
-        adapted = bool(states.with_adapter)
+        entries, row_slots = self._write_rows(total, slots, missing, drafts)
+        num_rows, adapted = len(row_slots), bool(states.with_adapter)
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
             self._row_adapter[:num_rows] = states.adapter[row_slots]
         return self._inputs(total, num_seqs, num_rows, entries, adapted=adapted)
+
+    def _write_rows(
+        self, total: int, slots: Column, missing: Column, drafts: Column | None
+    ) -> tuple[Column, Column]:
+        """Write the rows to sample; return the entries that sample, and each row's slot.
+
+        Args:
+            missing: int64 [B], each sequence's tokens that are not computed after the step.
+        """
+        num_seqs = len(slots)
+        last, entries = self._query_start_loc[1 : num_seqs + 1], self._arange[:num_seqs]
+        if np.count_nonzero(missing):
+            entries = np.flatnonzero(missing == 0)
+            last, slots = last[entries], slots[entries]
+        before, self._plain = self._plain, 0
+        if drafts is not None:
+            counts = drafts[entries] + 1
+            slots = np.repeat(slots, counts)
+            first = np.repeat(last - np.cumsum(counts), counts)
+            rows = self._sampling_rows[: len(slots)]
+            np.add(first, self._arange[: len(slots)], out=rows)
+            return entries, slots
+        if total == num_seqs == len(entries):
+            self._plain = num_seqs
+        if not before or before != self._plain:
+            np.subtract(last, 1, out=self._sampling_rows[: len(entries)])
+        return entries, slots
 
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
         if step.batch_version == self._version != 0:

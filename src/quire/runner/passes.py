@@ -44,6 +44,8 @@ class Passes:
         Args:
             compute: runs the model once.
         """
+        if step.num_passes == 1:
+            return self._verify(step, slots, most - 1, compute)
         depth = -(-most // step.num_passes) - 1
         output = self._verify(step, slots, np.minimum(depth, most - 1), compute)
         columns = np.full((len(slots), step.width), -1, dtype=np.int64)

@@ -164,6 +164,12 @@ class SequenceStates:
         self.token_ids[slots, ends] = tokens
         self.num_tokens[slots] = ends + 1
 
+    def append_one(self, slot: int, token: int) -> None:
+        """Do what `append` does, for one sequence."""
+        end = self.num_tokens[slot]
+        self.token_ids[slot, end] = token
+        self.num_tokens[slot] = end + 1
+
     def _release_adapter(self, slot: int) -> None:
         assert self.adapters is not None
         self.adapters.release(int(self.adapter[slot]))

@@ -36,7 +36,8 @@ class SamplingBatch:
     def __init__(self, states: Sequence[SamplingState], ahead: Sequence[int] = ()) -> None:
         self.states = states
         self.ahead = ahead or [0] * len(states)
-        self.others = [row for row, state in enumerate(states) if not state.plain_greedy]
+        plain = {state: state.plain_greedy for state in dict.fromkeys(states)}
+        self.others = [row for row, state in enumerate(states) if not plain[state]]
 
 
 @dataclass(slots=True)

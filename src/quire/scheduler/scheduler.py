@@ -258,7 +258,7 @@ class Scheduler:
             if total <= pool.num_free:
                 break
             self._preemption.preempt_last()
-        return num_passes, self._allocate(missing) if total else []
+        return num_passes, self._state.allocate(missing) if total else []
 
     def _quiet_blocks(self) -> list[BlockRun] | None:
         """Return the blocks for one more token of each request; None if too few are free."""
@@ -268,20 +268,7 @@ class Scheduler:
         total = int(missing.sum())
         if total > self.kv.pool.num_free:
             return None
-        return self._allocate(missing) if total else []
-
-    def _allocate(self, missing: Column) -> list[BlockRun]:
-        """Give each request its missing blocks, and return them by row."""
-        running = self.running
-        rows = missing.nonzero()[0]
-        counts = missing[rows]
-        running.capacity[rows] += counts * self.kv.block_size
-        new = iter(self.kv.pool.allocate(int(counts.sum())))
-        blocks: list[BlockRun] = []
-        for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
-            part = [next(new) for _ in range(number)]
-            blocks.append((row, self.kv.extend(running.requests[row], part), part))
-        return blocks
+        return self._state.allocate(missing) if total else []
 
     def _choose_further(self, wanted: Column, num_steps: int, budget: int) -> int:
         """Set the tokens that each request may yield after its first; return the passes."""

@@ -23,24 +23,29 @@ def draft_tokens(
     states: SequenceStates,
     slots: Column,
     start: Column,
-    counts: Column,
+    counts: Column | None,
     block_size: int,
     ahead: int = 0,
 ) -> tuple[Array, Array, AttentionMetadata]:
     """Return ids, positions and metadata of positions [start[i], start[i] + counts[i]) of slots[i].
 
     Args:
+        counts: None is one each.
         ahead: how far behind its position each token is.
     """
-    begins = np.cumsum(counts) - counts
-    owner = np.repeat(np.arange(len(slots)), counts)
-    positions = np.arange(len(owner)) + (start - begins)[owner]
+    begins = np.arange(len(slots) + 1)
+    if counts is None:
+        owner, positions, ends = begins[:-1], start, start + 1
+    else:
+        owner = np.repeat(begins[:-1], counts)
+        begins[1:] = np.cumsum(counts)
+        positions = np.arange(len(owner)) + (start - begins[:-1])[owner]
+        ends = start + counts
     ids = states.token_ids[slots[owner], positions + ahead].astype(np.int64)
-    ends = start + counts
     tables = states.block_tables[slots, : -(-int(ends.max()) // block_size)]
     blocks = tables[owner, positions // block_size].astype(np.int64)
     metadata = AttentionMetadata(
-        query_start_loc=np.append(begins, len(owner)).astype(np.int32),
+        query_start_loc=begins.astype(np.int32),
         seq_lens=ends.astype(np.int32),
         block_tables=ops.array(np.ascontiguousarray(tables)),
         slot_mapping=ops.array(blocks * block_size + positions % block_size),

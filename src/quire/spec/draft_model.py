@@ -94,8 +94,7 @@ class DraftModelProposer:
                 position = known[drafting] + number - 1
                 self._fed[ahead, number - 1] = states.token_ids[ahead, position]
                 self._num_fed[ahead] = number
-                each = np.ones_like(ahead)
-                logits = self._run(states, ahead, position, each, np.arange(len(ahead)))
+                logits = self._run(states, ahead, position, None, np.arange(len(ahead)))
             tokens = sample_drafts(self._ops, states, slots[drafting], logits, number)
             states.token_ids[slots[drafting], known[drafting] + number] = tokens
         return counts
@@ -118,9 +117,14 @@ class DraftModelProposer:
         return taken
 
     def _run(
-        self, states: SequenceStates, slots: Column, start: Column, counts: Column, rows: Column
+        self,
+        states: SequenceStates,
+        slots: Column,
+        start: Column,
+        counts: Column | None,
+        rows: Column,
     ) -> Array:
-        """Compute counts[i] tokens of slots[i] from start[i] on; return the logits of `rows`."""
+        """Compute tokens as `draft_tokens` chooses them; return the logits of `rows`."""
         ids, positions, metadata = draft_tokens(
             self._ops, states, slots, start, counts, self._block_size
         )

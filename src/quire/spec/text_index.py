@@ -7,6 +7,7 @@ import numpy as np
 from quire import _native
 from quire.core.batch import Column, NewSequence
 from quire.core.config import SpeculativeConfig
+from quire.ops.array import address
 from quire.runner.state import SequenceStates
 
 MAX_ANSWER_TOKENS = 2**20
@@ -31,18 +32,18 @@ class TextIndexProposer:
 
     def end(self, states: SequenceStates, slot: int) -> None:
         tokens = states.token_ids[slot]
-        self._index.end(slot, tokens.ctypes.data, int(states.num_tokens[slot]))
+        self._index.end(slot, address(tokens), int(states.num_tokens[slot]))
 
     def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
         counts = np.empty_like(slots)
         slots, most = np.ascontiguousarray(slots), np.ascontiguousarray(most)
         self._index.propose(
-            states.token_ids.ctypes.data,
-            states.num_tokens.ctypes.data,
+            address(states.token_ids),
+            address(states.num_tokens),
             states.token_ids.shape[1],
-            slots.ctypes.data,
-            most.ctypes.data,
-            counts.ctypes.data,
+            address(slots),
+            address(most),
+            address(counts),
             len(slots),
         )
         return counts
