@@ -7,7 +7,7 @@ computes as many of the rest as the budget allows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from itertools import count
+from itertools import count, islice
 
 from quire.core.batch import BlockRun, Column, ModelOutput, SchedulerOutput
 from quire.core.config import CacheConfig, SchedulerConfig
@@ -235,14 +235,11 @@ class Scheduler:
         return self._budget.tokens(wanted, self.running.num_computed, waiting)
 
     def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
-        """Schedule tokens of running requests; preempt the last ones while blocks are short.
+        """Fill in `running.scheduled` and `running.further`; preempt while blocks are short.
 
-        They are in `running.scheduled` and `running.further` afterwards.
-
-        Returns:
-            The passes of the step, and the new blocks by row.
+        Returns the passes of the step, and the new blocks by row.
         """
-        running, pool = self.running, self.kv.pool
+        running = self.running
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:
@@ -250,25 +247,34 @@ class Scheduler:
             running.scheduled[:] = running.share(wanted, budget)
             num_passes = self._choose_further(wanted, num_steps, budget)
             ends = running.num_computed + running.scheduled
-            missing = running.blocks_missing(ends + running.further)
-            if int(missing.sum()) > pool.num_free:
+            blocks = self._allocate(running.blocks_missing(ends + running.further))
+            if blocks is None:
                 running.further[:] = 0
-                missing = running.blocks_missing(ends)
-            total = int(missing.sum())
-            if total <= pool.num_free:
-                break
+                blocks = self._allocate(running.blocks_missing(ends))
+            if blocks is not None:
+                return num_passes, blocks
             self._preemption.preempt_last()
-        return num_passes, self._state.allocate(missing) if total else []
 
     def _quiet_blocks(self) -> list[BlockRun] | None:
         """Return the blocks for one more token of each request; None if too few are free."""
         if self.running.until_block > 0:
             return []
-        missing = self.running.blocks_missing(self.running.num_computed + 1)
-        total = int(missing.sum())
+        return self._allocate(self.running.blocks_missing(self.running.num_computed + 1))
+
+    def _allocate(self, missing: Column) -> list[BlockRun] | None:
+        """Give requests their missing blocks, and return them by row; None if too few are free."""
+        rows = missing.nonzero()[0]
+        counts = missing[rows]
+        total = int(counts.sum())
         if total > self.kv.pool.num_free:
             return None
-        return self._state.allocate(missing) if total else []
+        self.running.capacity[rows] += counts * self.kv.block_size
+        new = iter(self.kv.pool.allocate(total) if total else ())
+        blocks: list[BlockRun] = []
+        for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
+            part = list(islice(new, number))
+            blocks.append((row, self.kv.extend(self.running.requests[row], part), part))
+        return blocks
 
     def _choose_further(self, wanted: Column, num_steps: int, budget: int) -> int:
         """Set the tokens that each request may yield after its first; return the passes."""
@@ -301,10 +307,7 @@ class Scheduler:
         return waiting or bool(len(self._loading))
 
     def _finish(self, request: Request) -> None:
-        """Free everything that a request holds. The caller has set its `finish_reason`.
-
-        The caller also cleans up `running`, once for all requests that it ends.
-        """
+        """Free what a request holds. Callers set its `finish_reason` and clean up `running`."""
         previous, request.status = request.status, RequestStatus.FINISHED
         del self.requests[request.request_id]
         self.kv.drop_swapped(request)

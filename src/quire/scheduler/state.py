@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.core.batch import BlockRun, Column
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.cost import StepCost
 from quire.core.messages import SchedulerStats
@@ -45,19 +44,6 @@ class SchedulerState:
         if self.config.policy == "lpm":
             return LongestPrefixQueue(lambda request: len(self.kv.find_prefix(request)))
         return WaitingQueue()
-
-    def allocate(self, missing: Column) -> list[BlockRun]:
-        """Give each running request its missing blocks, and return them by row."""
-        running = self.running
-        rows = missing.nonzero()[0]
-        counts = missing[rows]
-        running.capacity[rows] += counts * self.kv.block_size
-        new = iter(self.kv.pool.allocate(int(counts.sum())))
-        blocks: list[BlockRun] = []
-        for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
-            part = [next(new) for _ in range(number)]
-            blocks.append((row, self.kv.extend(running.requests[row], part), part))
-        return blocks
 
     def stats(self) -> SchedulerStats:
         """Return the state as the front end reports it."""
