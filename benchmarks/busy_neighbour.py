@@ -20,8 +20,8 @@ import time
 
 import torch
 
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native.gemm import PackedLinear, Pool
+from quire.ops.native.kernels import NativeKernels
 from quire.system.hardware import detect
 
 SHAPE = (4096, 1024)

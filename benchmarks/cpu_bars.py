@@ -29,7 +29,7 @@ from quire.bench.contest import driver_home
 from quire.bench.flags import count
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
-from quire.bench.report import Row, write_json
+from quire.bench.results.report import Row, write_json
 from quire.core.errors import QuireError
 
 QWEN = Setup("qwen3-0.6b")

@@ -22,8 +22,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from quire.bench.http_client import HTTPClient
-from quire.bench.server_process import running_server
+from quire.bench.serving.http_client import HTTPClient
+from quire.bench.serving.server_process import running_server
 from quire.resolve.flags import add_engine_flags
 
 

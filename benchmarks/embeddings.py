@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from quire import LLM
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 from quire.checkpoint.presets import preset_config
 
 BATCH = 32

@@ -35,7 +35,7 @@ from quire.bench.engine import open_engine
 from quire.bench.explained import Demand, observe
 from quire.bench.kernels.limits import measure_and_keep
 from quire.bench.prove import START_TIMEOUT, offline_side, proof_of, prove, request_bodies
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 from quire.cli.explain import ask
 from quire.core.op_profile import OpTime
 from quire.engine.core import EngineCore
@@ -212,10 +212,10 @@ FAULTS: dict[str, Fault] = {
 
 def served_evidence(args: EngineArgs, demand: Demand) -> Evidence:
     """A server under the load, and what it says of itself meanwhile."""
-    from quire.bench.http_client import HTTPClient
-    from quire.bench.load import COMPLETIONS_PATH, Load, Request
-    from quire.bench.sender import send
-    from quire.bench.server_process import running_server
+    from quire.bench.serving.http_client import HTTPClient
+    from quire.bench.serving.load import COMPLETIONS_PATH, Load, Request
+    from quire.bench.serving.sender import send
+    from quire.bench.serving.server_process import running_server
 
     namespace = argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)
     with running_server(namespace) as url:

@@ -20,7 +20,7 @@ from quire import LLM, SamplingParams
 from quire.bench.adapters import random_adapter
 from quire.bench.latency import timings
 from quire.bench.machine import circumstances
-from quire.bench.workload import token_prompts
+from quire.bench.serving.workload import token_prompts
 from quire.checkpoint.presets import preset_config
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 from tests.faults.full_requests import FIELDS, ask
 from tests.faults.test_connections import site
 

@@ -22,7 +22,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
-from quire.text.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 
 CHUNK = 1 << 24
 ONE = 0x3F80

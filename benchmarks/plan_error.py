@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.report import print_grid, write_json
+from quire.bench.results.report import print_grid, write_json
 
 CASES = (
     "opt-125m:bfloat16:",

@@ -241,7 +241,7 @@ def main() -> None:
 
 def write_rows(args: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
     from quire.bench.machine import circumstances
-    from quire.bench.report import write_json
+    from quire.bench.results.report import write_json
 
     row = {
         "cases": cases,

@@ -17,8 +17,8 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from quire.bench.http_client import HTTPClient, events
-from quire.bench.server_process import running_server
+from quire.bench.serving.http_client import HTTPClient, events
+from quire.bench.serving.server_process import running_server
 from quire.resolve.flags import add_engine_flags
 
 PATH = "/v1/completions"

@@ -20,9 +20,9 @@ from collections.abc import Callable
 import numpy as np
 import psutil
 
-from quire.bench.http_client import HTTPClient, events
-from quire.bench.server_process import running_server
-from quire.bench.workload import text_prompts
+from quire.bench.serving.http_client import HTTPClient, events
+from quire.bench.serving.server_process import running_server
+from quire.bench.serving.workload import text_prompts
 from quire.resolve.flags import add_engine_flags
 
 SETTLE_SECONDS = 3.0

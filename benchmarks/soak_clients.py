@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from quire.bench.http_client import ConnectionLostError, HTTPClient, HTTPStatusError, events
-from quire.bench.workload import text_prompts
+from quire.bench.serving.http_client import ConnectionLostError, HTTPClient, HTTPStatusError, events
+from quire.bench.serving.workload import text_prompts
 from quire.core import sampling_params as limits
 from quire.server.openai.protocol import MAX_MESSAGES, MAX_SEQUENCES
 

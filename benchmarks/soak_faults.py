@@ -33,10 +33,10 @@ import numpy as np
 import psutil
 from soak_clients import Load, Result, RudeClients
 
-from quire.bench import trend
-from quire.bench.http_client import HTTPClient, HTTPStatusError
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results import trend
+from quire.bench.results.report import write_json
+from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
 
 HEALTHY_SECONDS = 5.0
 """The longest that health may take to be restored."""

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from quire import LLM, SamplingParams
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from quire import LLM, SamplingParams, StructuredOutputsParams
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 
 
 def schema(stream: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.report import write_json
+from quire.bench.results.report import write_json
 from quire.system.hardware import detect
 from quire.tune import flags
 from quire.tune.objective import best_rate

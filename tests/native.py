@@ -15,23 +15,18 @@ import torch
 from torch import Tensor
 
 from quire.core.quantized import QuantizedWeight
-from quire.ops import (
-    block_copy,
-    lora,
-    native_attention,
-    native_checks,
-    native_float8,
-    native_fused,
-    native_gemm,
-    native_latent,
-    native_lora,
-    native_moe,
-    native_sampling,
-    providers,
-    rank_group,
-)
+from quire.ops import block_copy, lora, providers, rank_group
 from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata
+from quire.ops.native import attention as native_attention
+from quire.ops.native import checks as native_checks
+from quire.ops.native import float8 as native_float8
+from quire.ops.native import fused as native_fused
+from quire.ops.native import gemm as native_gemm
+from quire.ops.native import latent as native_latent
+from quire.ops.native import lora as native_lora
+from quire.ops.native import moe as native_moe
+from quire.ops.native import sampling as native_sampling
 from quire.ops.torch_ops import quantized
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
 

@@ -94,7 +94,7 @@ TORCH_FREE = {
 # No module of these rooms loads torch when it is imported, except on TORCH_SIDE: the CPU path works
 # without torch.
 TORCH_FREE_AT_IMPORT = {room for rooms in LEVELS for room in rooms} - TORCH_FREE
-TORCH_SIDE = TORCH_OWNERS | {"models.host_offload"}
+TORCH_SIDE = TORCH_OWNERS | {"models.weights.host_offload"}
 # Importing one of these loads torch.
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const web = dirname(fileURLToPath(import.meta.url));
-const out = join(web, "../src/quire/server/dashboard");
+const out = join(web, "../src/quire/server/monitoring/dashboard");
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
 // What decides the result, in the order in which tests/unit/server/test_pages.py hashes it too.

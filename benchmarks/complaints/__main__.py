@@ -23,7 +23,7 @@ from quire.bench.bars.bar import Seen
 from quire.bench.flags import count
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
-from quire.bench.report import Row, write_json
+from quire.bench.results.report import Row, write_json
 from quire.system import env
 
 SCENARIOS: tuple[Scenario, ...] = (

@@ -10,7 +10,7 @@ import quire
 from benchmarks.complaints.scenario import Scenario, batch, differences, engine, seen
 from quire import SamplingParams
 from quire.bench.bars.bar import Seen
-from quire.bench.workload import text_prompts
+from quire.bench.serving.workload import text_prompts
 from quire.core.errors import QuireError
 from quire.ops.isa import available_isas
 from quire.system import env

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from quire import LLM, LoRARequest, SamplingParams
 from quire.bench.bars.bar import Seen
 from quire.bench.latency import timings
-from quire.bench.workload import token_prompts
+from quire.bench.serving.workload import token_prompts
 from quire.checkpoint.presets import preset_config
 from quire.core.outputs import RequestOutput
 

@@ -15,8 +15,8 @@ from quire import SamplingParams
 from quire.bench.bars.bar import Seen
 from quire.bench.bars.measure import run_module
 from quire.bench.kernels.limits import measure_and_keep
+from quire.bench.serving.workload import text_prompts
 from quire.bench.split import between, read_stats
-from quire.bench.workload import text_prompts
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import QuireError

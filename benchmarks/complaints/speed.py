@@ -19,9 +19,9 @@ from quire.bench.bars.pool import Pool
 from quire.bench.contest import driver_home
 from quire.core.errors import QuireError
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import NativeKernels
-from quire.ops.native_attention import paged_attention
-from quire.ops.native_gemm import Pool as Threads
+from quire.ops.native.attention import paged_attention
+from quire.ops.native.gemm import Pool as Threads
+from quire.ops.native.kernels import NativeKernels
 from quire.system.hardware import detect
 
 OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Setup("gpt2")

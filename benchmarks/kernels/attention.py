@@ -19,8 +19,8 @@ import torch
 from quire import _native
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import available_isas
-from quire.ops.native_attention import paged_attention
+from quire.ops.native.attention import paged_attention
+from quire.ops.native.kernels import available_isas
 
 BLOCK, HEAD_DIM = 16, 128
 LAYERS_BYTES = 96 << 20

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from quire.bench.server_process import running_server
+from quire.bench.serving.server_process import running_server
 from quire.resolve.arguments import EngineArgs
 from tests.e2e.tiny_adapter import write_tiny_adapter
 

@@ -19,7 +19,7 @@ from quire.cli.serve import add_arguments
 from quire.metrics.stats import EngineStats
 from quire.profile.cpu_device import Cpu
 from quire.profile.nvml import Gpu
-from quire.server.metrics import Metrics
+from quire.server.monitoring.metrics import Metrics
 from tests.e2e.promql import COUNTED, Expression, PromQLError, parse
 from tests.e2e.serving import serving
 from tests.unit.profile.fake_machine import GPU_ANSWERS, FakeNvml, machine

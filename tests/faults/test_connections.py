@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 from starlette.routing import Route
 
-from quire.server import protocol
-from quire.server.listener import bind
-from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http import protocol
+from quire.server.http.listener import bind
+from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
 from tests.faults.requests import assert_no_secret
 from tests.unit.server.fake_engine import Running, running
 

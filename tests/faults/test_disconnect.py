@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from quire.server.protocol import TransportProtocol
+from quire.server.http.protocol import TransportProtocol
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from quire.bench.server_process import free_port, is_ready
+from quire.bench.serving.server_process import free_port, is_ready
 from tests.e2e.serving import QUIRE, START_SECONDS, Server
 from tests.faults.requests import assert_unharmed
 

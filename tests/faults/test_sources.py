@@ -10,7 +10,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError
-from quire.server.listener import check_exposure
+from quire.server.http.listener import check_exposure
 from quire.text import template
 
 SOURCES = Path(__file__).parents[2] / "src" / "quire"
@@ -21,8 +21,8 @@ WALL_CLOCK = {
     "server/openai/generation.py",  # `created` of an answer
     "server/openai/pooling.py",  # the same
     "server/responses/answer.py",  # the same
-    "server/protocol.py",  # the Date header
-    "server/snapshot.py",  # the dashboard shows the time of day
+    "server/http/protocol.py",  # the Date header
+    "server/monitoring/snapshot.py",  # the dashboard shows the time of day
 }
 """Files that tell the time of day; none measures with it."""
 IMPORTS_BY_NAME = {
@@ -115,7 +115,7 @@ def test_templates_run_in_one_place_in_the_immutable_sandbox(
 
 
 def test_keys_are_compared_in_constant_time(sources: list[tuple[str, ast.AST]]) -> None:
-    [tree] = [tree for name, tree in sources if name == "server/middleware.py"]
+    [tree] = [tree for name, tree in sources if name == "server/http/middleware.py"]
     assert "hmac.compare_digest" in set(calls(tree))
 
 

@@ -18,7 +18,7 @@ from jsonschema import Draft7Validator
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.fuzz.mutate import mutate_bytes, mutate_json, value
 
 TOKENIZER = byte_tokenizer()

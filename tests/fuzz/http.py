@@ -25,8 +25,8 @@ import msgspec
 import uvicorn
 from uvicorn.server import ServerState
 
+from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
-from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.responses.protocol import ResponsesRequest
 from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.unit.engine.fakes import EchoExecutor

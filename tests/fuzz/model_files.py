@@ -27,11 +27,11 @@ from quire.checkpoint.safetensors import SafetensorsFile
 from quire.core.errors import CheckpointError, QuireError
 from quire.models.forms import linear_names
 from quire.models.layout import parameters
-from quire.models.loader import parameter_source
+from quire.models.weights.loader import parameter_source
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.fuzz import folder_cases, quantized_cases
 from tests.fuzz.gguf_cases import tampered_gguf
 from tests.fuzz.safetensors_cases import tampered_safetensors

@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from quire.server.protocol import TransportProtocol
+from quire.server.http.protocol import TransportProtocol
 from tests.unit.engine.fakes import EchoExecutor
 from tests.unit.server.fake_engine import MODEL, running
 

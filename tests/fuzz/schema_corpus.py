@@ -22,7 +22,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.json_schema.scope import at_pointer
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 _OBJECT = ("properties", "patternProperties", "additionalProperties", "required")

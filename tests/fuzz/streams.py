@@ -27,7 +27,7 @@ from quire.executor.multiproc import make_executor
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app
-from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.system.hardware import detect
 from tests.fuzz.combinations import PLAIN
 from tests.fuzz.engines import STRUCTURES, drafting_by, draw_world, write_model

@@ -12,7 +12,7 @@ from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.models.registry import model_config
 from quire.quant.ggml import fitting_type, quantize_rows
-from quire.text.gguf_vocabulary import tokenizer_metadata
+from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
 
 
 def write_gguf_model(

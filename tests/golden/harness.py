@@ -18,7 +18,7 @@ from quire.checkpoint.weights import open_weights
 from quire.core.config import SchedulerConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
-from quire.models.stored import StoredParameters
+from quire.models.weights.stored import StoredParameters
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.runner.kv_tensors import allocate_kv_caches

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from quire.ops.native import available_isas, emulated_isas
+from quire.ops.native.kernels import available_isas, emulated_isas
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny

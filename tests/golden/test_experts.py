@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, SamplingParams
-from quire.models import pack_cache
+from quire.models.weights import pack_cache
 from quire.ops.rank_group import RankGroup
 from quire.profile.layerwise import layerwise_profile
 from tests.golden.harness import Sequence

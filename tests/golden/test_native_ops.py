@@ -15,8 +15,8 @@ from quire.checkpoint.source import resolve
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.dtypes import FLOAT32
 from quire.models.decoder import Decoder
-from quire.models.dummy import RandomParameters
 from quire.models.registry import ARCHITECTURES, HF_CLASSES, model_config, task
+from quire.models.weights.dummy import RandomParameters
 from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.providers import load_ops
 from quire.ops.torch_ops import reference

@@ -13,7 +13,7 @@ from transformers import BertTokenizerFast, pipeline
 
 from quire import LLM, PoolingParams
 from quire.core.errors import InvalidRequestError
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.golden.harness import python_ops_of
 from tests.golden.tiny_encoders import (
     TEXTS,

@@ -17,7 +17,7 @@ from quire.core.dtypes import FLOAT32, Floats
 from quire.core.errors import ConfigError
 from quire.core.quantized import dense
 from quire.models.registry import model_config
-from quire.models.stored import StoredParameters
+from quire.models.weights.stored import StoredParameters
 from quire.quant.registry import method, quantization_config
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe

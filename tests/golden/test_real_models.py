@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from quire import LLM, SamplingParams
 from quire.ops.providers import load_ops
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.transformers_oracle import greedy
 

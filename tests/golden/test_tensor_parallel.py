@@ -13,9 +13,9 @@ from quire.checkpoint.weights import open_weights
 from quire.core.config import ModelConfig, RankShare
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
-from quire.models.sharded import SharedParameters
-from quire.models.shares import shared_model
-from quire.models.stored import StoredParameters
+from quire.models.weights.sharded import SharedParameters
+from quire.models.weights.shares import shared_model
+from quire.models.weights.stored import StoredParameters
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
 from quire.ops.rank_group import RankGroup

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from tests.native import FusedKernels
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))

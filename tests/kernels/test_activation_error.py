@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire.core.quantization import Form
-from quire.models.packed_bytes import rounds_activations
+from quire.models.weights.packed_bytes import rounds_activations
 from quire.ops.torch_ops.reference import quantize_heads
 from quire.quant.names import NAMES, RANDOM_ONLY
 from tests.kernels.fused_common import new_generator

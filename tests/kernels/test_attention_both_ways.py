@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import available_isas, emulated_isas
+from quire.ops.native.kernels import available_isas, emulated_isas
 from quire.ops.torch_ops import paged_attention
 from tests.native import paged_attention as native_attention
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import NativeKernels
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.torch_ops import latent as reference
 from quire.ops.torch_ops.reference import pack_linear
 from tests.kernels.test_attention import (

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.core.config import Activation
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_gemm import Pool, WeightKind
+from quire.ops.native.gemm import Pool, WeightKind
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone

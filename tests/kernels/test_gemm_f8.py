@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from quire.core.config import Activation
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_gemm import Pool
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_codes import GroupedCodes
-from quire.ops.native_gemm import Pool
+from quire.ops.native.codes import GroupedCodes
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone

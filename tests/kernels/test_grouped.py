@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_codes import BITS, GROUPS, GroupedCodes
-from quire.ops.native_gemm import Pool
+from quire.ops.native.codes import BITS, GROUPS, GroupedCodes
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
 from tests.native import PackedLinear

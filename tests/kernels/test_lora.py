@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native import NativeKernels
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.torch_ops import lora
 from tests.kernels.fused_common import (
     U,

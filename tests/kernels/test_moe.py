@@ -15,8 +15,8 @@ from quire.core.dtypes import FLOAT32
 from quire.core.layers import RouteSpec
 from quire.ops import providers
 from quire.ops.interface import Ops
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_gemm import Pool
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.packed_file import LinearFile
 from quire.ops.plan import record
 from quire.ops.torch_ops import moe as plain

@@ -10,8 +10,8 @@ import typing
 import pytest
 import torch
 
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import Pool, WeightKind
+from quire.ops.native.gemm import Pool, WeightKind
+from quire.ops.native.kernels import NativeKernels
 from tests.kernels.fused_common import assert_same_bits, draw, each_dtype, new_generator
 from tests.native import PackedLinear
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from tests.kernels.fused_common import (
     DTYPES,
     TINY,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from quire.core.layers import RouteSpec
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import Pool
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.torch_ops import moe as plain
 from tests.kernels.fused_common import U, assert_same_bits, draw, each_dtype, new_generator
 from tests.native import route

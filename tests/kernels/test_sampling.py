@@ -22,7 +22,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops import filters
 from quire.ops.filters import FloatRow
 from quire.ops.gumbel import draw, uniforms
-from quire.ops.native import NativeKernels, available_isas
+from quire.ops.native.kernels import NativeKernels, available_isas
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops import sampling
 from tests.kernels.fused_common import SEED, each_isa

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import NativeKernels, available_isas, emulated_isas
-from quire.ops.native_gemm import Pool, WeightKind
+from quire.ops.native.gemm import Pool, WeightKind
+from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.native import PackedLinear, paged_attention

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.core.config import RopeConfig
-from quire.models import llama
+from quire.models.architectures import llama
 from tests.truth.choices import ARCHITECTURES, Case, draw
 from tests.truth.compare import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.ops.interface import Ops
-from quire.ops.native import available_isas
+from quire.ops.native.kernels import available_isas
 
 
 @pytest.fixture(params=["reference", *available_isas()])

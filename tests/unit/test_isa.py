@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from quire.ops.native import NativeKernels, available_isas, cpu_features
+from quire.ops.native.kernels import NativeKernels, available_isas, cpu_features
 
 ORDER = ["portable", "avx2", "avx512", "avx512_vnni", "amx"]
 

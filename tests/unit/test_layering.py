@@ -124,11 +124,11 @@ def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
 def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
     files = {
         "ops/torch_ops/reference.py": "import torch",
-        "models/host_offload.py": "import quire.ops.torch_ops.reference",
-        "cli/main.py": "def f():\n    import quire.models.host_offload",
+        "models/weights/host_offload.py": "import quire.ops.torch_ops.reference",
+        "cli/main.py": "def f():\n    import quire.models.weights.host_offload",
     }
     assert lint(tmp_path, files) == []
-    assert len(lint(tmp_path, {"cli/main.py": "import quire.models.host_offload"})) == 1
+    assert len(lint(tmp_path, {"cli/main.py": "import quire.models.weights.host_offload"})) == 1
 
 
 def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_only_system_env_touches_the_environment(tmp_path: Path, text: str) -> N
 
 def test_tools_use_public_modules_only(tmp_path: Path) -> None:
     files = {
-        "bench/serve.py": "import quire.frontend.llm\nimport quire.ops",
+        "bench/serving/serve.py": "import quire.frontend.llm\nimport quire.ops",
         "bench/kernels/cases.py": "import quire.ops",
         "simulate/clock.py": "import quire.kv\nimport quire.scheduler\nimport quire.runner",
     }
     found = lint(tmp_path, files)
     assert [f.partition(" imports ")[0] for f in found] == [
-        "bench/serve.py:2: bench.serve",
+        "bench/serving/serve.py:2: bench.serving.serve",
         "simulate/clock.py:3: simulate.clock",
     ]
 
@@ -186,10 +186,12 @@ def test_sizes(tmp_path: Path) -> None:
         "text/a.py": "class A:\n" + 299 * body + "class B:\n" + 300 * body,
         **{f"kv/x/f{i}.py": "" for i in range(26)},
         **{f"text/f{i}.py": "" for i in range(26)},
+        **{f"models/architectures/f{i}.py": "" for i in range(26)},
     }
     assert lint(tmp_path, files) == [
         "kv/a.py:61: kv.a.g has 61 lines; at most 60 are allowed",
         "kv/x:1: kv.x has 26 files; at most 25 lie flat",
+        "text:1: text has 27 files; at most 25 lie flat",
         "text/a.py:301: text.a.B has 301 lines; at most 300 are allowed",
     ]
 

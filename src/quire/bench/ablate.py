@@ -18,8 +18,8 @@ from typing import Any
 from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row, summarise
-from quire.bench.workload import token_prompts
+from quire.bench.results.report import Row, summarise
+from quire.bench.serving.workload import token_prompts
 
 KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
 WHOLE_PROMPTS = 2**13

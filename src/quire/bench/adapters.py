@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.checkpoint.safetensors_writer import StoredTensor, write_file
 from quire.core.config import ModelConfig
 from quire.core.lora import LoRARequest

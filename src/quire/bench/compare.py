@@ -22,7 +22,7 @@ from quire.bench.contest import METRICS, Engine, EngineFailedError, driver_home,
 from quire.bench.machine import portable_name
 from quire.bench.peers.driver import Options, Work
 from quire.bench.progress import progress
-from quire.bench.report import Row, print_grid
+from quire.bench.results.report import Row, print_grid
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.flags import engine_args_from

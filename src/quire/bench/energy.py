@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.profile.device_reading import Device
 from quire.profile.devices import devices
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from quire.bench.engine import BenchEngine
-from quire.bench.workload import text_prompts, token_prompts
+from quire.bench.serving.workload import text_prompts, token_prompts
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
 from quire.explain.evidence import Evidence, Window

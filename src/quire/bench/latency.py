@@ -13,9 +13,9 @@ from quire.bench.engine import TYPES, BenchEngine, open_engine
 from quire.bench.floor import step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row, summarise
+from quire.bench.results.report import Row, summarise
+from quire.bench.serving.workload import token_prompts
 from quire.bench.split import between
-from quire.bench.workload import token_prompts
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import ConfigError
 from quire.core.lora import LoRARequest

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from quire.bench import flags, serve_flags
+from quire.bench import flags
+from quire.bench.serving import serve_flags
 from quire.core.registry import Registry
 from quire.resolve.flags import add_config_flag, add_engine_flags
 
@@ -19,8 +20,8 @@ BENCHMARKS = Registry(
     {
         "latency": "quire.bench.latency:run",
         "throughput": "quire.bench.throughput:run",
-        "serve": "quire.bench.serve:run",
-        "interference": "quire.bench.interference:run",
+        "serve": "quire.bench.serving.serve:run",
+        "interference": "quire.bench.serving.interference:run",
         "startup": "quire.bench.startup:run",
         "kernels": "quire.bench.kernels.command:run",
         "quality": "quire.bench.quality:run",
@@ -33,7 +34,7 @@ BENCHMARKS = Registry(
 _PRINTERS = Registry(
     "table",
     {
-        "serve": "quire.bench.serve:print_result",
+        "serve": "quire.bench.serving.serve:print_result",
         "overhead": "quire.bench.overhead:print_result",
         "compare": "quire.bench.compare:print_result",
     },
@@ -86,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
         QuireError: the benchmark could not run.
     """
     from quire.bench.machine import circumstances
-    from quire.bench.report import print_grid, print_table, write_json
+    from quire.bench.results.report import print_grid, print_table, write_json
 
     if args.plot_dir is not None:
-        from quire.bench import plots
+        from quire.bench.results import plots
 
         plots.check(args.plot_dir)
     with cleaning_up_when_terminated():
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
     if args.plot_dir is not None and args.bench != "serve":  # serve draws its own
-        from quire.bench import overview
+        from quire.bench.results import overview
 
         overview.draw(args.plot_dir, args.bench, rows)
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0

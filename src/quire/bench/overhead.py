@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from quire.bench.engine import BenchEngine, open_engine
-from quire.bench.http_client import HTTPClient
-from quire.bench.load import COMPLETIONS_PATH
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row, print_grid
-from quire.bench.sender import Outcome, stream_one
-from quire.bench.server_process import running_server
+from quire.bench.results.report import Row, print_grid
+from quire.bench.serving.http_client import HTTPClient
+from quire.bench.serving.load import COMPLETIONS_PATH
+from quire.bench.serving.sender import Outcome, stream_one
+from quire.bench.serving.server_process import running_server
+from quire.bench.serving.workload import token_prompts
 from quire.bench.split import Reading, between, read_metrics, read_stats
-from quire.bench.workload import token_prompts
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.flags import engine_args_from
 

@@ -98,11 +98,11 @@ def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
 @contextmanager
 def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     """Yield rounds of a server with closed-loop clients."""
-    from quire.bench.http_client import HTTPClient
-    from quire.bench.load import COMPLETIONS_PATH, Load, Request
-    from quire.bench.sender import send
-    from quire.bench.server_process import running_server
-    from quire.bench.waits import sample
+    from quire.bench.serving.http_client import HTTPClient
+    from quire.bench.serving.load import COMPLETIONS_PATH, Load, Request
+    from quire.bench.serving.sender import send
+    from quire.bench.serving.server_process import running_server
+    from quire.bench.serving.waits import sample
 
     with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
         headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}

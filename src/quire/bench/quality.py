@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quire.bench import choices
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from quire.resolve.arguments import EngineArgs

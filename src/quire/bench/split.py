@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:

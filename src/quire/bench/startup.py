@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row, summarise
+from quire.bench.results.report import Row, summarise
 from quire.core.errors import QuireError
 from quire.resolve.flags import engine_args_from
 from quire.system import env

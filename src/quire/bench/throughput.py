@@ -9,9 +9,9 @@ from quire.bench.energy import EnergyMeter
 from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row, summarise
+from quire.bench.results.report import Row, summarise
+from quire.bench.serving.workload import token_prompts
 from quire.bench.split import between
-from quire.bench.workload import token_prompts
 
 KEYS = (
     "num_prompts",

@@ -6,7 +6,7 @@ stores the rows of q and k for interleaved RoPE (pairs 2i, 2i+1); Hugging Face r
 interleaved too (GLM-4, Cohere 2, ERNIE 4.5), both store the same rows. GPT-2's linear layers are
 stored [out, in] in GGUF and [in, out] (`Conv1D`) by Hugging Face; they are transposed back.
 Gemma's norms are stored as 1 + weight. All experts of a layer are one tensor in GGUF; Hugging
-Face's name of one, without its number, stands for it (`models.stacks`).
+Face's name of one, without its number, stands for it (`models.weights.stacks`).
 """
 
 from __future__ import annotations

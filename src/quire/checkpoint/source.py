@@ -39,7 +39,7 @@ class ModelSource:
         path: a Hugging Face folder, a .gguf file, or None for a preset.
         config: the content of config.json; for GGUF, its metadata in the same terms.
         generation_config: the content of generation_config.json, {} if there is none.
-        tokenizer_path: argument of `text.tokenizer.load_tokenizer`; None means a dummy tokenizer.
+        tokenizer_path: argument of `text.tokenizers.tokenizer.load_tokenizer`; None means a dummy.
     """
 
     name: str

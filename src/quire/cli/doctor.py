@@ -347,7 +347,7 @@ def _open_files() -> Finding | None:
 
 
 def _port(host: str, port: int) -> Finding:
-    from quire.server.listener import bind
+    from quire.server.http.listener import bind
 
     try:
         with bind(host, port) as listener:

@@ -173,7 +173,7 @@ def ask(url: str, window: float) -> Evidence:
 
     import msgspec
 
-    from quire.server.explain import Explained
+    from quire.server.monitoring.explain import Explained
 
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}

@@ -81,7 +81,7 @@ def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
 def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
     """Profile the ops and write the trace; return the prompts."""
     from quire.bench.kernels.limits import known_or_measured
-    from quire.bench.workload import token_prompts
+    from quire.bench.serving.workload import token_prompts
     from quire.frontend.llm import LLM
     from quire.profile.layerwise import layerwise_profile
 

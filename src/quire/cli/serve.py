@@ -19,7 +19,7 @@ from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
 from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
-from quire.server import listener
+from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection
 

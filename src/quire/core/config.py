@@ -338,7 +338,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """A worker's share of a model (see `models.shares`).
+    """A worker's share of a model (see `models.weights.shares`).
 
     Attributes:
         rank, ranks: the worker's number, and how many there are.
@@ -381,8 +381,8 @@ class EngineConfig:
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0
     cpu_offload_bytes: int = 0
-    """Most bytes of weights in a mapped file (see `models.offload`), or with a GPU in host memory
-    (see `models.host_offload`)."""
+    """Most bytes of weights in a mapped file (see `models.weights.offload`), or with a GPU in host
+    memory (see `models.weights.host_offload`)."""
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()

@@ -34,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How linear weights are packed; `ops.native_gemm` explains the kinds.
+    """How linear weights are packed; `ops.native.gemm` explains the kinds.
 
     Attributes:
         kind: for the layers' weights.

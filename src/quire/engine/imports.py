@@ -19,7 +19,7 @@ def import_all() -> None:
     env.let_idle_threads_sleep()
     import quire.engine.core
     import quire.executor.multiproc
-    import quire.models.loader
+    import quire.models.weights.loader
     import quire.ops.cpu
     import quire.ops.providers
     import quire.profile.profiling

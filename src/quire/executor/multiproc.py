@@ -18,7 +18,7 @@ from quire.executor.base import Executor, ForwardError
 from quire.executor.frames import Call, Outcome, Prepare, Step, column, pooled_sum
 from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
-from quire.models.shares import shared_config
+from quire.models.weights.shares import shared_config
 from quire.parallel.shared_memory import anonymous_file
 
 _SUMMED = (

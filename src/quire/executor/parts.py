@@ -26,15 +26,15 @@ from quire.executor.peers import Peers
 from quire.models.adapters import lora_targets, own_delta
 from quire.models.decoder import Decoder
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
-from quire.models.offload import held_weight_bytes
-from quire.models.pack_cache import PackCache
+from quire.models.weights.offload import held_weight_bytes
+from quire.models.weights.pack_cache import PackCache
 from quire.ops.device import Accelerator
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.runner.runner import ModelRunner
 from quire.sampling.grammars import Grammars
 from quire.spec.proposers import acceptance, new_proposer
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool

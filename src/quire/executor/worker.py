@@ -18,9 +18,9 @@ from quire.executor.load_bar import load_bar
 from quire.executor.memory import ResidentParts
 from quire.executor.peers import Peers
 from quire.models.adapters import lora_tables
-from quire.models.offload import WeightOffload
-from quire.models.pack_cache import PackCache, open_cache
 from quire.models.parameters import Progress
+from quire.models.weights.offload import WeightOffload
+from quire.models.weights.pack_cache import PackCache, open_cache
 from quire.system.futures import both
 from quire.system.hardware import detect
 from quire.system.stopwatch import Stopwatch
@@ -92,8 +92,8 @@ class Worker:
             self.begin()  # read while the other modules are imported
         cache, offload = self._cache, self._offload
         from quire.executor import parts
-        from quire.models.loader import load_model
         from quire.models.memory import loaded_bytes
+        from quire.models.weights.loader import load_model
         from quire.ops.device import Accelerator
         from quire.ops.providers import load_ops, open_device, stored_linears
         from quire.profile.profiling import Profiling
@@ -113,7 +113,7 @@ class Worker:
         self._adapters = parts.open_adapters(config, tables)
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:
-            from quire.models.host_offload import HostOffload
+            from quire.models.weights.host_offload import HostOffload
 
             moved = HostOffload(config, there)
             ops = moved.ops(there)

@@ -24,8 +24,8 @@ from quire.executor.memory import (
 from quire.explain.limits import Limits, profile_of
 from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
-from quire.models.offload import held_weight_bytes, layer_weights
-from quire.models.shares import shared_config
+from quire.models.weights.offload import held_weight_bytes, layer_weights
+from quire.models.weights.shares import shared_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO, LEAST_TOKENS
 from quire.resolve.device import GIB

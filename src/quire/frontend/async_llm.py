@@ -41,7 +41,7 @@ from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.metrics.stats import EngineStats
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from quire.frontend.output.output_processor import OutputProcessor
 from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.metrics.stats import EngineStats
 from quire.resolve.engine import Resolved
-from quire.text.tokenizer import Tokenizer
-from quire.text.user_tokenizer import UserTokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
+from quire.text.tokenizers.user_tokenizer import UserTokenizer
 
 
 class LateStart:

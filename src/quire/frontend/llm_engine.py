@@ -27,7 +27,7 @@ from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.sync_loop import SyncLoop
 from quire.metrics.reader import Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
-from quire.text.user_tokenizer import UserTokenizer
+from quire.text.tokenizers.user_tokenizer import UserTokenizer
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore

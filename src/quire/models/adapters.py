@@ -13,8 +13,8 @@ from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
-from quire.models.row_order import row_order
-from quire.models.shares import column_run, row_runs
+from quire.models.weights.row_order import row_order
+from quire.models.weights.shares import column_run, row_runs
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops

@@ -9,7 +9,7 @@ from typing import Any
 from quire.core.config import ModelConfig
 from quire.core.layers import HeadForm
 from quire.models.parameters import Parameter
-from quire.models.stacks import Stacked
+from quire.models.weights.stacks import Stacked
 
 
 @dataclass(frozen=True, slots=True)

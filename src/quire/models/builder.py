@@ -31,8 +31,8 @@ from quire.models.layout import (
     NormSpec,
 )
 from quire.models.parameters import ParameterSource
-from quire.models.row_order import bias_in_order, in_order
-from quire.models.sharded import columns_of
+from quire.models.weights.row_order import bias_in_order, in_order
+from quire.models.weights.sharded import columns_of
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable

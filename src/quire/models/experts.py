@@ -8,7 +8,7 @@ from typing import Any
 from quire.core.errors import CheckpointError
 from quire.core.layers import MoEConfig, RouteSpec
 from quire.models import hf
-from quire.models.stacks import Stacked
+from quire.models.weights.stacks import Stacked
 
 STACKED: Mapping[str, Stacked] = {
     "mlp.experts.gate_up": Stacked("mlp.experts.gate_up_proj"),

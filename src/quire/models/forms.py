@@ -11,7 +11,7 @@ from quire.core.quantization import Form
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import weight_names
-from quire.models.sources import match
+from quire.models.weights.sources import match
 from quire.quant.names import Rounding
 from quire.quant.scheme import Method
 

@@ -19,8 +19,9 @@ from typing import Any, Literal
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.core.layers import DraftHeadConfig, HeadForm
-from quire.models import hf, llama
+from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
+from quire.models.architectures import llama
 
 MOST_MTP_LAYERS = 8
 """Layers behind the last one that a checkpoint may have; the first of them drafts."""

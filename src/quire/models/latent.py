@@ -7,8 +7,9 @@ from typing import Any
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import LatentConfig, yarn_mscale
-from quire.models import hf, llama
+from quire.models import hf
 from quire.models import rope as ropes
+from quire.models.architectures import llama
 
 LAYER = {name: found for name, found in llama.NAMES.layer.items() if name != "attn.qkv"} | {
     "attn.q": ("self_attn.q_proj",),

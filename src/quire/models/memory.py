@@ -5,9 +5,9 @@ from __future__ import annotations
 from quire.core.config import EngineConfig, ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.layout import parameters
-from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
+from quire.models.weights.packed_bytes import packed_bytes, padded_rows, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to

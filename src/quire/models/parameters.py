@@ -38,7 +38,7 @@ class Parameter:
         experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
             `parts` has those of each.
         paired: elements of each head of q and k that RoPE turns in pairs of neighbours (see
-            `models.row_order`).
+            `models.weights.row_order`).
         tail: elements at the end of each head that RoPE turns, and that are packed in front; 0 if
             it turns the first ones.
     """

@@ -71,7 +71,7 @@ _CLASSIFIER = "ForSequenceClassification"
 ARCHITECTURES = Registry(
     "architecture",
     {
-        name: f"quire.models.{_MODULES.get(name, name)}:ARCHITECTURE"
+        name: f"quire.models.architectures.{_MODULES.get(name, name)}:ARCHITECTURE"
         for name in (*_DECODERS.values(), *_ENCODERS.values())
     },
 )

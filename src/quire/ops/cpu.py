@@ -20,17 +20,20 @@ from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.core.quantized import QuantizedWeight, Weights, parts_of
-from quire.ops import native_attention, native_latent, native_lora, native_moe
 from quire.ops.device import CPU
 from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import NativeKernels
-from quire.ops.native_fused import FusedKernels
-from quire.ops.native_gemm import PackedLinear, Pool
-from quire.ops.native_quantized import DENSE_KINDS, pack_quantized
-from quire.ops.native_sampling import SamplingKernels
+from quire.ops.native import attention as native_attention
+from quire.ops.native import latent as native_latent
+from quire.ops.native import lora as native_lora
+from quire.ops.native import moe as native_moe
+from quire.ops.native.fused import FusedKernels
+from quire.ops.native.gemm import PackedLinear, Pool
+from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.quantized import DENSE_KINDS, pack_quantized
+from quire.ops.native.sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.rank_group import RankGroup
 from quire.ops.sample_row import SampleRow

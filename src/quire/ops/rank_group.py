@@ -9,9 +9,9 @@ import numpy as np
 from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.ops.array import address
-from quire.ops.native import NativeKernels
-from quire.ops.native_checks import contiguous, describe, indices, matrix, view
-from quire.ops.native_gemm import PackedLinear
+from quire.ops.native.checks import contiguous, describe, indices, matrix, view
+from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.rank_memory import rank_group_bytes
 
 _NormPart = tuple[_native.Matrix, _native.Matrix, int, bool]

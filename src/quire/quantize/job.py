@@ -24,7 +24,7 @@ from quire.quantize.targets import Quantized, Target, target_of
 from quire.quantize.work import Content, WorkFolder
 from quire.quantize.write_compressed import write_compressed
 from quire.quantize.write_gguf import gguf_metadata, write_gguf
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 Progress = Callable[[str, int, int], None]
 """Called with the current activity, the finished units and their total."""

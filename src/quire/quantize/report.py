@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from quire.bench.quality import STORIES, compared, quiet, read_documents
-from quire.bench.report import print_grid, write_json
+from quire.bench.results.report import print_grid, write_json
 from quire.resolve.arguments import EngineArgs
 
 

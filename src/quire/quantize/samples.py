@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 SELF = "self"
 _SEPARATOR = "\n---\n"

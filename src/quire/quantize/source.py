@@ -18,7 +18,7 @@ from quire.models.architecture import WeightNames
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import is_encoder, model_config, weight_names
-from quire.models.sources import Piece, match
+from quire.models.weights.sources import Piece, match
 from quire.quantize.work import Content, dense
 
 _DTYPES = {"F32": FLOAT32, "BF16": BFLOAT16, "F16": dtype_of("float16")}

@@ -21,7 +21,7 @@ from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
 from quire.quantize.work import Content
-from quire.text.gguf_vocabulary import tokenizer_metadata
+from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
 
 _ROUTER = ".ffn_gate_inp"
 _TABLES = ("token_embd.weight", "output.weight")

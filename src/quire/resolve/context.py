@@ -8,8 +8,8 @@ from quire.core.config import EngineConfig, ModelConfig
 from quire.core.errors import CheckpointError, ConfigError
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
-from quire.models.offload import held_weight_bytes
-from quire.models.shares import shared_config
+from quire.models.weights.offload import held_weight_bytes
+from quire.models.weights.shares import shared_config
 from quire.resolve.arguments import EngineArgs
 
 AUTO = -1

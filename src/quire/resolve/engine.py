@@ -26,8 +26,8 @@ from quire.core.config import (
 from quire.core.extras import require
 from quire.models.cost import first_guess
 from quire.models.memory import kv_bytes_per_token, parameter_count
-from quire.models.offload import last_weights, layer_weights
 from quire.models.registry import model_config
+from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
@@ -41,8 +41,8 @@ from quire.resolve.speculative import check_draft, draft_fields, parse_speculati
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
-from quire.text.tokenizer import Tokenizer
-from quire.text.tokenizer import load_tokenizer as open_tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer as open_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from quire.core.errors import CheckpointError, ConfigError
 from quire.models.heads import eagle_head, mtp_head
 from quire.models.layout import parameters
 from quire.models.registry import architecture, weight_names
-from quire.models.sources import match
+from quire.models.weights.sources import match
 from quire.quant.registry import method, quantization_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.model import LOAD_FORMATS

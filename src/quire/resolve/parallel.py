@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.models.shares import shared_config
+from quire.models.weights.shares import shared_config
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import Hardware
 

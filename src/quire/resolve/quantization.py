@@ -13,7 +13,7 @@ from quire.core.quantization import QUANTIZATIONS, Form
 from quire.core.registry import did_you_mean
 from quire.models.forms import Forms, rounded_forms, said_forms, stored_forms
 from quire.models.layout import parameters
-from quire.models.packed_bytes import rounds_activations
+from quire.models.weights.packed_bytes import rounds_activations
 from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.quant.registry import GGUF, METHODS, method, quantization_config
 from quire.quant.scheme import Method

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from quire.ops.sample_row import MaskWords
     from quire.sampling.state import SamplingState
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class Grammars:
 
     def _vocabulary(self, eos_token_ids: tuple[int, ...]) -> tuple[LLTokenizer, dict[str, int]]:
         """Return llguidance's tokenizer, and the ids of control tokens by name."""
-        from quire.text.vocabulary import matcher_tokenizer, special_tokens
+        from quire.text.tokenizers.vocabulary import matcher_tokenizer, special_tokens
 
         with self._load_lock:
             if eos_token_ids not in self._vocabularies:

@@ -9,7 +9,7 @@ from quire.core.thinking import ThinkingMarks
 from quire.sampling.masks import TokenRow
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 MAX_GRACE = 3
 """Most bytes of an incomplete character, and most tokens beyond the limit to complete it."""

@@ -25,16 +25,20 @@ from quire.server.anthropic.messages import count_tokens, create_message
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS, error_response
-from quire.server.explain import explain_engine
-from quire.server.feed import Feed, stream
-from quire.server.metrics import Metrics
-from quire.server.middleware import (
+from quire.server.http.middleware import (
     OPEN_PATH,
     ApiKeyMiddleware,
     LastResortMiddleware,
     PathMiddleware,
     RequestIdMiddleware,
 )
+from quire.server.monitoring.explain import explain_engine
+from quire.server.monitoring.feed import Feed, stream
+from quire.server.monitoring.metrics import Metrics
+from quire.server.monitoring.pages import page_routes
+from quire.server.monitoring.profile import profile_ops, start_profile, stop_profile
+from quire.server.monitoring.requests import request_timeline
+from quire.server.monitoring.snapshot import Camera
 from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
@@ -49,9 +53,6 @@ from quire.server.openai.pooling import (
 from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
 from quire.server.options import AppOptions
-from quire.server.pages import page_routes
-from quire.server.profile import profile_ops, start_profile, stop_profile
-from quire.server.requests import request_timeline
 from quire.server.responses.endpoints import (
     cancel_response,
     count_input_tokens,
@@ -62,12 +63,11 @@ from quire.server.responses.endpoints import (
 )
 from quire.server.responses.store import ResponseStore
 from quire.server.sleep import is_sleeping, sleep, wake_up
-from quire.server.snapshot import Camera
 from quire.server.state import ServerState, server_state
 from quire.server.tools.table import choose_parsers
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_OPTIONS = AppOptions()
 

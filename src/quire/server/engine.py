@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quire.frontend.input.pooling_input import PoolingPrompt
     from quire.frontend.workers.tokenizer_worker import ChatPrompt
     from quire.resolve.engine import Resolved
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class Engine(Protocol):

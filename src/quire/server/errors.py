@@ -28,8 +28,8 @@ from quire.core.errors import (
     StructureUnavailableError,
 )
 from quire.server.anthropic.errors import anthropic_error, speaks_anthropic
-from quire.server.json_text import encode
-from quire.server.linger import LingeringResponse
+from quire.server.http.json_text import encode
+from quire.server.http.linger import LingeringResponse
 
 logger = logging.getLogger(__name__)
 

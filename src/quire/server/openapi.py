@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from quire import __version__
 from quire.resolve.field_flags import module_docs
 from quire.server.contract import EVENTS, JSON, Contract, contract, contract_of
-from quire.server.middleware import OPEN_PATH, ApiKeyMiddleware
+from quire.server.http.middleware import OPEN_PATH, ApiKeyMiddleware
 
 _CONVERTED = re.compile(r"\{(\w+):\w+\}")
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -33,9 +33,9 @@ from quire.profile.devices import devices
 from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
 from quire.server.app import create_app
-from quire.server.listener import bind_error
+from quire.server.http.listener import bind_error
+from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.options import AppOptions
-from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.tools.table import choose_parsers
 from quire.system.heap import share_one_heap
 

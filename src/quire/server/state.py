@@ -17,8 +17,8 @@ from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
 from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
+from quire.server.http.request_ids import choose_request_id
 from quire.server.options import AppOptions
-from quire.server.request_ids import choose_request_id
 from quire.server.tools.table import Parsers
 
 MAX_NAME = 200

@@ -56,7 +56,7 @@ def new_proposer(
 
 def _draft_model(config: EngineConfig, num_blocks: int, ops: Ops, most: int) -> Proposer:
     """Load the draft model. Each rank of several has the whole of it."""
-    from quire.models.loader import load_model
+    from quire.models.weights.loader import load_model
     from quire.spec.draft_model import DraftModelProposer
 
     draft = config.draft
@@ -75,7 +75,7 @@ def _draft_model(config: EngineConfig, num_blocks: int, ops: Ops, most: int) -> 
 def _head(config: EngineConfig, num_blocks: int, ops: Ops, target: Decoder) -> HeadProposer:
     """Load the draft head. Each rank of several has the whole of its layers."""
     from quire.models.draft_head import DraftHead
-    from quire.models.loader import parameter_source
+    from quire.models.weights.loader import parameter_source
 
     draft, wanted = config.draft, config.scheduler.speculative
     assert draft is not None, "the draft head is not resolved"

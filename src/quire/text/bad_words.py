@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 def word_tokens(tokenizer: Tokenizer, words: list[str]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}

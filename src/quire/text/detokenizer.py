@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:

@@ -16,7 +16,7 @@ from typing import Any
 
 import tokenizers
 
-from quire.text.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 
 _NFC_SHRINKS = 4
 """Composition shortens a text at most by this factor in UTF-8. It is 3 for Hangul and for

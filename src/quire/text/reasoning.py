@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.request import EMBEDDED
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 TAIL_TOKENS = 16
 """Number of the prompt's last tokens that are searched for marks of reasoning."""

@@ -13,7 +13,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 
 if TYPE_CHECKING:
-    from quire.bench.slo import Slo
+    from quire.bench.serving.slo import Slo
 
 LOAD = (
     *("dataset_name", "dataset_path", "num_prompts", "num_clients", "input_len", "output_len"),
@@ -25,8 +25,8 @@ LOAD = (
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all flags to `parser`: objective, search, load and engine."""
-    from quire.bench import serve_flags
-    from quire.bench.slo import METRICS, PERCENTILES
+    from quire.bench.serving import serve_flags
+    from quire.bench.serving.slo import METRICS, PERCENTILES
 
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     _add_objective(parser.add_argument_group("objective"))
@@ -125,8 +125,8 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
     Raises:
         ConfigError: a flag is wrong, or sets what tuning has to find.
     """
-    from quire.bench.datasets import complete
-    from quire.bench.slo import Slo
+    from quire.bench.serving.datasets import complete
+    from quire.bench.serving.slo import Slo
     from quire.tune.server import check_load
 
     if args.slo is None:

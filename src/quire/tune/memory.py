@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from quire.bench.machine import peak_rss_bytes
-from quire.bench.server_process import running_server
+from quire.bench.serving.server_process import running_server
 from quire.core.errors import QuireError
 from quire.executor.memory import plan_memory
 from quire.models.memory import kv_bytes_per_token, loaded_bytes

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.slo import Slo
+from quire.bench.serving.slo import Slo
 from quire.core.cost import cautious_cpu
 from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from quire.bench.load import Load, make_load
-from quire.bench.serve import measure as bench_serve
-from quire.bench.server_process import running_server
+from quire.bench.serving.load import Load, make_load
+from quire.bench.serving.serve import measure as bench_serve
+from quire.bench.serving.server_process import running_server
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.simulate.workload import NO_PREFIX, Workload

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quire.bench.datasets import DATASETS, Ask, complete
-from quire.bench.load import make_load
 from quire.bench.main import add_arguments
+from quire.bench.serving.datasets import DATASETS, Ask, complete
+from quire.bench.serving.load import make_load
 from quire.core.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from quire.bench.energy import EnergyMeter, is_here
-from quire.bench.report import print_table
+from quire.bench.results.report import print_table
 from quire.profile.device_reading import DeviceReading
 
 

@@ -12,7 +12,7 @@ import pytest
 from quire.bench import prove as proving
 from quire.bench.explained import Demand, demand_of
 from quire.bench.prove import prove
-from quire.bench.server_process import running_server
+from quire.bench.serving.server_process import running_server
 from quire.cli.main import main
 from quire.explain.evidence import load
 from quire.explain.limits import save_limits

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bench.http_client import (
+from quire.bench.serving.http_client import (
     ConnectionLostError,
     EventParser,
     HTTPClient,

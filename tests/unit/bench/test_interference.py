@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quire.bench import interference
 from quire.bench.main import add_arguments
+from quire.bench.serving import interference
 from quire.resolve.arguments import EngineArgs
 
 

@@ -18,7 +18,7 @@ from quire.bench.main import add_arguments
 from quire.bench.peers.torch_calls import TorchCalls
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
-from quire.ops.native import available_isas
+from quire.ops.native.kernels import available_isas
 from quire.ops.providers import load_ops
 from tests.arrays import tensor
 

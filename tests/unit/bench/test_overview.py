@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quire.bench.overview import MOST_PANELS, MOST_ROWS, draw, overview
+from quire.bench.results.overview import MOST_PANELS, MOST_ROWS, draw, overview
 
 
 def titles(figure: Any) -> list[str]:

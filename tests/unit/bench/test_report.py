@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.bench.report import percentile, print_grid, print_table, summarise, write_json
+from quire.bench.results.report import percentile, print_grid, print_table, summarise, write_json
 
 SAMPLES = [
     {"speed": 10.0, "errors": 0, "ms": {"p50": 3.0}},

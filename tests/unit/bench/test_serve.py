@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from quire.bench.http_client import HTTPClient
-from quire.bench.load import Load, Request, make_load
 from quire.bench.main import add_arguments
-from quire.bench.sender import Outcome, send
-from quire.bench.serve import measure, print_result, run
-from quire.bench.slo import Slo
-from quire.bench.waits import most_at_once, sample
+from quire.bench.serving.http_client import HTTPClient
+from quire.bench.serving.load import Load, Request, make_load
+from quire.bench.serving.sender import Outcome, send
+from quire.bench.serving.serve import measure, print_result, run
+from quire.bench.serving.slo import Slo
+from quire.bench.serving.waits import most_at_once, sample
 from quire.core.errors import ConfigError, QuireError
 from tests.unit.bench.fake_server import chat, completion, serving
 

@@ -9,9 +9,9 @@ import urllib.request
 
 import pytest
 
-from quire.bench import server_process
 from quire.bench.main import add_arguments
-from quire.bench.server_process import free_port, is_ready, running_server
+from quire.bench.serving import server_process
+from quire.bench.serving.server_process import free_port, is_ready, running_server
 from quire.core.errors import QuireError
 
 READY = """

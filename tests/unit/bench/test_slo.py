@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bench.slo import Slo
+from quire.bench.serving.slo import Slo
 from quire.core.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from quire.core.errors import QuireError
 from quire.core.messages import CoreTimes
 from quire.metrics.stats import EngineStats
 from quire.metrics.times import PARTS
-from quire.server.metrics import Metrics
+from quire.server.monitoring.metrics import Metrics
 
 
 def test_shares_are_of_the_time_between() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from quire.bench.workload import Ramp, arrival_times, lengths, text_prompts, token_prompts
+from quire.bench.serving.workload import Ramp, arrival_times, lengths, text_prompts, token_prompts
 from quire.core.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from quire.core.errors import ConfigError
 from quire.frontend.client import configure
 from quire.frontend.client.core_client import ProcessClient
 from quire.resolve.arguments import EngineArgs
-from quire.server import listener
 from quire.server import serve as server
+from quire.server.http import listener
 from quire.server.serve import ServeOptions
 
 

@@ -23,9 +23,9 @@ from quire.frontend.output.output_processor import OutputProcessor, ProcessedSte
 from quire.frontend.output.tracing import RequestTracer
 from quire.metrics.stats import EngineStats
 from quire.resolve.engine import Resolved
-from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import checked
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 EOS = 257
 VOCAB_SIZE = 258

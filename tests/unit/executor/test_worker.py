@@ -17,7 +17,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
 from quire.frontend.client.in_process import InProcessClient
-from quire.ops.native_gemm import PackedLinear
+from quire.ops.native.gemm import PackedLinear
 from tests.unit.executor.configs import TINY, config
 
 
@@ -153,7 +153,7 @@ def test_too_little_memory_is_known_before_the_weights_are_read(
     def load_model(*args: object) -> None:
         raise AssertionError("the weights were read")
 
-    monkeypatch.setattr("quire.models.loader.load_model", load_model)
+    monkeypatch.setattr("quire.models.weights.loader.load_model", load_model)
     with pytest.raises(OutOfMemoryError, match="one sequence of 128 tokens"):
         Worker(config(memory_budget_bytes=2**20)).start()
 

@@ -27,7 +27,7 @@ from quire.frontend.workers.structures import Structures
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import GrammarWriter
 from quire.text.structures import structure_key
-from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
+from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
 from tests.unit.frontend.test_core_client import gone, until
 
 FAKE = """

@@ -18,7 +18,7 @@ from quire.frontend.workers import tokenizer_pool
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.frontend.workers.tokenizer_worker import BadWords, ChatPrompt, tokenize
 from quire.text.bad_words import word_tokens
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.unit.frontend.test_core_client import until
 
 VOCAB_SIZE = 300

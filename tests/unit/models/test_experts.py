@@ -18,10 +18,10 @@ from quire.models.adapters import lora_targets
 from quire.models.forms import stored_forms
 from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
-from quire.models.shares import shared_model
-from quire.models.sources import match
-from quire.models.stacks import Stacked, stacks
-from quire.models.stored import StoredParameters
+from quire.models.weights.shares import shared_model
+from quire.models.weights.sources import match
+from quire.models.weights.stacks import Stacked, stacks
+from quire.models.weights.stored import StoredParameters
 from tests.unit.models.test_loader import MemoryWeights
 
 EXPERTS, HIDDEN, WIDTH = 4, 32, 6

@@ -10,11 +10,11 @@ import pytest
 from quire.core.dtypes import BFLOAT16, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.models.decoder import Decoder
-from quire.models.dummy import RandomParameters
 from quire.models.forms import rounded_forms
 from quire.models.layout import parameters
 from quire.models.memory import loaded_bytes
 from quire.models.registry import model_config
+from quire.models.weights.dummy import RandomParameters
 from quire.ops.providers import load_ops
 from quire.quant.names import NAMES
 from tests.unit.executor.configs import config

@@ -15,11 +15,11 @@ from quire.core.config import ModelConfig, OpsProvider
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
-from quire.models.dummy import RandomParameters
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.registry import architecture, model_config
-from quire.models.stored import StoredParameters
+from quire.models.weights.dummy import RandomParameters
+from quire.models.weights.stored import StoredParameters
 from quire.ops.providers import load_ops
 
 VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4

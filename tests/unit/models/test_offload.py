@@ -12,10 +12,10 @@ import torch
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.quantization import QUANTIZATIONS
-from quire.models import pack_cache
-from quire.models.offload import WeightOffload, last_weights
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import Pool
+from quire.models.weights import pack_cache
+from quire.models.weights.offload import WeightOffload, last_weights
+from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.packed_file import LinearFile, stream_linears
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import quire
 from quire import LLM, SamplingParams
 from quire.checkpoint.source import EMBEDDED
 from quire.core.config import EngineConfig
-from quire.models import pack_cache
-from quire.models.pack_cache import PackCache, model_key
-from quire.models.shares import shared_config
-from quire.ops.native import NativeKernels
-from quire.ops.native_codes import CodeKind, GroupedCodes
-from quire.ops.native_gemm import Pool, WeightKind
+from quire.models.weights import pack_cache
+from quire.models.weights.pack_cache import PackCache, model_key
+from quire.models.weights.shares import shared_config
+from quire.ops.native.codes import CodeKind, GroupedCodes
+from quire.ops.native.gemm import Pool, WeightKind
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.packed_file import StoredLinear
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
@@ -168,7 +169,7 @@ def config_of(folder: Path, **fields: str) -> EngineConfig:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A copy of the embedded model that a test may change."""
-    source = Path(pack_cache.__file__).parent.parent / "assets" / EMBEDDED["embedded"]
+    source = Path(quire.__file__).parent / "assets" / EMBEDDED["embedded"]
     return Path(shutil.copytree(source, tmp_path / "model"))
 
 

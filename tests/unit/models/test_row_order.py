@@ -11,7 +11,7 @@ from quire.core.config import RopeConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted
 from quire.core.quantized import QuantizedWeight
 from quire.models.layout import Layout
-from quire.models.row_order import bias_in_order, in_order, row_order
+from quire.models.weights.row_order import bias_in_order, in_order, row_order
 from quire.quant.names import rounding
 from tests.unit.executor.configs import TINY
 

@@ -19,8 +19,8 @@ from quire.lora.peft import Delta
 from quire.models.adapters import lora_targets, shared_delta
 from quire.models.layout import parameters
 from quire.models.registry import model_config
-from quire.models.sharded import SharedParameters
-from quire.models.shares import column_run, row_runs, shared_config, shared_model
+from quire.models.weights.sharded import SharedParameters
+from quire.models.weights.shares import column_run, row_runs, shared_config, shared_model
 from quire.ops.providers import load_ops
 from quire.quant.names import NAMES, RANDOM_ONLY, rounding
 from tests.unit.executor.configs import TINY, config

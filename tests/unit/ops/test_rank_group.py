@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from quire import _native
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import WeightKind
+from quire.ops.native.gemm import WeightKind
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.rank_memory import rank_group_bytes
 from quire.parallel.shared_memory import anonymous_file
 from tests.golden import ranks as threads_of_ranks

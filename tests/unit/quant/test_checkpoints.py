@@ -19,7 +19,7 @@ from quire.core.quantized import QuantizedWeight
 from quire.models.forms import stored_forms
 from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
-from quire.models.stored import StoredParameters
+from quire.models.weights.stored import StoredParameters
 from quire.quant.registry import method
 from tests.arrays import array
 from tests.unit.quant import packers

@@ -22,7 +22,7 @@ from quire.quantize.gguf_target import GGUFTarget
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 MODEL = "embedded-draft"
 ROOT = Path(__file__).resolve().parents[3]

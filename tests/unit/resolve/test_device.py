@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.models.offload import OffloadPlan, held_weight_bytes, layer_weights
+from quire.models.weights.offload import OffloadPlan, held_weight_bytes, layer_weights
 from quire.resolve import device as resolve_device
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve

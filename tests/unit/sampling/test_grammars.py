@@ -23,9 +23,9 @@ from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 from quire.system.native_marks import make_file, read_notes
-from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import GrammarWriter
+from quire.text.tokenizers.dummy import DummyTokenizer
 
 EOS = 300
 VOCAB = 301

@@ -12,7 +12,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.thinking import ThinkingMarks
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.thinking import MAX_GRACE, ThinkingLimit
-from quire.text.dummy import DummyTokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.sampling.test_grammars import EOS, VOCAB, allowed, append, state
 
 MARKS = ThinkingMarks(("<think>", "<t>"), ("</think>", "</t>"))

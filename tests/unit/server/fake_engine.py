@@ -28,7 +28,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.server.app import create_app
 from quire.server.options import AppOptions
-from quire.text.dummy import DummyTokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
 
 MODEL = "echo"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from starlette.requests import Request
 
-from quire.server.body import read_request
 from quire.server.errors import ApiError
+from quire.server.http.body import read_request
 from quire.server.leniency import MAX_UNKNOWN
 from quire.server.notices import MAX_NOTICES, notices_of
 from quire.server.openai.protocol import ChatRequest, CompletionRequest

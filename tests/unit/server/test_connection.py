@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from quire.server.connection import while_connected
+from quire.server.http.connection import while_connected
 from tests.unit.frontend.test_core_client import until
 from tests.unit.server.fake_engine import Running, running
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.metrics.stats import EngineStats
 from quire.profile.cpu_device import Cpu
 from quire.profile.nvml import Gpu
-from quire.server.metrics import Metrics
+from quire.server.monitoring.metrics import Metrics
 from tests.unit.profile.fake_machine import GPU_ANSWERS, FakeNvml, machine
 
 

@@ -14,10 +14,10 @@ import uvicorn
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.frontend.output.stream import OutputSink
-from quire.server import event_stream
-from quire.server.event_stream import EventStream
-from quire.server.listener import bind
-from quire.server.protocol import TransportProtocol
+from quire.server.http import event_stream
+from quire.server.http.event_stream import EventStream
+from quire.server.http.listener import bind
+from quire.server.http.protocol import TransportProtocol
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 

@@ -11,7 +11,7 @@ import pytest
 from quire.core.op_profile import OpProfile, OpTime
 from quire.explain import probe
 from quire.explain.report import Report
-from quire.server.explain import Explained
+from quire.server.monitoring.explain import Explained
 from tests.unit.server.fake_engine import Running, running
 
 

@@ -13,10 +13,10 @@ from starlette.types import Message, Scope
 
 from quire.kv.snapshot import kv_snapshot
 from quire.kv.snapshot_types import KVSnapshot
-from quire.server import feed as feed_module
-from quire.server import snapshot as snapshot_module
 from quire.server.errors import ApiError
-from quire.server.feed import MAX_VIEWERS, Feed
+from quire.server.monitoring import feed as feed_module
+from quire.server.monitoring import snapshot as snapshot_module
+from quire.server.monitoring.feed import MAX_VIEWERS, Feed
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.test_metrics import samples
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.server.json_text import encode, read_object, well_formed
+from quire.server.http.json_text import encode, read_object, well_formed
 
 
 class Told(msgspec.Struct):

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.core.messages import HostTierStats, SchedulerStats
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.metrics.times import PARTS
-from quire.server.metrics import Metrics
+from quire.server.monitoring.metrics import Metrics
 from tests.unit.server.fake_engine import Running, running
 
 NAMES = {

@@ -9,7 +9,7 @@ import pytest
 
 from quire.server.anthropic.answer import call_input
 from quire.server.anthropic.protocol import Message, MessageUsage
-from quire.server.json_text import encode, read_object
+from quire.server.http.json_text import encode, read_object
 from tests.unit.server.fake_engine import Running
 from tests.unit.server.openai import test_tools as chats
 from tests.unit.server.openai.test_tools import saying

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.server.pages import ASSETS_PATH, FOLDER
+from quire.server.monitoring.pages import ASSETS_PATH, FOLDER
 from tests.unit.server.fake_engine import running
 
 WEB = Path(__file__).resolve().parents[3] / "web"

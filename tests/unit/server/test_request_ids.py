@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.request_ids import RequestIds, choose_request_id, engine_request_id, names_of
+from quire.server.http.request_ids import RequestIds, choose_request_id, engine_request_id, names_of
 from tests.unit.server.fake_engine import MODEL, Running, running
 
 HEADERS = {"x-request-id": "same"}

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from quire.server.json_text import read_arguments
+from quire.server.http.json_text import read_arguments
 from tests.unit.server.fake_engine import MODEL, Running
 from tests.unit.server.openai.test_tools import saying
 

@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
-from quire.server.listener import bind, check_exposure
-from quire.server.protocol import TransportProtocol
+from quire.server.http.listener import bind, check_exposure
+from quire.server.http.protocol import TransportProtocol
 from quire.server.serve import _Server, _uvicorn_config
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 
 @dataclass

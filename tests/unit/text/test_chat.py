@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.text.chat import chat_to_token_ids, encode_chat, render_chat
-from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
 from tests.unit.text.vocabularies import byte_tokenizer, real_tokenizer
 
 TEMPLATES = [

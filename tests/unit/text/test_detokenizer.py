@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.text.detokenizer import IncrementalDetokenizer
-from quire.text.dummy import DummyTokenizer
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 from tests.unit.text.vocabularies import REAL, SHARED, byte_tokenizer, real_tokenizer
 
 IDS = st.lists(st.integers(0, 2**31), max_size=24)

@@ -10,8 +10,8 @@ import pytest
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.text.detokenizer import IncrementalDetokenizer
-from quire.text.token_bytes import CHAR_OF_BYTE
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.checkpoint.make_files import write_gguf
 
 SEPARATOR = "\n__ggml_vocab_test__\n"

@@ -10,9 +10,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from quire.checkpoint.gguf_writer import GGUFWriter
 from quire.core.errors import UnsupportedModelError
-from quire.text.gguf_vocabulary import tokenizer_metadata
-from quire.text.token_bytes import CHAR_OF_BYTE
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 ASSETS = Path(__file__).resolve().parents[3] / "src" / "quire" / "assets"
 TEXTS = [

@@ -15,7 +15,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import MAX_DEPTH, MAX_GRAMMAR_BYTES
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 import quire
-from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.least_tokens import _NFC_SHRINKS, least_tokens
-from quire.text.token_bytes import CHAR_OF_BYTE
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.text.vocabularies import REAL, real_tokenizer
 
 LONG = " aeiou" * 8

@@ -15,7 +15,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.json_schema.exponents import scientific
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.text.sentencepiece import read_vocabulary
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.sentencepiece import read_vocabulary
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.text.vocabularies import SHARED, real_tokenizer
 
 CORPUS = [

@@ -7,8 +7,8 @@ import tokenizers
 from tokenizers import decoders, models
 
 from quire.core.errors import UnsupportedModelError
-from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
-from quire.text.token_bytes import BYTE_OF_CHAR, TokenDecoder
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
+from quire.text.tokenizers.token_bytes import BYTE_OF_CHAR, TokenDecoder
 
 
 def decoder_of(decoder: decoders.Decoder | None) -> TokenDecoder:

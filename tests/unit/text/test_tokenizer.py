@@ -13,7 +13,7 @@ from tokenizers import AddedToken, normalizers
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from quire.core.errors import CheckpointError, InvalidRequestError
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.text.vocabularies import REAL, byte_tokenizer, real_tokenizer
 
 SAMPLES = [

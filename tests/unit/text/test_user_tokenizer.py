@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from quire.text.hf_tokenizer import HFTokenizer
-from quire.text.user_tokenizer import UserTokenizer
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer
+from quire.text.tokenizers.user_tokenizer import UserTokenizer
 from tests.unit.text.test_chat import gpt2_with_controls
 
 TEMPLATE = (

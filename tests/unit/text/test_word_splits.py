@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.text.byte_level import _PROBE, _pre_tokenizer
-from quire.text.word_splits import SPLITS
+from quire.text.tokenizers.byte_level import _PROBE, _pre_tokenizer
+from quire.text.tokenizers.word_splits import SPLITS
 
 CASES = {
     "gpt-2": ("I'll x12  y!\n", ["I", "'ll", " x", "12", " ", " y", "!", "\n"]),

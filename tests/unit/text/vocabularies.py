@@ -9,9 +9,9 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
-from quire.text.token_bytes import CHAR_OF_BYTE
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
+from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 

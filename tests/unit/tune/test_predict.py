@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from quire.bench.slo import Slo
+from quire.bench.serving.slo import Slo
 from quire.resolve.arguments import EngineArgs
 from quire.simulate.workload import Workload, generate
 from quire.system.hardware import Hardware

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.main import main
-from quire.ops.native import available_isas
+from quire.ops.native.kernels import available_isas
 from quire.ops.providers import load_ops
 from quire.ops.tuning import load_tuning, tuned_folder
 from quire.tune.kernels import command

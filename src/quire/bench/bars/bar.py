@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.bench.bars.bar import Against, Floor, Load, Memory, Seen, Setup, Start, Subject
 from quire.bench.bars.pool import Pool
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.bench.startup import sample, start_child
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import QuireError

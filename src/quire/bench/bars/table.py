@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from quire.bench.bars.bar import Bar, Unit
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 
 COSTLIEST = 6
 """Number of parts of a step that are shown for a missed bar."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.bench.bars.bar import Against, Floor
 from quire.bench.bars.measure import BLOCK_SIZE, run_module
-from quire.bench.report import Row
-from quire.bench.workload import token_prompts
+from quire.bench.results.report import Row
+from quire.bench.serving.workload import token_prompts
 from quire.core.config import STEP_TOKENS
 from quire.core.sampling_params import SamplingParams
 

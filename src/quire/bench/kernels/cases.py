@@ -23,7 +23,7 @@ from quire.core.dtypes import DType
 from quire.models import layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.native_gemm import PackedLinear
+from quire.ops.native.gemm import PackedLinear
 from quire.ops.weights import GATED, Epilogue, LinearWeight
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from quire.bench.kernels.sampling import sampling
 from quire.bench.kernels.timing import STABLE_SPREAD, Limits, Timed, interleave
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row
+from quire.bench.results.report import Row
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.ops.interface import Ops
-from quire.ops.native import available_isas
+from quire.ops.native.kernels import available_isas
 from quire.system.hardware import detect
 
 if TYPE_CHECKING:

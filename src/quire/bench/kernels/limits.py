@@ -46,7 +46,7 @@ def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
     from quire.bench.bandwidth import Reader
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
-    from quire.ops.native import available_isas
+    from quire.ops.native.kernels import available_isas
     from quire.ops.providers import load_ops
 
     found = timing.Limits(Reader(threads, BUFFER_BYTES))

@@ -13,7 +13,7 @@ import numpy as np
 
 from quire.bench.bandwidth import Reader
 from quire.bench.kernels.case import Call, Case, Variant, noise
-from quire.bench.report import percentile
+from quire.bench.results.report import percentile
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 

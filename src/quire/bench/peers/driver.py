@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from quire.bench.workload import token_prompts
+from quire.bench.serving.workload import token_prompts
 from quire.checkpoint.presets import preset_config
 from quire.core.outputs import RequestMetrics
 

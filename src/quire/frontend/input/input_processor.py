@@ -26,7 +26,7 @@ from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
 from quire.resolve.engine import Resolved
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.frontend.workers.tokenizer_worker import BadWords, ChatPrompt, PooledText, tokenize
 from quire.metrics.times import FrontTimes
 from quire.text.bad_words import word_tokens
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 4096
 """Longer prompts go to the pool, as conversations do."""

@@ -11,7 +11,7 @@ from quire.core.messages import Ready
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
 from quire.resolve.engine import Resolved
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
 from quire.metrics.stats import EngineStats, LoraUse
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

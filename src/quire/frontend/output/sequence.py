@@ -8,7 +8,7 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.text.detokenizer import IncrementalDetokenizer
 from quire.text.stop import StopStringMatcher, StopStrings
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class SequenceState:

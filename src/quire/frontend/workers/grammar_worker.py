@@ -34,7 +34,7 @@ from quire.frontend.workers.pipe import frame, read_frame
 from quire.system.parent import end_with
 from quire.text.grammar import checked
 from quire.text.structures import refused
-from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
+from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 logger = logging.getLogger(__name__)
 

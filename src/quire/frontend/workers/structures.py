@@ -20,8 +20,8 @@ from quire.frontend.workers.grammar_messages import error_of
 from quire.frontend.workers.grammar_pool import DeadlyError, GrammarPool
 from quire.frontend.workers.known_structures import KnownStructures
 from quire.text.structures import grammar_key, refused, structure_key
-from quire.text.tokenizer import Tokenizer
-from quire.text.vocabulary import special_tokens
+from quire.text.tokenizers.tokenizer import Tokenizer
+from quire.text.tokenizers.vocabulary import special_tokens
 
 logger = logging.getLogger(__name__)
 

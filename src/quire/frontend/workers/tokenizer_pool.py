@@ -41,7 +41,7 @@ class TokenizerPool:
     `ABANDONED_SECONDS`.
 
     Args:
-        path: see `text.tokenizer.load_tokenizer`.
+        path: see `text.tokenizers.tokenizer.load_tokenizer`.
 
     Attributes:
         num_abandoned: prompts that are processed for cancelled callers.

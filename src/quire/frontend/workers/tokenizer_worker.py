@@ -22,7 +22,7 @@ from quire.core.log import setup_logging
 from quire.frontend.workers.pipe import frame, read_frame
 from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
-from quire.text.tokenizer import Side, Tokenizer, load_tokenizer
+from quire.text.tokenizers.tokenizer import Side, Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class BadWords(msgspec.Struct, frozen=True, tag="words"):
 
 
 class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
-    """One text or two for a pooling model; see `text.tokenizer.Tokenizer.encode_bounded`."""
+    """One text or two for a pooling model; see `Tokenizer.encode_bounded`."""
 
     text: str
     second: str | None = None
@@ -64,7 +64,7 @@ Question = str | ChatPrompt | PooledText | BadWords
 
 
 class Setup(msgspec.Struct):
-    """Which tokenizer; see `text.tokenizer.load_tokenizer`."""
+    """Which tokenizer; see `text.tokenizers.tokenizer.load_tokenizer`."""
 
     path: str | None
     vocab_size: int

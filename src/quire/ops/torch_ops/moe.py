@@ -1,4 +1,4 @@
-"""A mixture of experts in plain torch: the oracle of `ops.native_moe`."""
+"""A mixture of experts in plain torch: the oracle of `ops.native.moe`."""
 
 from __future__ import annotations
 

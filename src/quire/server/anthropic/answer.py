@@ -19,8 +19,8 @@ from quire.server.anthropic.protocol import (
     OutputTokensDetails,
 )
 from quire.server.errors import describe
-from quire.server.event_stream import Framing
-from quire.server.json_text import encode, read_arguments
+from quire.server.http.event_stream import Framing
+from quire.server.http.json_text import encode, read_arguments
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import completions
 from quire.server.openai.tools import ChoiceReader

@@ -26,11 +26,11 @@ from quire.server.anthropic.protocol import (
 from quire.server.anthropic.tools import GivenTools, read_given_tools
 from quire.server.anthropic.translate import as_chat
 from quire.server.anthropic.turns import Turn, chat_messages, read_turns
-from quire.server.body import read_request
-from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
-from quire.server.json_text import encode
+from quire.server.http.body import read_request
+from quire.server.http.connection import while_connected
+from quire.server.http.json_text import encode
 from quire.server.notices import notices_of
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt

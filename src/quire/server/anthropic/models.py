@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import invalid
-from quire.server.json_text import encode
+from quire.server.http.json_text import encode
 from quire.server.state import ServerState, server_state
 
 MAX_LISTED = 1000

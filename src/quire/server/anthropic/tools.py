@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from quire.server.anthropic import elsewhere
 from quire.server.anthropic.protocol import ToolChoiceParam
-from quire.server.body import read_part
 from quire.server.errors import invalid
+from quire.server.http.body import read_part
 from quire.server.notices import ignore
 from quire.server.openai.protocol import (
     ChosenFunction,

@@ -20,7 +20,7 @@ from quire.server.anthropic.blocks import (
 )
 from quire.server.anthropic.protocol import CountRequest, MessageParam
 from quire.server.errors import invalid
-from quire.server.json_text import encode
+from quire.server.http.json_text import encode
 from quire.server.openai.protocol import CalledFunction, CalledTool, ChatMessage
 
 BLOCKS_PER_TURN = 512

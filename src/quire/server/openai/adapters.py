@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from quire.server.adapters import ServedAdapters
-from quire.server.body import read_request
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
+from quire.server.http.body import read_request
 from quire.server.openai.protocol import Strict
 from quire.server.state import server_state
 

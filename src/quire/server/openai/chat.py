@@ -14,8 +14,8 @@ from quire.core.beam_search import BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.frontend.output.stream import OutputSink
-from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
+from quire.server.http.body import read_request
 from quire.server.notices import all_notices
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault

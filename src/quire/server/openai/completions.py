@@ -16,10 +16,10 @@ from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.stream import OutputSink
-from quire.server.body import read_request
-from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
+from quire.server.http.body import read_request
+from quire.server.http.connection import while_connected
 from quire.server.notices import Warnings, all_notices
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.generation import (

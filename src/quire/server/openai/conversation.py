@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
-from quire.server.json_text import read_arguments
+from quire.server.http.json_text import read_arguments
 from quire.server.openai.protocol import CalledTool, ChatMessage, ChatRequest, TextPart
 from quire.server.openai.reasoning import chat_template_of
 from quire.server.openai.tools import tool_definitions

@@ -21,16 +21,17 @@ from quire.core.refusals import refusal_of
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.stream import OutputSink
-from quire.server.connection import while_connected
 from quire.server.errors import RequestFailedError
-from quire.server.event_stream import (
+from quire.server.http.connection import while_connected
+from quire.server.http.event_stream import (
     OPENAI,
     Framing,
     PromptSink,
     StreamedAnswer,
     open_stream,
 )
-from quire.server.json_text import encode
+from quire.server.http.json_text import encode
+from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
 from quire.server.openai.protocol import (
     CompletionTokensDetails,
@@ -38,7 +39,6 @@ from quire.server.openai.protocol import (
     StreamOptions,
     Usage,
 )
-from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from quire.server.errors import invalid
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt
     from quire.server.engine import Engine
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from quire.server.openai.protocol import (
 )
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 LEAST_LOGPROB = -9999.0

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from quire.server.anthropic.errors import speaks_anthropic
 from quire.server.anthropic.models import ModelInfo, ModelPage, PageQuery, model_info, model_page
-from quire.server.body import read_query
 from quire.server.contract import contract
-from quire.server.json_text import encode
+from quire.server.http.body import read_query
+from quire.server.http.json_text import encode
 from quire.server.state import ServerState, server_state
 
 

@@ -19,11 +19,12 @@ from quire.core.pooling_params import PoolingParams
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
 from quire.frontend.scoring import Scoring, paired
-from quire.server.body import read_request
-from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
-from quire.server.json_text import encode
+from quire.server.http.body import read_request
+from quire.server.http.connection import while_connected
+from quire.server.http.json_text import encode
+from quire.server.http.request_ids import engine_request_id
 from quire.server.openai.completions import split_prompts
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.forms import plain_form
@@ -51,7 +52,6 @@ from quire.server.openai.pooling_protocol import (
     ScoreResponse,
 )
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
-from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState, request_id, request_options, server_state
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
-from quire.server.body import read_request
-from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid, renamed
-from quire.server.json_text import encode
+from quire.server.http.body import read_request
+from quire.server.http.connection import while_connected
+from quire.server.http.json_text import encode
 from quire.server.openai.conversation import chat_prompt, template_of
 from quire.server.openai.forms import plain_form
 from quire.server.openai.protocol import (

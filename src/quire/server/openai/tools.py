@@ -33,7 +33,7 @@ from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import Parsers, ToolFormat
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 ID_LENGTH = 24
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.server.errors import describe
-from quire.server.event_stream import Framing
+from quire.server.http.event_stream import Framing
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs

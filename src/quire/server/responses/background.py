@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from starlette.requests import Request
 
 from quire.core.outputs import RequestOutput
-from quire.server.connection import while_connected
 from quire.server.errors import log_unexpected
-from quire.server.event_stream import PromptSink
+from quire.server.http.connection import while_connected
+from quire.server.http.event_stream import PromptSink
 from quire.server.openai.generation import FinalOutputs
 from quire.server.responses.answer import ResponseAnswer
 from quire.server.responses.events import EventLog

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from quire.server.json_text import well_formed
+from quire.server.http.json_text import well_formed
 
 PARAMETER = "input"
 _BEGIN = ("{", f'"{PARAMETER}"', ":", '"')

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from quire.server.json_text import well_formed
+from quire.server.http.json_text import well_formed
 
 INCLUDE = "reasoning.encrypted_content"
 """The value of `include` that asks for it."""

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
-from quire.server.body import read_query, read_request
-from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import invalid, not_supported, renamed
-from quire.server.json_text import encode
+from quire.server.http.body import read_query, read_request
+from quire.server.http.connection import while_connected
+from quire.server.http.json_text import encode
 from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt

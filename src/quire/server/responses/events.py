@@ -9,9 +9,9 @@ from itertools import islice
 
 from starlette.responses import Response, StreamingResponse
 
-from quire.server import event_stream
 from quire.server.errors import ApiError, describe, invalid
-from quire.server.json_text import encode
+from quire.server.http import event_stream
+from quire.server.http.json_text import encode
 
 MAX_LOG_BYTES = 4 * 2**20
 """Per response; beyond it the oldest events are dropped."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from quire.server.body import convert, read_part
 from quire.server.errors import invalid
+from quire.server.http.body import convert, read_part
 from quire.server.notices import ignore
 from quire.server.responses.encrypted import decode_reasoning
 from quire.server.responses.foreign import FOREIGN_TYPES, translated

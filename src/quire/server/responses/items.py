@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quire.server.body import convert
+from quire.server.http.body import convert
 from quire.server.responses.item_types import (
     AnswerText,
     CustomCallItem,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from quire.server.errors import ApiError
-from quire.server.json_text import encode
+from quire.server.http.json_text import encode
 from quire.server.responses.events import EventLog
 from quire.server.responses.item_types import Item
 from quire.server.responses.items import as_input, new_id

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.server.body import read_part
 from quire.server.errors import invalid
+from quire.server.http.body import read_part
 from quire.server.leniency import similar
 from quire.server.notices import Notice, ignore, note
 from quire.server.openai.generation import Generation

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from quire.core.outputs import PositionLogprobs
-from quire.server.json_text import encode
+from quire.server.http.json_text import encode
 from quire.server.openai.protocol import TokenLogprob
 from quire.server.responses.custom_input import InputReader
 from quire.server.responses.encrypted import encode_reasoning

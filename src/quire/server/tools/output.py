@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from quire.server.json_text import well_formed
+from quire.server.http.json_text import well_formed
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 from quire.server.tools.stream import Input
 

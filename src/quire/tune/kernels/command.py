@@ -22,7 +22,7 @@ from quire.bench.kernels.rounded import load_rounded
 from quire.checkpoint.presets import preset_config
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
-from quire.ops.native import available_isas
+from quire.ops.native.kernels import available_isas
 from quire.ops.tuning import (
     Shape,
     TunedAttention,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.timing import Clock
-from quire.bench.report import percentile
+from quire.bench.results.report import percentile
 
 LEAST_GAIN = 0.02
 """A smaller gain is not written."""

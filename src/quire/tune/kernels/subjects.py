@@ -15,11 +15,11 @@ from quire.bench.kernels import cases as product_cases
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
 from quire.core.dtypes import dtype_of
-from quire.ops import native_attention
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native import attention as native_attention
+from quire.ops.native.gemm import PackedLinear, Pool
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.tuning import (
     AttentionTuning,
     GemmTuning,

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from quire.server.openai.infill import FORMATS, infill
-from quire.text.dummy import DummyTokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.server.fake_engine import MODEL, Running, running
 
 TEXT: dict[str, Any] = {"model": MODEL, "prompt": "ab", "max_tokens": 4, "temperature": 0}

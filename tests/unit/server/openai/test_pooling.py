@@ -40,7 +40,7 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
 )
 from quire.server.options import AppOptions
-from quire.text.dummy import DummyTokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.requests import extremes
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
 from tests.unit.server.fake_engine import LoopClient, running

@@ -8,14 +8,14 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.structured_outputs import NOT_FOLLOWED, ReasoningMarks, StructuredOutputsParams
-from quire.server.body import convert
+from quire.server.http.body import convert
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.sampling import chat_params
 from quire.server.openai.tools import read_tools, with_tools
 from quire.server.tools.table import TOOL_PARSERS, choose_parsers
-from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import new_matcher
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
+from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.unit.server.fake_engine import running
 
 BYTES = byte_tokenizer()

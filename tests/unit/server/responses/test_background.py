@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quire.server import event_stream
 from quire.server.errors import ApiError
+from quire.server.http import event_stream
 from quire.server.responses.events import EventLog, _events
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.openai.test_tools import CALL, saying

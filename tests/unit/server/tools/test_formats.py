@@ -22,7 +22,7 @@ from quire.server.tools.table import (
     choose_parsers,
 )
 from quire.text.chat import render_chat
-from quire.text.dummy import DummyTokenizer
+from quire.text.tokenizers.dummy import DummyTokenizer
 
 PARIS = {"city": "Paris", "days": 3}
 

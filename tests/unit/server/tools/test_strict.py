@@ -26,13 +26,13 @@ from quire.server.openai.protocol import (
 from quire.server.openai.tools import Reading, read_tools
 from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import TOOL_PARSERS, choose_parsers
-from quire.text import vocabulary
 from quire.text.grammar import new_matcher
 from quire.text.json_types import ALL, allowed_types
 from quire.text.markup import MARKUP
 from quire.text.string_formats import FORMATS
-from quire.text.tokenizer import Tokenizer
-from quire.text.vocabulary import matcher_tokenizer, special_tokens
+from quire.text.tokenizers import vocabulary
+from quire.text.tokenizers.tokenizer import Tokenizer
+from quire.text.tokenizers.vocabulary import matcher_tokenizer, special_tokens
 from tests.unit.server.tools.test_formats import Answer, read
 from tests.unit.text.vocabularies import byte_tokenizer
 

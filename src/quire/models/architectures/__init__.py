@@ -1,0 +1,1 @@
+"""One file for each architecture: how it differs from the plain decoder."""

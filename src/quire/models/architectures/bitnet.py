@@ -1,0 +1,40 @@
+"""BitNet b1.58: Llama with relu² gates and a norm before the last product of each sub-layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn.sub_norm": ("self_attn.attn_sub_norm",),
+        "mlp.sub_norm": ("mlp.ffn_sub_norm",),
+    },
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "hidden_act", "relu2", "BitNet's gate")
+    bias = hf.boolean(config, "attention_bias", default=False)
+    return llama.parse(
+        config,
+        architecture="bitnet",
+        kv_heads=5,
+        norm_eps=1e-5,
+        theta=500_000.0,
+        bos=128_000,
+        eos=128_001,
+        activation="relu2_mul",
+        sub_norms=True,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

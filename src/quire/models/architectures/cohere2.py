@@ -1,0 +1,41 @@
+"""Cohere 2 (Command R7B, Command A): attention and feed-forward side by side behind one LayerNorm;
+three of four layers slide and have RoPE that turns neighbours, the others have no positions."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama, qwen2
+
+_PATTERN = 4
+_WINDOW = 4096
+_LOGIT_SCALE = 0.0625
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "use_qk_norm", False, "q and k without norms")
+    bias = hf.boolean(config, "attention_bias", default=False)
+    pattern = hf.integer(config, "sliding_window_pattern", default=_PATTERN)
+    slides = qwen2.pattern(config, pattern)
+    return llama.parse(
+        config,
+        architecture="cohere2",
+        bos=5,
+        eos=255_001,
+        norm="layer_norm",
+        norm_eps=hf.number(config, "layer_norm_eps", default=1e-5),
+        norm_bias=False,
+        norms=("attn_norm", "norm"),
+        parallel=True,
+        interleaved=True,
+        rotated_layers=slides,
+        qkv_bias=bias,
+        output_bias=bias,
+        logits_scale=hf.number(config, "logit_scale", default=_LOGIT_SCALE),
+        tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
+        **qwen2.windowed(hf.optional(config, "sliding_window", _WINDOW), slides),
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -1,0 +1,51 @@
+"""DeepSeek-V3 and R1: latent attention, and experts chosen by corrected sigmoids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.core.layers import LatentConfig
+from quire.models import experts, hf, latent
+from quire.models.architecture import Architecture
+from quire.models.architectures import deepseek_v2
+
+NAMES = replace(
+    deepseek_v2.NAMES,
+    layer={
+        **deepseek_v2.NAMES.layer,
+        "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
+    },
+    # The layer behind the last one predicts a second token.
+    ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.61\..*",
+)
+_DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "moe_layer_freq", 1, "experts in each layer behind the first ones")
+    hf.only(config, "scoring_func", "sigmoid", "DeepSeek-V3's")
+    hf.only(config, "topk_method", "noaux_tc", "DeepSeek-V3's")
+    shared = hf.integer(config, "n_shared_experts", default=1)
+    width = hf.integer(config, "moe_intermediate_size", default=2048)
+    return latent.parse(
+        config,
+        _DEFAULT,
+        interleaved=hf.flag(config, "rope_interleave", default=True),
+        architecture="deepseek_v3",
+        bos=0,
+        eos=1,
+        moe=experts.moe(
+            config,
+            ("n_routed_experts", "num_local_experts"),
+            256,
+            experts.grouped_route(config, 8, (8, 4), 2.5),
+            width=width,
+            layers=experts.sparse_behind(config, 3),
+            correction=True,
+            shared_size=shared * width,
+        ),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

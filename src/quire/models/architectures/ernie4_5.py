@@ -1,0 +1,32 @@
+"""ERNIE 4.5 (dense): Llama with RoPE that turns neighbours."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+_THETA = 500_000.0
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "use_bias", default=False)
+    return llama.parse(
+        config,
+        architecture="ernie4_5",
+        head_dim=hf.optional(config, "head_dim", 128),
+        kv_heads=2,
+        norm_eps=1e-5,
+        bos=1,
+        eos=2,
+        theta=_THETA,
+        interleaved=True,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

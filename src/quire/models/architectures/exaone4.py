@@ -1,0 +1,34 @@
+"""EXAONE 4: Llama with norms behind attention and feed-forward and over each head of q and k; where
+some layers slide, the others have no positions."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama, olmo2, qwen2
+
+_WINDOW = 4096
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    window = hf.optional(config, "sliding_window", _WINDOW)
+    pattern = None
+    if window is not None and config.get("layer_types") is None:
+        pattern = hf.integer(config, "sliding_window_pattern", default=4)
+    slides = qwen2.pattern(config, pattern)
+    return llama.parse(
+        config,
+        architecture="exaone4",
+        kv_heads=32,
+        norm_eps=1e-5,
+        bos=0,
+        eos=2,
+        norms=("attn_post_norm", "mlp_post_norm", "norm"),
+        qk_norm="head",
+        rotated_layers=None if window is None else slides,
+        **qwen2.windowed(window, slides),
+    )
+
+
+ARCHITECTURE = Architecture(parse, olmo2.NAMES)

@@ -1,0 +1,58 @@
+"""Gemma: Llama with a GELU gate, norms by 1 + weight, scaled embeddings, heads of any width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+DEFAULT_HEAD_DIM = 256
+
+
+def parse(
+    config: hf.HFConfig,
+    *,
+    activation_field: str = "hidden_act",
+    kv_heads: int = 16,
+    **differences: Any,
+) -> ModelConfig:
+    """config.json → `ModelConfig`.
+
+    Args:
+        activation_field: the one of two fields that Transformers reads.
+        kv_heads: what an absent `num_key_value_heads` means.
+        differences: a later Gemma's fields.
+    """
+    hf.only(config, "use_bidirectional_attention", False, "causal attention")
+    activation = "gelu_tanh"
+    for field in ("hidden_act", "hidden_activation"):
+        found = hf.activation(config, field, "gelu_pytorch_tanh")
+        if found not in ("gelu", "gelu_tanh"):
+            raise UnsupportedModelError(
+                f"config.json: {field} is {config[field]!r}; Gemma gates with GELU.", param=field
+            )
+        if field == activation_field and field == "hidden_activation":
+            activation = found  # "gelu" in hidden_act means the approximation
+    bias = hf.boolean(config, "attention_bias", default=False)
+    fields: dict[str, Any] = {
+        "architecture": "gemma",
+        "head_dim": DEFAULT_HEAD_DIM,
+        "kv_heads": kv_heads,
+        "bos": 2,
+        "eos": 1,
+        "activation": hf.GATED[activation],
+        "norm_gain": "plus_one",
+        "embedding_scale": hf.integer(config, "hidden_size") ** 0.5,
+        "embedding_scale_rounded": True,
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=True),
+    }
+    return llama.parse(config, **(fields | differences))
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

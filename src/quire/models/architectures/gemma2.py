@@ -1,0 +1,59 @@
+"""Gemma 2: Gemma with norms behind attention and feed-forward too, soft caps, and every other
+layer sliding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import gemma, llama, qwen2
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn_post_norm": ("post_attention_layernorm",),
+        "mlp_norm": ("pre_feedforward_layernorm",),
+        "mlp_post_norm": ("post_feedforward_layernorm",),
+    },
+)
+
+_DEFAULT_WINDOW = 4096
+_DEFAULT_QUERY_SCALAR = 256
+_ATTENTION_CAP, _LOGITS_CAP = 50.0, 30.0
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    return gemma.parse(
+        config,
+        architecture="gemma2",
+        **later_gemma(config, pattern=2),
+        attention_softcap=softcap(config, "attn_logit_softcapping", _ATTENTION_CAP),
+        logits_softcap=softcap(config, "final_logit_softcapping", _LOGITS_CAP),
+    )
+
+
+def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
+    """Return the fields that Gemma 2 and 3 share; every `pattern`-th layer attends to all."""
+    scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
+    window = hf.optional(config, "sliding_window", _DEFAULT_WINDOW)
+    return {
+        "activation_field": "hidden_activation",
+        "kv_heads": 4,
+        "norms": ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm"),
+        "attention_scale": scalar**-0.5,
+        **qwen2.windowed(window, qwen2.pattern(config, pattern)),
+    }
+
+
+def softcap(config: hf.HFConfig, name: str, default: float | None) -> float | None:
+    """Return a soft cap; None if the field is null, `default` if it is absent."""
+    if config.get(name, default) is None:
+        return None
+    return hf.number(config, name, default=default)
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

@@ -1,0 +1,48 @@
+"""Gemma 3 (text): Gemma 2 without soft caps, with a norm over each head of q and k, five sliding
+layers to each that attends to all, and a RoPE of their own for these five."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.models import hf
+from quire.models import rope as ropes
+from quire.models.architecture import Architecture
+from quire.models.architectures import gemma
+from quire.models.architectures.gemma2 import NAMES, later_gemma, softcap
+
+_DEFAULT_PATTERN = 6
+_THETAS = {
+    ropes.FULL: ("rope_theta", 1_000_000.0),
+    ropes.SLIDING: ("rope_local_base_freq", ropes.DEFAULT_THETA),
+}
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
+    pattern = hf.integer(config, "sliding_window_pattern", default=_DEFAULT_PATTERN)
+    rope, local_rope = _ropes(config)
+    return gemma.parse(
+        config,
+        architecture="gemma3_text",
+        qk_norm="head",
+        rope=rope,
+        local_rope=local_rope,
+        logits_softcap=softcap(config, "final_logit_softcapping", None),
+        **later_gemma(config, pattern),
+    )
+
+
+def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
+    """Return the RoPE of layers with full attention and of sliding layers, from old and new
+    spellings.
+    """
+    return ropes.ropes(
+        config,
+        hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM),
+        hf.integer(config, "max_position_embeddings"),
+        thetas=_THETAS,
+        scaled=(ropes.FULL,),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

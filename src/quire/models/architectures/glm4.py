@@ -1,0 +1,42 @@
+"""GLM-4: Llama with norms on both sides of attention and feed-forward, biased q, k and v, and RoPE
+that turns neighbours in one half of each head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn_post_norm": ("post_self_attn_layernorm",),
+        "mlp_post_norm": ("post_mlp_layernorm",),
+        "mlp.gate_up": ("mlp.gate_up_proj",),
+    },
+)
+_ENDS = (151_329, 151_336, 151_338)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    vocab = hf.integer(config, "vocab_size")
+    ends = hf.token_ids(config, "eos_token_id") or tuple(end for end in _ENDS if end < vocab)
+    return llama.parse(
+        config,
+        architecture="glm4",
+        head_dim=128,
+        kv_heads=2,
+        norm_eps=1.5625e-7,
+        norms=("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm"),
+        partial=0.5,
+        interleaved=True,
+        qkv_bias=hf.boolean(config, "attention_bias", default=True),
+        eos_token_ids=ends,
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

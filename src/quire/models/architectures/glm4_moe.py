@@ -1,0 +1,48 @@
+"""GLM-4.5 and 4.6: Llama with biased q, k and v, half of each head rotated, and many experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import experts, hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        **experts.names("mlp"),
+        **experts.shared("mlp.shared_experts"),
+        "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
+    },
+    stacked=experts.STACKED,
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    shared = hf.integer(config, "n_shared_experts", default=1)
+    width = hf.integer(config, "moe_intermediate_size", default=1408)
+    return llama.parse(
+        config,
+        architecture="glm4_moe",
+        norm_eps=1e-5,
+        kv_heads=8,
+        partial=0.5,
+        qkv_bias=hf.boolean(config, "attention_bias", default=False),
+        qk_norm="head" if hf.boolean(config, "use_qk_norm", default=False) else None,
+        moe=experts.moe(
+            config,
+            ("n_routed_experts", "num_local_experts"),
+            128,
+            experts.grouped_route(config, 8),
+            width=width,
+            layers=experts.sparse_behind(config, 1),
+            correction=True,
+            shared_size=shared * width,
+        ),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES, mtp="nextn")

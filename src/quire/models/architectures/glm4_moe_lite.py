@@ -1,0 +1,55 @@
+"""GLM-4.7-Flash: DeepSeek-V3's layers in other sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.core.layers import LatentConfig
+from quire.models import experts, hf, latent
+from quire.models.architecture import Architecture
+from quire.models.architectures import deepseek_v2, deepseek_v3
+
+NAMES = replace(deepseek_v3.NAMES, ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.47\..*")
+_DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=192, value_dim=256, q_rank=768)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    shared = hf.integer(config, "n_shared_experts", default=1)
+    width = hf.integer(config, "moe_intermediate_size", default=1536)
+    return latent.parse(
+        config,
+        _DEFAULT,
+        interleaved=hf.boolean(config, "rope_interleave", default=True),
+        architecture="glm4_moe_lite",
+        norm_eps=1e-5,
+        bos=0,
+        eos=1,
+        moe=experts.moe(
+            config,
+            ("n_routed_experts", "num_local_experts"),
+            64,
+            experts.grouped_route(config, 4, scale=1.8),
+            width=width,
+            layers=_sparse(config),
+            correction=True,
+            shared_size=shared * width,
+        ),
+    )
+
+
+def _sparse(config: hf.HFConfig) -> tuple[bool, ...] | None:
+    """Return which layers have experts, by `mlp_layer_types`; without it, all but the first."""
+    types = config.get("mlp_layer_types")
+    if types is None:
+        hf.only(config, "first_k_dense_replace", 1, "Transformers ignores it")
+        return experts.sparse_behind({**config, "first_k_dense_replace": 1}, 1)
+    layers = hf.integer(config, "num_hidden_layers")
+    known = isinstance(types, list) and len(types) == layers
+    if not known or any(kind not in ("dense", "sparse") for kind in types):
+        raise hf.wrong("mlp_layer_types", types, f"a list of {layers} of 'dense' and 'sparse'")
+    sparse = tuple(kind == "sparse" for kind in types)
+    return None if all(sparse) else sparse
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

@@ -1,0 +1,32 @@
+"""Granite 3 (dense): Llama with factors of embeddings, residual sums, attention and logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """config.json → `ModelConfig`; `differences` are Granite 4's fields."""
+    bias = hf.boolean(config, "attention_bias", default=False)
+    divisor = hf.factor(config, "logits_scaling")
+    fields: dict[str, Any] = {
+        "architecture": "granite",
+        "bos": 1,
+        "eos": 2,
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": hf.boolean(config, "mlp_bias", default=False),
+        "embedding_scale": hf.factor(config, "embedding_multiplier"),
+        "residual_scale": hf.factor(config, "residual_multiplier"),
+        "attention_scale": hf.number(config, "attention_multiplier", default=1.0),
+        "logits_scale": None if divisor is None else 1.0 / divisor,
+    }
+    return llama.parse(config, **(fields | differences))
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -1,0 +1,30 @@
+"""Granite 3 with experts: Granite's factors, and a softmax of the chosen experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import experts, hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import granite, llama
+from quire.models.weights.stacks import Stacked
+
+NAMES = replace(
+    llama.NAMES,
+    layer={**llama.NAMES.layer, **experts.names("block_sparse_moe", "router.layer")},
+    stacked={
+        "mlp.experts.gate_up": Stacked("block_sparse_moe.input_linear"),
+        "mlp.experts.down": Stacked("block_sparse_moe.output_linear"),
+    },
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    dense = granite.parse({**config, "mlp_bias": False})
+    route = experts.route(config, 2, renormalize=True)
+    moe = experts.moe(config, ("num_experts", "num_local_experts"), 8, route)
+    return replace(dense, architecture="granitemoe", moe=moe)
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

@@ -1,0 +1,34 @@
+"""InternLM 3: Llama under other names of its biases, which Transformers computes as a Llama."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    attention = _either(config, "attention_bias", "qkv_bias")
+    mlp = _either(config, "mlp_bias", "bias")
+    if attention != mlp:
+        raise hf.wrong("qkv_bias", attention, "as bias is: all linear layers have one, or none")
+    return llama.parse(
+        config,
+        architecture="internlm3",
+        head_dim=hf.optional(config, "head_dim", 128),
+        kv_heads=2,
+        norm_eps=1e-5,
+        bos=1,
+        eos=2,
+        qkv_bias=attention,
+        output_bias=attention,
+        mlp_bias=mlp,
+    )
+
+
+def _either(config: hf.HFConfig, *names: str) -> bool:
+    return any(hf.boolean(config, name, default=False) for name in names)
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

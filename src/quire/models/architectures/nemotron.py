@@ -1,0 +1,34 @@
+"""Nemotron (dense): Llama with LayerNorms of 1 + weight, a plain relu² feed-forward, and RoPE in a
+part of each head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(llama.NAMES, layer={**llama.NAMES.layer, "mlp.up": ("mlp.up_proj",)})
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "attention_bias", default=False)
+    return llama.parse(
+        config,
+        architecture="nemotron",
+        bos=2,
+        eos=3,
+        norm="layer_norm",
+        norm_eps=hf.number(config, "norm_eps", default=1e-5),
+        norm_gain="plus_one",
+        partial=0.5,
+        activation=hf.plain_activation(config, "hidden_act", "relu2"),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

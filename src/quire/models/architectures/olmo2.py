@@ -1,0 +1,45 @@
+"""OLMo 2: Llama with norms only behind attention and feed-forward, and over all of q and of k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn_post_norm": ("post_attention_layernorm",),
+        "mlp_post_norm": ("post_feedforward_layernorm",),
+    },
+)
+
+
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """config.json → `ModelConfig`; `differences` are OLMo 3's fields."""
+    bias = hf.boolean(config, "attention_bias", default=False)
+    fields: dict[str, Any] = {
+        "architecture": "olmo2",
+        "norm_eps": 1e-5,
+        "eos": 50279,
+        "norms": ("attn_post_norm", "mlp_post_norm", "norm"),
+        "norm_gain": "float32",
+        "qk_norm": "full",
+        "qkv_bias": bias,
+        "output_bias": bias,
+    }
+    return llama.parse(config, **(fields | differences))
+
+
+def parse_olmo2(config: hf.HFConfig) -> ModelConfig:
+    """OLMo 2 itself, which has no windows."""
+    hf.only(config, "sliding_window", None, "attention to all tokens before")  # OLMo 3's
+    return parse(config)
+
+
+ARCHITECTURE = Architecture(parse_olmo2, NAMES)

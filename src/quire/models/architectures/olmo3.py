@@ -1,0 +1,40 @@
+"""OLMo 3: OLMo 2 with a window in three of four layers, whose RoPE is never scaled."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.models import hf
+from quire.models import rope as ropes
+from quire.models.architecture import Architecture
+from quire.models.architectures import olmo2, qwen2
+
+_PATTERN = 4
+_THETA = 500_000.0
+_WINDOW = 4096
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    rope, local_rope = _ropes(config)
+    window = hf.optional(config, "sliding_window", _WINDOW)
+    return olmo2.parse(
+        config,
+        architecture="olmo3",
+        rope=rope,
+        local_rope=local_rope,
+        **qwen2.windowed(window, qwen2.pattern(config, _PATTERN)),
+    )
+
+
+def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
+    """Return the RoPE of layers with full attention and of sliding layers."""
+    if "rope_theta" not in hf.table(hf.table(config, "rope_parameters"), ropes.SLIDING):
+        # Transformers reads the top-level base for full attention only.
+        hf.only(config, "rope_theta", _THETA, "one base for all layers")
+    query, hidden = hf.integer(config, "num_attention_heads"), hf.integer(config, "hidden_size")
+    head_dim = hf.integer(config, "head_dim", default=max(1, hidden // query))
+    thetas = {ropes.FULL: ("rope_theta", _THETA), ropes.SLIDING: ("", _THETA)}
+    max_len = hf.integer(config, "max_position_embeddings")
+    return ropes.ropes(config, head_dim, max_len, thetas=thetas, scaled=(ropes.FULL,))
+
+
+ARCHITECTURE = Architecture(parse, olmo2.NAMES)

@@ -1,0 +1,28 @@
+"""Qwen3 (dense): Llama with a norm over each head of q and k, and Qwen2's sliding windows."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama, qwen2
+
+_DEFAULT_HEAD_DIM = 128
+"""Not hidden_size / heads: that is how Transformers reads a config without it."""
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "attention_bias", default=False)
+    return llama.parse(
+        config,
+        architecture="qwen3",
+        head_dim=_DEFAULT_HEAD_DIM,
+        kv_heads=qwen2.KV_HEADS,
+        qk_norm="head",
+        qkv_bias=bias,
+        output_bias=bias,
+        **qwen2.sliding(config),
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES, mtp="mtp")

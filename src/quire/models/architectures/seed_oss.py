@@ -1,0 +1,25 @@
+"""Seed-OSS: Llama with biased q, k and v, and heads of their own width."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    return llama.parse(
+        config,
+        architecture="seed_oss",
+        head_dim=hf.optional(config, "head_dim", 128),
+        kv_heads=8,
+        bos=0,
+        eos=2,
+        qkv_bias=hf.boolean(config, "attention_bias", default=True),
+        output_bias=hf.boolean(config, "attention_out_bias", default=False),
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

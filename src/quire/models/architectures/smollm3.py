@@ -1,0 +1,45 @@
+"""SmolLM3: Llama without positions in every fourth layer."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama, qwen2
+
+_INTERVAL = 4
+_THETA = 2_000_000.0
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "attention_bias", default=False)
+    rotates = rotated(config)
+    return llama.parse(
+        config,
+        architecture="smollm3",
+        kv_heads=4,
+        bos=128_000,
+        eos=128_001,
+        theta=_THETA,
+        rotated_layers=rotates,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+        tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
+        **qwen2.sliding(config, lambda layer, _: not rotates[layer], window=None),
+    )
+
+
+def rotated(config: hf.HFConfig) -> tuple[bool, ...]:
+    """Return which layers have positions."""
+    layers = hf.integer(config, "num_hidden_layers")
+    stated = config.get("no_rope_layers")
+    if stated is None:
+        interval = hf.integer(config, "no_rope_layer_interval", default=_INTERVAL)
+        return tuple((layer + 1) % interval != 0 for layer in range(layers))
+    if not isinstance(stated, list) or len(stated) < layers or set(stated) - {0, 1}:
+        raise hf.wrong("no_rope_layers", stated, f"a list of {layers} numbers, each 0 or 1")
+    return tuple(number == 1 for number in stated[:layers])
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -1,0 +1,30 @@
+"""StableLM: Llama with LayerNorms, biases of q, k and v, and a rotated part of each head."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+_ROTATED_PART = 0.25
+"""Where the config does not say; Transformers' default."""
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "qk_layernorm", False, "q and k without norms")
+    hf.only(config, "use_parallel_residual", False, "attention before the feed-forward")
+    return llama.parse(
+        config,
+        architecture="stablelm",
+        kv_heads=32,
+        bos=0,
+        eos=0,
+        partial=_ROTATED_PART,
+        norm="layer_norm",
+        norm_eps=hf.number(config, "layer_norm_eps", default=1e-5),
+        qkv_bias=hf.boolean(config, "use_qkv_bias", default=False),
+    )
+
+
+ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -1,0 +1,37 @@
+"""StarCoder 2: Llama with LayerNorms, biases, a plain GELU feed-forward and a sliding window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama
+
+NAMES = replace(
+    llama.NAMES,
+    layer={**llama.NAMES.layer, "mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)},
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    bias = hf.boolean(config, "use_bias", default=True)
+    return llama.parse(
+        config,
+        architecture="starcoder2",
+        kv_heads=2,
+        bos=50256,
+        eos=50256,
+        norm="layer_norm",
+        norm_eps=hf.number(config, "norm_epsilon", default=1e-5),
+        activation=hf.plain_activation(config, "hidden_act", "gelu_pytorch_tanh"),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        sliding_window=hf.optional(config, "sliding_window", None),
+        tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

@@ -1,0 +1,1 @@
+"""Where a model's weights come from, how they are stored, and which rank has which."""

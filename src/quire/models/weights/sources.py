@@ -1,0 +1,350 @@
+"""Which stored tensor fills which part of which parameter: decided before any data is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from quire.core.errors import CheckpointError
+from quire.core.quantization import Form
+from quire.models.architecture import WeightNames
+from quire.models.parameters import Parameter
+from quire.models.weights.stacks import Cut, Stacked, stacks
+from quire.quant.gguf import GGUF_FORMS
+from quire.quant.scheme import Method, Scheme, Stored
+
+if TYPE_CHECKING:
+    from quire.checkpoint.weights import Weights
+
+_FIX = "Use weights and config.json of the same model."
+_MOST_NAMED = 5
+_KV_SCALE = r"(?:self_attn|attn)\.(?:[kvq]_proj\.|attn\.)?([kvq])_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [row, row + rows) of `parameter`, as they are stored.
+
+    Attributes:
+        columns: of the weight; 0 of a vector.
+        stored: suffix → name of each tensor that it is stored in; a dense one has one.
+        transposed: it is stored [in, out].
+        form: what it is in the canonical form of quantized weights; None where it is dense.
+        scheme: what reads it; None where it is dense, or its file tells codes from scales.
+        cut: which rows of a tensor of all experts; None where the tensor is the piece.
+    """
+
+    parameter: str
+    row: int
+    rows: int
+    columns: int
+    stored: Mapping[str, str]
+    transposed: bool
+    form: Form | None = None
+    scheme: Scheme | None = None
+    cut: Cut | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the first of its tensors, to speak of."""
+        return next(iter(self.stored.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a checkpoint's tensors go.
+
+    Attributes:
+        pieces: they cover every parameter, each row once.
+        copies: pairs of stored names that must hold the same values, because one of the two is
+            left unread (a tied lm_head that was stored all the same).
+        zeros: stored biases of quantized layers that have none; some writers add them.
+        kv_scales: "layers.0.attn.k_scale" or "….v_scale" → the stored scale of an 8-bit KV cache.
+    """
+
+    pieces: list[Piece]
+    copies: list[tuple[str, str]]
+    zeros: list[str]
+    kv_scales: dict[str, str]
+
+
+def match(
+    weights: Weights, wanted: list[Parameter], names: WeightNames, method: Method | None = None
+) -> Sources:
+    """Match the stored tensors with the decoder's parameters, one to one.
+
+    Args:
+        method: how linear layers are quantized, if the checkpoint says that they are. A layer that
+            is stored dense all the same is dense.
+
+    Raises:
+        CheckpointError: a tensor is missing, has the wrong shape or type, is there under two names,
+            or has no place in the architecture; names it, what was expected and what is there.
+    """
+    return _Matcher(weights, names, method).match(wanted)
+
+
+class _Matcher:
+    """Keeps account of which stored tensors have found their place."""
+
+    def __init__(self, weights: Weights, names: WeightNames, method: Method | None) -> None:
+        self._weights = weights
+        self._names = names
+        self._method = method
+        self._stored = _by_full_name(weights, names.base_prefix)
+        self._used: set[str] = set()
+
+    def match(self, wanted: list[Parameter]) -> Sources:
+        headless = all(parameter.name != "lm_head.weight" for parameter in wanted)
+        tied = headless and not re.fullmatch(self._names.ignored, "lm_head.weight")
+        if headless:
+            self._let_head_stand_in()
+        pieces = [piece for parameter in wanted for piece in self._pieces(parameter)]
+        copies = self._tied_copies(pieces) if tied else []
+        kv_scales = self._kv_scales()
+        zeros = self._zero_biases(pieces)
+        self._refuse_leftovers()
+        return Sources(pieces, copies, zeros, kv_scales)
+
+    def _let_head_stand_in(self) -> None:
+        """Read a tied embedding under the head's name, if only that is stored."""
+        (embed,) = self._names.sources("embed.weight")
+        if "lm_head.weight" in self._stored:
+            self._stored.setdefault(embed, self._stored["lm_head.weight"])
+
+    def _pieces(self, parameter: Parameter) -> list[Piece]:
+        if pieces := self._stacked(parameter):
+            return pieces
+        transposed = self._names.is_transposed(parameter.name)
+        pieces, row = [], 0
+        for source, rows in self._names.stored(parameter):
+            shape = (rows, *parameter.shape[1:])
+            layer = source.removesuffix(".weight")
+            quantizable = parameter.kind in ("linear", "router", "heads") and len(shape) == 2
+            scheme = self._scheme(layer, *shape) if quantizable else None
+            if scheme is None:
+                piece = self._dense(parameter, row, source, shape, transposed)
+            else:
+                columns = shape[1]
+                piece = Piece(
+                    parameter.name, row, rows, columns,
+                    self._find_all(scheme, layer, rows, columns),
+                    False, scheme.form(columns), scheme,
+                )  # fmt: skip
+            pieces.append(piece)
+            row += rows
+        return pieces
+
+    def _stacked(self, parameter: Parameter) -> list[Piece]:
+        """Return the pieces of experts that share tensors; none if each has its own."""
+        found = [
+            piece
+            for name, stacked, parts in stacks(self._names, parameter, self._stored)
+            for piece in self._cuts(parameter, name, stacked, parts)
+        ]
+        pieces, row = [], 0
+        for expert in range(parameter.experts):
+            for piece, cut in found:
+                pieces.append(replace(piece, row=row, cut=replace(cut, expert=expert)))
+                row += piece.rows
+        return pieces
+
+    def _cuts(
+        self, parameter: Parameter, name: str, stacked: Stacked, parts: tuple[int, ...]
+    ) -> list[tuple[Piece, Cut]]:
+        """Return the cut of each part of the first expert in a tensor of all experts."""
+        height, columns = sum(parts), parameter.shape[1:]
+        transposed = stacked.transposed and bool(columns)
+        inner = (height, *columns)
+        width = columns[0] if columns else 0
+        rows = parameter.experts * height
+        scheme = self._scheme(name, rows, width) if columns else None
+        if scheme is not None:
+            found = self._find_all(scheme, name, rows, width, (parameter.experts, height))
+            form: Form | None = scheme.form(width)
+        else:
+            shape = (parameter.experts, *(inner[::-1] if transposed else inner))
+            found = {"weight": self._find(name, shape)}
+            dtype = self._weights.tensors[found["weight"]].dtype
+            form = GGUF_FORMS.get(dtype) if columns else None
+        return [
+            (Piece(parameter.name, 0, part, width, found, transposed, form, scheme), cut)
+            for part, cut in zip(parts, stacked.cuts(parts), strict=True)
+        ]
+
+    def _dense(
+        self, parameter: Parameter, row: int, source: str, shape: tuple[int, ...], transposed: bool
+    ) -> Piece:
+        wanted = shape[::-1] if transposed else shape
+        if parameter.kind == "exact" and self._shape(source) == (1, *shape):
+            wanted = (1, *shape)  # a vector as a matrix of one row (ERNIE)
+        stored = self._find(source, wanted)
+        matrix = len(shape) == 2
+        form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if matrix else None
+        columns = shape[1] if matrix else 0
+        return Piece(parameter.name, row, shape[0], columns, {"weight": stored}, transposed, form)
+
+    def _scheme(self, layer: str, rows: int, columns: int) -> Scheme | None:
+        """Return a linear layer's quantization scheme, known by its first tensor; None if dense."""
+        scheme = self._method.scheme(layer) if self._method is not None else None
+        if scheme is None:
+            return None
+        suffix, spec = next(iter(self._specs(scheme, layer, rows, columns).items()))
+        stored = self._stored.get(f"{layer}.{suffix}")
+        if stored is not None and self._weights.tensors[stored].dtype in spec.dtypes:
+            return scheme
+        return scheme if f"{layer}.weight" not in self._stored else None
+
+    def _specs(self, scheme: Scheme, layer: str, rows: int, columns: int) -> dict[str, Stored]:
+        try:
+            return scheme.stored(rows, columns)
+        except ValueError as error:
+            raise CheckpointError(
+                f"Layer {layer!r} cannot be quantized as said: {error}."
+            ) from None
+
+    def _find_all(
+        self,
+        scheme: Scheme,
+        layer: str,
+        rows: int,
+        columns: int,
+        stack: tuple[int, int] | None = None,
+    ) -> dict[str, str]:
+        """Return suffix → stored name of the tensors of a quantized layer.
+
+        With `stack`, (experts, rows of one), these are the first dimensions, and the others may be
+        split."""
+        found = {}
+        for suffix, spec in self._specs(scheme, layer, rows, columns).items():
+            name = f"{layer}.{suffix}"
+            stored = self._stored.get(name)
+            if stored is None:
+                if spec.optional:
+                    continue
+                raise CheckpointError(f"Tensor {name!r} is missing; {_expected(spec)}.", fix=_FIX)
+            info = self._weights.tensors[stored]
+            fits = not spec.shapes or info.shape in spec.shapes
+            if stack is not None:
+                sizes = [math.prod(shape) for shape in spec.shapes]
+                fits = info.shape[:2] == stack and math.prod(info.shape) in sizes
+            if info.dtype not in spec.dtypes or not fits:
+                raise CheckpointError(
+                    f"Tensor {stored!r} does not fit its layer: {_expected(spec)}, got "
+                    f"{info.dtype} {list(info.shape)}.",
+                    fix=_FIX,
+                )
+            self._used.add(stored)
+            found[suffix] = stored
+        return found
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the stored tensor of parameter `name`, after checking its shape."""
+        stored = self._stored.get(name)
+        if stored is None:
+            raise CheckpointError(
+                f"Tensor {name!r} is missing; expected shape {list(shape)}.", fix=_FIX
+            )
+        got = self._weights.tensors[stored].shape
+        if got != shape:
+            raise CheckpointError(
+                f"Tensor {stored!r} has the wrong shape: expected {list(shape)}, got {list(got)}.",
+                fix=_FIX,
+            )
+        self._used.add(stored)
+        return stored
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        stored = self._stored.get(name)
+        return None if stored is None else self._weights.tensors[stored].shape
+
+    def _tied_copies(self, pieces: list[Piece]) -> list[tuple[str, str]]:
+        """lm_head, if it is tied and yet stored in addition to the embeddings."""
+        embed = next(piece.name for piece in pieces if piece.parameter == "embed.weight")
+        head = self._stored.get("lm_head.weight", embed)
+        if head == embed:
+            return []
+        expected, got = (self._weights.tensors[name].shape for name in (embed, head))
+        if expected != got:
+            raise CheckpointError(
+                f"Tensor {head!r} has the wrong shape: expected {list(expected)}, got {list(got)}.",
+                fix=_FIX,
+            )
+        self._used.add(head)
+        return [(embed, head)]
+
+    def _kv_scales(self) -> dict[str, str]:
+        """Scales of an 8-bit KV cache, by the names that they have had in the course of time."""
+        prefix = re.escape(self._names.layer_prefix).replace(r"\{\}", r"(\d+)")
+        pattern = re.compile(prefix + _KV_SCALE)
+        found = {}
+        for full, stored in self._stored.items():
+            if (named := pattern.fullmatch(full)) is None or stored in self._used:
+                continue
+            layer, letter = named.groups()
+            if letter in ("k", "v"):
+                found[f"layers.{layer}.attn.{letter}_scale"] = stored
+            self._used.add(stored)
+        return found
+
+    def _zero_biases(self, pieces: list[Piece]) -> list[str]:
+        found = []
+        for piece in pieces:
+            if piece.scheme is None:
+                continue
+            suffix, stored = next(iter(piece.stored.items()))
+            bias = stored.removesuffix(suffix) + "bias"
+            info = self._weights.tensors.get(bias)
+            if info is not None and bias not in self._used and info.shape == (piece.rows,):
+                self._used.add(bias)
+                found.append(bias)
+        return found
+
+    def _refuse_leftovers(self) -> None:
+        left = [
+            name
+            for name in self._weights.tensors
+            if name not in self._used and not re.fullmatch(self._names.ignored, name)
+        ]
+        if left:
+            more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+            raise CheckpointError(
+                f"Unexpected tensors: {', '.join(map(repr, left[:_MOST_NAMED]))}{more}; "
+                "the architecture in config.json has no place for them.",
+                fix=_FIX,
+            )
+
+
+def _expected(spec: Stored) -> str:
+    shapes = " or ".join(str(list(shape)) for shape in spec.shapes)
+    return f"expected {' or '.join(spec.dtypes)} {shapes}".rstrip()
+
+
+def _by_full_name(weights: Weights, base_prefix: str) -> dict[str, str]:
+    """Name as a causal LM has it → stored name; aliases included.
+
+    A checkpoint of the bare model lacks `base_prefix` everywhere but on the lm_head.
+    """
+    found: dict[str, str] = {}
+    for stored in weights.tensors:
+        full = _full(stored, base_prefix)
+        if full in found:
+            raise CheckpointError(
+                f"Tensor {full!r} is stored twice, as {found[full]!r} and {stored!r}.",
+                fix="Remove the copy that does not belong to this model.",
+            )
+        found[full] = stored
+    for alias, stored in weights.aliases.items():
+        found.setdefault(_full(alias, base_prefix), stored)
+    return found
+
+
+def _full(name: str, base_prefix: str) -> str:
+    # Norms as TensorFlow calls them, in conversions from it.
+    name = name.replace(".LayerNorm.gamma", ".LayerNorm.weight")
+    name = name.replace(".LayerNorm.beta", ".LayerNorm.bias")
+    name = re.sub(r"_proj_(blocks|scales)$", r"_proj.\1", name)  # gpt-oss's experts
+    return name if name.startswith((base_prefix, "lm_head.")) else base_prefix + name

@@ -1,0 +1,118 @@
+"""Attention over latents on the native kernels; `torch_ops.latent` documents each op in full."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire import _native
+from quire.core.dtypes import HostArray
+from quire.ops.array import address
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native.attention import SPLIT, batch_view, block_dense, check_batch
+from quire.ops.native.checks import (
+    CACHE_CODES,
+    DTYPE_CODES,
+    cache_view,
+    check_cache,
+    check_scales,
+    contiguous,
+    describe,
+    indices,
+    view,
+)
+from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.kernels import NativeKernels
+
+
+def latent_kv_write(
+    kernels: NativeKernels,
+    pool: _native.Pool,
+    q: HostArray,
+    kv: HostArray,
+    positions: HostArray,
+    cos_sin: HostArray,
+    gain: HostArray,
+    eps: float,
+    cache: KVCache,
+    slot_mapping: HostArray,
+    heads: int,
+) -> HostArray:
+    """`Ops.latent_kv_write`; changes q and kv.
+
+    Raises:
+        ValueError: dtypes, shapes or layouts that do not fit.
+        IndexError: a position or slot outside its table.
+    """
+    handle, queries, keys = kernels.handle, contiguous("q", q, 2), contiguous("kv", kv, 2)
+    width, rope = q.shape[1] // heads, cos_sin.shape[1]
+    check_cache(cache, kv.dtype, 1, kv.shape[1])
+    fits = cache.v is None and q.shape == (len(kv), heads * width) and rope < kv.shape[1]
+    if not fits or q.dtype != kv.dtype:
+        raise ValueError(f"q is {describe(q)}, kv is {describe(kv)}, with {heads} heads")
+    latent = view(kv[:, rope:])
+    _native.rms_norm(handle, pool, latent, latent, contiguous("gain", gain, 1), eps)
+    at, table = indices("positions", positions), contiguous("cos_sin", cos_sin, 2)
+    slots = indices("slot_mapping", slot_mapping)
+    blocks, _, size, _ = cache.k.shape
+    code = DTYPE_CODES[kv.dtype]
+    no_heads = _native.Matrix(address(kv), len(kv), 0, 0, code)
+    no_cache = _native.KvCache(
+        address(cache.k), 0, code, 0, 0, 1.0, 1.0, (blocks, 0, size, width), 0, 0, 0
+    )
+    for out, rows, into in ((no_heads, keys, cache_view(cache)), (queries, queries, no_cache)):
+        _native.rope_kv_write(handle, pool, out, rows, at, table, None, None, eps, into, slots)
+    return q.reshape(len(q), heads, width)
+
+
+def head_linear(
+    kernels: NativeKernels, pool: _native.Pool, x: HostArray, packed: PackedLinear, first: int
+) -> HostArray:
+    """`Ops.head_linear`. A row's bits do not depend on the others.
+
+    Raises ValueError for dtypes, shapes and layouts that do not fit.
+    """
+    rows, heads = contiguous("x", x.reshape(len(x), -1), 2), packed.experts
+    y = np.empty((len(x), heads, packed.columns), x.dtype)
+    _native.head_linear(kernels.handle, pool, packed.packed, _rows(y), rows, first)
+    return y
+
+
+def latent_attention(
+    kernels: NativeKernels,
+    pool: _native.Pool,
+    q: HostArray,
+    q_rope: HostArray,
+    cache: KVCache,
+    meta: AttentionMetadata,
+    scale: float,
+    *,
+    split: bool | None = None,
+) -> HostArray:
+    """`Ops.latent_attention`.
+
+    A token's result is the same to the bit in every batch and chunking and with any number of
+    threads, on one instruction set.
+
+    Args:
+        split: whether threads share the keys of one sequence; None is where it pays.
+
+    Raises ValueError for dtypes, shapes and layouts that do not fit.
+    """
+    if cache.v is not None or cache.k.dtype not in CACHE_CODES or not block_dense(cache.k):
+        raise ValueError(f"the cache is {describe(cache.k)}; wanted contiguous rows, and no v")
+    check_scales(cache)
+    check_batch(meta, cache.k.shape[2])
+    if not scale * cache.k_unit > 0:
+        raise ValueError(f"scale is {scale}; it must be positive")
+    contiguous("q", q, 3), contiguous("q_rope", q_rope, 3)
+    out = np.empty(q.shape, q.dtype)
+    _native.latent_attention(
+        kernels.handle, pool, _rows(out), _rows(q), _rows(q_rope), cache_view(cache),
+        batch_view(meta), q.shape[1], scale, SPLIT[split],
+    )  # fmt: skip
+    return out
+
+
+def _rows(x: HostArray) -> _native.Matrix:
+    """Return [T, heads, width] as a row per token."""
+    return view(x.reshape(len(x), x.shape[1] * x.shape[2]))

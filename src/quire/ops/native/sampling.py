@@ -1,0 +1,103 @@
+"""Sampling and log-probabilities on the native kernels, as `torch_ops.sampling` defines them.
+
+A sum of float64 weights that decides which tokens top_p keeps is rounded otherwise than in numpy.
+So a token may differ where the mass before it lies that close to top_p. Everything else is equal to
+the bit, the draw too. Weights and sums are the same on every ISA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire import _native
+from quire.core.dtypes import HostArray
+from quire.core.messages import TokenLogprobs
+from quire.ops.filters import FloatRow
+from quire.ops.native.checks import matrix
+from quire.ops.native.kernels import NativeKernels
+from quire.ops.sample_row import LogitEdits, SampleRow, TokenIds
+
+
+class SamplingKernels:
+    """The sampler of one instruction set, on one pool of threads: a row is one thread's.
+
+    Raises ValueError for logits that are not dense rows of float32, IndexError for a
+    row or token that is not there.
+    """
+
+    def __init__(self, kernels: NativeKernels, pool: _native.Pool) -> None:
+        self._sampler = _native.Sampler(kernels.handle, pool)
+
+    def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
+        """Return one token per row; -1 if the row's largest logit is not finite after its edits."""
+        given, vocab = matrix("logits", logits), logits.shape[1]
+        tokens = np.empty(len(rows), dtype=np.int64)
+        self._sampler.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
+        return tokens.tolist()
+
+    def logprobs(
+        self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """Return log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens under
+        softmax(logits[rows[i]]).
+        """
+        given, vocab = matrix("logits", logits), logits.shape[1]
+        if not len(rows) == len(tokens) == len(counts):
+            raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
+        k = min(max(counts, default=0), vocab)
+        where, which = np.array(rows, dtype=np.int64), np.array(tokens, dtype=np.int64)
+        ids = np.empty((len(where), 1 + k), dtype=np.int64)
+        values, ranks = np.empty(ids.shape), np.empty_like(where)
+        self._sampler.logprobs(
+            given, _native.Indices(where.ctypes.data, len(where)),
+            _native.Indices(which.ctypes.data, len(which)), k, ids.ctypes.data,
+            values.ctypes.data, ranks.ctypes.data,
+        )  # fmt: skip
+        return [
+            TokenLogprobs(ids[i, : 1 + n].tolist(), values[i, : 1 + n].tolist(), int(ranks[i]))
+            for i, n in enumerate(counts)
+        ]
+
+
+def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
+    """`row` for the kernels; its arrays must outlive it."""
+    p = row.params
+    native = _native.SampleRow(row.row, p.temperature, p.top_k, p.top_p, p.min_p, 0.0)
+    native.key(row.key)
+    if row.edits is not None:
+        _edit(native, row.edits, vocab)
+    return native
+
+
+def _edit(native: _native.SampleRow, edits: LogitEdits, vocab: int) -> None:
+    if edits.mask is not None:
+        if edits.mask.dtype != np.int32 or edits.mask.ndim != 1 or edits.mask.strides != (4,):
+            raise ValueError(f"a mask is {edits.mask.dtype} {edits.mask.shape}; wanted int32 [n]")
+        native.mask(edits.mask.ctypes.data, len(edits.mask), vocab)
+    if edits.allowed is not None:
+        native.allow(*_ids(edits.allowed), vocab)
+    if len(edits.banned):
+        native.ban(*_ids(edits.banned), vocab)
+    if len(edits.bias_ids):
+        native.bias(*_ids(edits.bias_ids), vocab, _values(edits.bias, edits.bias_ids))
+    if len(edits.counted):
+        counts = _values(edits.counts, edits.counted)
+        native.penalize(
+            *_ids(edits.counted), vocab, counts, edits.repetition, edits.frequency, edits.presence
+        )
+
+
+def _ids(ids: TokenIds) -> tuple[int, int]:
+    """Address and size."""
+    if ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
+        raise ValueError(f"token ids are {ids.dtype} {ids.shape}; wanted contiguous int64 [n]")
+    return ids.ctypes.data, len(ids)
+
+
+def _values(values: FloatRow, ids: TokenIds) -> int:
+    """Return the address of the values, one float per id."""
+    if values.dtype != np.float32 or values.shape != ids.shape or not values.flags.c_contiguous:
+        raise ValueError(f"values are {values.dtype} {values.shape}; wanted float32 {ids.shape}")
+    return values.ctypes.data

@@ -1,0 +1,1 @@
+"""What lies between a connection and an endpoint: bytes, limits, streams, ids."""

@@ -1,0 +1,103 @@
+"""`GET /explain`: why the server is slow, and what makes it faster."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidRequestError
+from quire.core.op_profile import OpProfile
+from quire.explain.analyse import explain
+from quire.explain.evidence import Evidence
+from quire.explain.limits import load_limits
+from quire.explain.probe import Probe
+from quire.explain.report import Report
+from quire.frontend.client.profiling import ProfilerBusyError
+from quire.server.contract import OF_ENGINE, contract
+from quire.server.engine import Engine
+from quire.server.http.body import read_query
+from quire.server.http.connection import while_connected
+from quire.server.state import server_state
+from quire.system.hardware import detect
+
+WINDOW = 5.0
+LONGEST_WINDOW = 60.0
+SAMPLE_SECONDS = 0.05
+PROFILED_STEPS = 256
+"""Most steps of a window whose operations are timed."""
+
+
+class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Attributes:
+    window: seconds.
+    evidence: answer with all that the report rests on, too.
+    """
+
+    window: Annotated[float, msgspec.Meta(ge=0.1, le=LONGEST_WINDOW)] = WINDOW
+    evidence: bool = False
+
+
+class Explained(msgspec.Struct):
+    """With `?evidence=true`: the report and its evidence."""
+
+    report: Report
+    evidence: Evidence
+
+
+@contract(query=ExplainQuery, answer=(Report, Explained), errors=OF_ENGINE)
+async def explain_engine(request: Request) -> Response:
+    """Watch the engine for `?window=` seconds, and report where its time goes."""
+    query = read_query(request, ExplainQuery)
+    engine = server_state(request).live_engine()
+    # One at a time: a second one would take the first one's profile.
+    turn: asyncio.Lock = request.app.state.explaining
+
+    async def in_turn() -> Evidence:
+        async with turn:
+            return await watch(engine, query.window)
+
+    evidence = await while_connected(in_turn(), request.receive)
+    report = explain(evidence)
+    body = msgspec.json.encode(Explained(report, evidence) if query.evidence else report)
+    return Response(body, media_type="application/json")
+
+
+async def watch(engine: Engine, seconds: float) -> Evidence:
+    """Return the engine's activity during the next `seconds`."""
+    probe = Probe(engine.stats)
+    profile = asyncio.create_task(_profile(engine, seconds))
+    try:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(SAMPLE_SECONDS, left))
+            probe.sample()
+        window, host = probe.end()
+        ops = await profile
+    finally:
+        profile.cancel()
+    config = replace(engine.resolved.config, prefix_caching_hash_seed=0)  # a secret
+    cores = detect().cores
+    return Evidence(
+        window=window,
+        args=engine.args,
+        config=config,
+        cores=cores,
+        ops=ops if ops is not None and ops.steps else None,
+        limits=load_limits(cores),
+        host=host,
+    )
+
+
+async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
+    """Profile some steps in the next `seconds`; None while another profile is running."""
+    try:
+        profile = await engine.profiling.ops(PROFILED_STEPS, seconds)
+    except (ProfilerBusyError, InvalidRequestError):
+        return None
+    return msgspec.convert(profile, OpProfile)

@@ -1,0 +1,1 @@
+"""Tokenizers, by format, and the one interface to them."""

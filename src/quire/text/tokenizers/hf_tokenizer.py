@@ -1,0 +1,261 @@
+"""A tokenizer on the `tokenizers` library, for any vocabulary file."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import tokenizers
+
+from quire.core.errors import InvalidRequestError
+from quire.text.least_tokens import least_tokens
+from quire.text.tokenizers.sentencepiece import TextNormalizer
+from quire.text.tokenizers.token_bytes import TokenDecoder
+
+UNLOCKED_CHARACTERS = 4096
+"""Longer texts are encoded as a batch, during which other Python threads can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """A model's tokenizer settings from all its files.
+
+    Attributes:
+        backend: the vocabulary with its pipeline and added tokens.
+        special_tokens: role → text, e.g. {"bos_token": "<s>"}; for chat templates.
+        chat_templates: name → Jinja source; the main one is "default".
+        normalize: applied to every stretch of text between special tokens, before `backend`;
+            for pipelines that `tokenizers` cannot express.
+        spelled: token id → its bytes, for tokens that the backend's decoder would misread.
+    """
+
+    backend: tokenizers.Tokenizer
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    chat_templates: dict[str, str] = field(default_factory=dict)
+    normalize: Callable[[str], str] | None = None
+    spelled: dict[int, bytes] = field(default_factory=dict)
+
+
+class HFTokenizer:
+    """See `text.tokenizers.tokenizer.Tokenizer` for the meaning of each member."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._backend = files.backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._normalize = files.normalize
+        self._decoder = TokenDecoder.of(self._backend)
+        self._bytes: dict[int, bytes] = dict(files.spelled)
+        _match_special_tokens_as_written(self._backend)
+        self._added = added = self._backend.get_added_tokens_decoder()
+        self._special = {id_: token for id_, token in added.items() if token.special}
+        self.special_tokens = files.special_tokens
+        self.chat_templates = files.chat_templates
+        vocabulary = self._backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = max([vocabulary, *(id_ + 1 for id_ in added)])
+        self.bos_token_id = self._role_id("bos_token")
+        self.eos_token_id = self._role_id("eos_token")
+
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """Return the vocabulary with its pipeline and added tokens."""
+        return self._backend
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get("default")
+
+    @cached_property
+    def all_special_ids(self) -> frozenset[int]:
+        roles = (self.token_to_id(token) for token in self.special_tokens.values())
+        return frozenset([*self._special, *(id_ for id_ in roles if id_ is not None)])
+
+    @cached_property
+    def special_token_strings(self) -> tuple[str, ...]:
+        return tuple(token.content for token in self._special.values())
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        """Return a pattern for special tokens: leftmost, then longest, as in the backend."""
+        longest_first = sorted(self.special_token_strings, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @property
+    def strips_leading_space(self) -> bool:
+        return self._decoder.strips_leading_space
+
+    @cached_property
+    def _least_tokens(self) -> Callable[[str], int] | None:
+        normalize = self._normalize
+        keeps = isinstance(normalize, TextNormalizer) and not normalize.shortens
+        return least_tokens(self._backend) if normalize is None or keeps else None
+
+    def least_tokens(self, text: str) -> int:
+        return 0 if self._least_tokens is None else self._least_tokens(text)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self._encode(text, add_special_tokens).ids
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+        _check_unicode(text)
+        if self._normalize is not None:
+            spans = [match.span() for match in self._special_pattern.finditer(text)]
+            text = self._prepare(text, spans, self._normalize, None)
+        return _encode(self._backend, text, add_special_tokens)
+
+    def encode_bounded(
+        self,
+        text: str,
+        second: str | None = None,
+        max_tokens: int | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> tuple[list[int], int]:
+        parts = [self._encode(part, False) for part in (text, second) if part is not None]
+        if max_tokens is not None:
+            around = self._backend.num_special_tokens_to_add(second is not None)
+            _truncate(parts, max_tokens, around, side)
+        whole = self._backend.post_process(parts[0], parts[1] if second is not None else None)
+        begins = whole.type_ids.index(1) if 1 in whole.type_ids else 0
+        return whole.ids, begins if second is not None else 0
+
+    def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
+        _check_unicode(text)
+        plain, stand_ins, real = self._plain_backend
+        text = self._prepare(text, controls, self._normalize, stand_ins)
+        ids = _encode(plain, text, False).ids
+        return [real.get(id_, id_) for id_ in ids]
+
+    @staticmethod
+    def _prepare(
+        text: str,
+        controls: list[tuple[int, int]],
+        normalize: Callable[[str], str] | None,
+        stand_ins: dict[str, str] | None,
+    ) -> str:
+        """Return `text` normalized between `controls`, which are replaced by stand-ins."""
+        parts: list[str] = []
+        position = 0
+        for start, stop in [*controls, (len(text), len(text))]:
+            between, token = text[position:start], text[start:stop]
+            parts.append(normalize(between) if normalize else between)
+            parts.append(stand_ins[token] if stand_ins and token else token)
+            position = stop
+        return "".join(parts)
+
+    @cached_property
+    def _plain_backend(self) -> tuple[tokenizers.Tokenizer, dict[str, str], dict[int, int]]:
+        """Return a copy that reads special tokens as plain text, with unguessable stand-ins for
+        them.
+
+        With a stand-in, unlike with a cut, the neighbouring text is tokenized exactly as next to
+        the real token. Returns the copy, special token → stand-in, and the stand-in's id → the
+        real id.
+        """
+        plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        plain.encode_special_tokens = True
+        secret = secrets.token_hex(16)
+        stand_ins: dict[str, str] = {}
+        real: dict[int, int] = {}
+        for id_, token in self._special.items():
+            name = f"\U0010fffc{secret}:{id_}\U0010fffd"
+            plain.add_tokens(
+                [
+                    tokenizers.AddedToken(
+                        name, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False
+                    )
+                ]
+            )
+            stand_in = plain.token_to_id(name)
+            assert stand_in is not None
+            stand_ins[token.content], real[stand_in] = name, id_
+        return plain, stand_ins, real
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        skip = self.all_special_ids if skip_special_tokens else frozenset()
+        raw = b"".join([self.token_bytes(id_) for id_ in token_ids if id_ not in skip])
+        if self.strips_leading_space:
+            raw = raw.removeprefix(b" ")
+        return raw.decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        known = self._bytes.get(token_id)
+        if known is None:
+            token = self.id_to_token(token_id)
+            known = b"" if token is None else self._decoder.token_bytes(token)
+            self._bytes[token_id] = known
+        return known
+
+    def id_to_token(self, token_id: int) -> str | None:
+        if token_id in self._added:  # the backend would return its normalized form
+            return self._added[token_id].content
+        return self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
+
+    def _role_id(self, role: str) -> int | None:
+        token = self.special_tokens.get(role)
+        return None if token is None else self.token_to_id(token)
+
+
+def _encode(
+    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    if len(text) <= UNLOCKED_CHARACTERS:
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+    return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
+
+def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
+    """Undo `normalized` on special tokens.
+
+    The library searches for the normalized form of such a token, e.g. with a space in front. So
+    after other text, a token that a chat template writes would be read as plain text.
+    """
+    for token in backend.get_added_tokens_decoder().values():
+        if token.special and token.normalized:
+            as_written = tokenizers.AddedToken(
+                token.content,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=False,
+            )
+            backend.add_special_tokens([as_written])
+
+
+def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int, side: str) -> None:
+    """Shorten one text; of two, the longer one until both have the same length, then both."""
+    room = max_tokens - around
+    if room < len(parts):
+        raise InvalidRequestError(
+            f"The prompt is to be cut to {max_tokens} tokens, of which {around} are special ones.",
+            fix=f"Allow at least {around + len(parts)}.",
+            param="truncate_prompt_tokens",
+        )
+    lengths = [len(part.ids) for part in parts]
+    if sum(lengths) <= room:
+        return
+    if len(parts) == 1:
+        parts[0].truncate(room, direction=side)
+        return
+    short = min(*lengths, room // 2)
+    kept = [min(length, room - short) for length in lengths]
+    if sum(kept) > room:
+        kept = [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
+    for part, count in zip(parts, kept, strict=True):
+        part.truncate(count, direction=side)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"The text has half of a surrogate pair at position {error.start}.",
+            fix="Send valid Unicode.",
+        ) from error

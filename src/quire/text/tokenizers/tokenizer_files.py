@@ -1,0 +1,200 @@
+"""A model's tokenizer files in Hugging Face's layout.
+
+| file | content |
+|---|---|
+| tokenizer.json | the whole pipeline |
+| tokenizer.model | a sentencepiece vocabulary |
+| vocab.json, merges.txt | a byte-level BPE vocabulary |
+| vocab.txt | a WordPiece vocabulary |
+| tokenizer_config.json, special_tokens_map.json | roles of special tokens |
+| tokenizer_config.json, chat_template.jinja, chat_templates/*.jinja | chat templates |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from quire.checkpoint.json_file import read_json
+from quire.core.errors import CheckpointError
+from quire.text.tokenizers.byte_level import bpe_backend, read_merges
+from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
+from quire.text.tokenizers.post_processor import surround
+from quire.text.tokenizers.sentencepiece import (
+    Vocabulary,
+    read_vocabulary,
+    sentencepiece_backend,
+    text_normalizer,
+)
+from quire.text.tokenizers.wordpiece import wordpiece_backend
+
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
+
+
+def load_files(path: Path) -> HFTokenizer:
+    """Open the tokenizer in folder `path`, or the one whose vocabulary is file `path`.
+
+    Raises:
+        CheckpointError: there is none, or a file of it is damaged; names it.
+    """
+    folder = path if path.is_dir() else path.parent
+    settings = _optional_json(folder / "tokenizer_config.json")
+    roles = _roles(_optional_json(folder / "special_tokens_map.json")) | _roles(settings)
+    templates = chat_templates(folder, settings)
+    path = _vocabulary_file(path)
+    normalize = None
+    if path.name == "vocab.json":
+        backend = _vocab_and_merges(path, settings, roles)
+    elif path.name == "vocab.txt":
+        backend = wordpiece_backend(path, settings, roles)
+    elif path.suffix == ".model":
+        vocabulary = read_vocabulary(path)
+        backend = _sentencepiece(vocabulary, settings, roles)
+        normalize = text_normalizer(vocabulary)
+    else:
+        backend = _tokenizer_json(path)
+    return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize))
+
+
+def _vocabulary_file(path: Path) -> Path:
+    candidates = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+    if path.is_dir():
+        found = next((path / name for name in candidates if (path / name).is_file()), None)
+        if found is None:
+            raise CheckpointError(
+                f"{path.name} holds no tokenizer ({', '.join(candidates)}).",
+                fix="Add the model's tokenizer files, or name a tokenizer with --tokenizer.",
+                param="--tokenizer",
+            )
+        return found
+    return path
+
+
+def _vocab_and_merges(
+    path: Path, settings: dict[str, Any], roles: dict[str, str]
+) -> tokenizers.Tokenizer:
+    """GPT-2's layout; `roles` gains "<|endoftext|>" where nothing else is said."""
+    vocabulary = read_json(path)
+    if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in vocabulary.values()):
+        raise CheckpointError(f"{path.name} gives a token no id.", fix="Download it again.")
+    kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
+    merges = read_merges(path.with_name("merges.txt"))
+    backend = bpe_backend(vocabulary, merges, kind, path.name)
+    if not roles and "<|endoftext|>" in vocabulary:
+        roles |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    _add_tokens(backend, settings, roles)
+    _surround(backend, settings, roles, starts_with_bos=False)
+    return backend
+
+
+def _sentencepiece(
+    vocabulary: Vocabulary, settings: dict[str, Any], roles: dict[str, str]
+) -> tokenizers.Tokenizer:
+    """Read a .model file; `roles` gains the beginning and end that the file names."""
+    for role, id_ in (("bos_token", vocabulary.bos_id), ("eos_token", vocabulary.eos_id)):
+        if id_ < len(vocabulary.pieces):
+            roles.setdefault(role, vocabulary.pieces[id_].text)
+    backend = sentencepiece_backend(vocabulary)
+    _add_tokens(backend, settings, roles)
+    _surround(backend, settings, roles, starts_with_bos=True)
+    return backend
+
+
+def _add_tokens(
+    backend: tokenizers.Tokenizer, settings: dict[str, Any], roles: dict[str, str]
+) -> None:
+    """Adds the tokens that tokenizer_config.json declares, and those that have a role."""
+    declared = _declared_tokens(settings)
+    backend.add_tokens(declared)
+    known = {token.content for token in declared}
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token in dict.fromkeys(roles.values())
+            if token not in known
+        ]
+    )
+
+
+def _surround(
+    backend: tokenizers.Tokenizer,
+    settings: dict[str, Any],
+    roles: dict[str, str],
+    *,
+    starts_with_bos: bool,
+) -> None:
+    surround(
+        backend,
+        roles.get("bos_token") if settings.get("add_bos_token", starts_with_bos) else None,
+        roles.get("eos_token") if settings.get("add_eos_token", False) else None,
+    )
+
+
+def _declared_tokens(settings: dict[str, Any]) -> list[AddedToken]:
+    """Return `added_tokens_decoder`, in order of the ids."""
+    table = settings.get("added_tokens_decoder")
+    if not isinstance(table, dict) or not all(key.isdecimal() for key in table):
+        return []
+    flags = ("single_word", "lstrip", "rstrip", "special")
+    tokens = []
+    for id_, token in sorted(table.items(), key=lambda item: int(item[0])):
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise CheckpointError(
+                f"tokenizer_config.json: added token {id_} has no content.",
+                fix="Correct the entry, or remove it.",
+            )
+        options = {key: bool(token.get(key)) for key in flags}
+        tokens.append(AddedToken(token["content"], normalized=False, **options))
+    return tokens
+
+
+def _tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
+        raise CheckpointError(
+            f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
+        ) from error
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _roles(table: dict[str, Any]) -> dict[str, str]:
+    """Return role → text; files write a token as a string or as an object with "content"."""
+    roles = {}
+    for role in _ROLES:
+        token = table.get(role)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            roles[role] = token
+    return roles
+
+
+def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """Return name → source of every chat template; a .jinja file outranks tokenizer_config.json."""
+    templates: dict[str, str] = {}
+    declared = settings.get("chat_template")
+    if isinstance(declared, str):
+        templates["default"] = declared
+    elif isinstance(declared, list):
+        for entry in declared:
+            match entry:
+                case {"name": str(name), "template": str(template)}:
+                    templates[name] = template
+                case _:
+                    raise CheckpointError(
+                        "tokenizer_config.json: an entry of chat_template lacks name or template.",
+                        fix="Correct the entry, or remove it.",
+                    )
+    for path in sorted((folder / "chat_templates").glob("*.jinja")):
+        templates[path.stem] = path.read_text(encoding="utf-8")
+    single = folder / "chat_template.jinja"
+    if single.is_file():
+        templates["default"] = single.read_text(encoding="utf-8")
+    return templates
