@@ -1,8 +1,7 @@
 """The results of `quire tune kernels` for a machine: where they are stored, and those of a shape.
 
-A file a machine, by the CPU's name, the instruction set and the number of threads: the user's own
-in `QUIRE_CACHE_DIR/tuned` (`~/.cache/quire/tuned`), else one that Quire ships. It decides speed
-alone: results are the same with any of them, or with none.
+Each machine has one file in `QUIRE_CACHE_DIR/tuned` (`~/.cache/quire/tuned`), named after the CPU,
+the instruction set and the number of threads. It changes speed alone, never a result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from quire.system import env
 
 logger = logging.getLogger(__name__)
 
-SHIPPED = Path(__file__).parent / "tuned"
 VERSION = 1
 
 Shape = tuple[str | int, ...]
@@ -156,21 +154,17 @@ def tuned_folder() -> Path:
 def load_tuning(isa: str, threads: int) -> KernelTuning:
     """Return this machine's tuning; the log names the file, or says why one is not used."""
     empty = untuned(isa, threads)
-    for folder in (tuned_folder(), SHIPPED):
-        file = folder / file_name(empty)
-        try:
-            text = file.read_bytes()
-        except OSError:
-            continue
-        try:
-            found = read(text)
-        except ValueError as error:
-            logger.warning("kernels: %s is not used: %s", file, error)
-            continue
-        count = len(found.gemm) + len(found.attention)
-        logger.info("kernels: %d shapes tuned for this machine, from %s", count, file)
-        return found
-    return empty
+    file = tuned_folder() / file_name(empty)
+    try:
+        found = read(file.read_bytes())
+    except OSError:
+        return empty
+    except ValueError as error:
+        logger.warning("kernels: %s is not used: %s", file, error)
+        return empty
+    count = len(found.gemm) + len(found.attention)
+    logger.info("kernels: %d shapes tuned for this machine, from %s", count, file)
+    return found
 
 
 def read(text: bytes) -> KernelTuning:

@@ -9,14 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quire.ops import tuning
 from quire.ops.tuning import (
     AttentionTuning,
     GemmTuning,
     KernelTuning,
     TunedAttention,
     TunedGemm,
-    file_name,
     load_tuning,
     read,
     save_tuning,
@@ -32,8 +30,7 @@ def product(rows: tuple[int, int], tuned: GemmTuning = FEW, n: int = 96) -> Tune
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and nothing shipped."""
-    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+    """An empty cache."""
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
     return tmp_path / "tuned"
 
@@ -49,14 +46,6 @@ def test_what_is_saved_is_loaded(folder: Path, caplog: pytest.LogCaptureFixture)
     assert load_tuning("avx2", 3) == untuned("avx2", 3)
     assert load_tuning("portable", 2) == untuned("portable", 2)
     assert [path.name for path in folder.iterdir()] == [file.name]
-
-
-def test_the_users_file_goes_before_the_shipped_one(folder: Path) -> None:
-    shipped = untuned("avx2", 1).with_results([], [product((1, 1))], [])
-    save_tuning(shipped, tuning.SHIPPED)
-    assert load_tuning("avx2", 1) == shipped
-    save_tuning(untuned("avx2", 1))
-    assert load_tuning("avx2", 1).gemm == []
 
 
 def test_rows_between_the_ranges_keep_the_kernels_own_values() -> None:
@@ -112,8 +101,3 @@ def test_ranges_that_overlap_and_other_versions_are_refused() -> None:
     later = msgspec.structs.replace(untuned("avx2", 1), version=2)
     with pytest.raises(ValueError, match="version 2"):
         read(msgspec.json.encode(later))
-
-
-def test_shipped_files_can_be_read_and_have_their_names() -> None:
-    for file in tuning.SHIPPED.glob("*"):
-        assert file_name(read(file.read_bytes())) == file.name
