@@ -10,34 +10,22 @@ both values.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
 from quire.core.config import RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.models.hf import MAX_INTEGER, HFConfig, integer, number, table, wrong
+from quire.models.hf import MAX_INTEGER, HFConfig, number, table, wrong
+from quire.models.rope_scaling import FIELDS, SCALINGS, TRAINED, parsed
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_THETA = 10_000.0
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-_TRAINED = "original_max_position_embeddings"
-_SCALINGS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _TRAINED),
-    "yarn": ("factor", _TRAINED, "attention_factor", "beta_fast", "beta_slow", "mscale",
-             "mscale_all_dim", "truncate"),
-    "longrope": ("factor", _TRAINED, "attention_factor", "short_factor", "long_factor"),
-}  # fmt: skip
-"""RoPE scalings, and the fields that each reads."""
-_FIELDS = frozenset(name for names in _SCALINGS.values() for name in names)
 _UNSCALED = ("rope_theta", "partial_rotary_factor")
-_TOP_LEVEL = (*_UNSCALED, _TRAINED)
+_TOP_LEVEL = (*_UNSCALED, TRAINED)
 _STRETCHES = ("llama3", "yarn", "longrope")
 """Scalings that need the length a model was trained at."""
 _LAYER_THETAS = {
@@ -47,9 +35,6 @@ _LAYER_THETAS = {
     "local_rope_theta": SLIDING,
 }
 """Top-level name of a base → the kind of layers it is for, where kinds differ."""
-
-_FACTOR_BOUNDS = 1e-6, 1e9
-"""Beyond them float32 angles become infinite or NaN."""
 
 
 def rope(
@@ -101,8 +86,8 @@ def rope(
             params.setdefault(name, top[name])
     params.setdefault("rope_theta", theta)
     if kind in _STRETCHES:
-        _set_trained(params, top.get(_TRAINED), trained, max_len)
-    found = _parsed(params, kind, head_dim, max_len, partial=partial)
+        _set_trained(params, top.get(TRAINED), trained, max_len)
+    found = parsed(params, kind, head_dim, max_len, partial=partial)
     return replace(found, interleaved=interleaved)
 
 
@@ -147,8 +132,8 @@ def ropes(
             )
         kind = _kind(params)
         if kind in _STRETCHES:
-            params.setdefault(_TRAINED, max_len)
-        found.append(_parsed(params, kind, head_dim, max_len))
+            params.setdefault(TRAINED, max_len)
+        found.append(parsed(params, kind, head_dim, max_len))
     return found[0], found[1]
 
 
@@ -189,7 +174,7 @@ def longest(config: RopeConfig, max_position_embeddings: int) -> int:
     """Return the longest usable sequence: yarn and dynamic scaling extend the trained length."""
     if config.scaling not in ("yarn", "dynamic"):
         return max_position_embeddings
-    stretched = config.params[_TRAINED] * config.params["factor"]
+    stretched = config.params[TRAINED] * config.params["factor"]
     if stretched > MAX_INTEGER:
         raise wrong("rope_scaling", config.params, "a factor that gives so many positions")
     return max(max_position_embeddings, int(stretched))
@@ -257,7 +242,7 @@ def _take_away(params: Any, name: str) -> None:
     for key, value in nested.items():
         if name in _LAYER_THETAS and key == _LAYER_THETAS[name]:
             value.pop("rope_theta", None)
-        elif name in ("partial_rotary_factor", _TRAINED):
+        elif name in ("partial_rotary_factor", TRAINED):
             value.pop(name, None)
 
 
@@ -293,18 +278,18 @@ def _kind(params: dict[str, Any]) -> str:
     if older is not None and kind != older:
         _warn_twice("rope_type", kind, older, f"Quire takes {kind!r}, as the newer name")
     if kind is None:
-        scaled = sorted(name for name in _FIELDS & params.keys() if params[name] != 1.0)
+        scaled = sorted(name for name in FIELDS & params.keys() if params[name] != 1.0)
         if scaled:
             raise CheckpointError(
                 f"config.json: RoPE's {scaled[0]} is {params[scaled[0]]!r}, but rope_type is "
                 "missing, and Transformers then scales nothing.",
-                fix=f"Add rope_type, one of {', '.join(_SCALINGS)}.",
+                fix=f"Add rope_type, one of {', '.join(SCALINGS)}.",
                 param="rope_type",
             )
         return "default"
-    if not isinstance(kind, str) or kind not in _SCALINGS:
+    if not isinstance(kind, str) or kind not in SCALINGS:
         raise UnsupportedModelError(
-            f"config.json: RoPE scaling {kind!r} is not supported; known: {', '.join(_SCALINGS)}.",
+            f"config.json: RoPE scaling {kind!r} is not supported; known: {', '.join(SCALINGS)}.",
             param="rope_scaling",
         )
     return kind
@@ -335,20 +320,20 @@ def _refuse_dropped(
 
 def _set_trained(params: dict[str, Any], top: Any, default: int | None, max_len: int) -> None:
     """Set the length a model was trained at: the top level's, the table's, or the default."""
-    inner = params.get(_TRAINED)
+    inner = params.get(TRAINED)
     if top is not None:
         if inner is not None and inner != top:
-            _warn_twice(_TRAINED, inner, top, f"Quire takes the top level's {top!r}")
-        params[_TRAINED] = top
+            _warn_twice(TRAINED, inner, top, f"Quire takes the top level's {top!r}")
+        params[TRAINED] = top
     elif default is not None and inner not in (None, default):
         raise CheckpointError(
-            f"config.json: {_TRAINED} is {inner!r} inside RoPE's table and missing at the top "
+            f"config.json: {TRAINED} is {inner!r} inside RoPE's table and missing at the top "
             f"level, where Transformers then takes {default}.",
             fix="Write it at the top level too.",
-            param=_TRAINED,
+            param=TRAINED,
         )
     elif inner is None:
-        params[_TRAINED] = max_len if default is None else default
+        params[TRAINED] = max_len if default is None else default
 
 
 def _warn_twice(name: str, first: Any, second: Any, taken: str) -> None:
@@ -362,121 +347,3 @@ def _warn_overwritten(params: dict[str, Any], older: dict[str, Any], layers: str
                 f"rope_parameters.{layers}.{name}", params[name], value,
                 f"Quire takes rope_scaling's {value!r}",
             )  # fmt: skip
-
-
-def _parsed(
-    params: dict[str, Any], kind: str, head_dim: int, max_len: int, *, partial: float | None = None
-) -> RopeConfig:
-    """Check every field of one RoPE and give those that its scaling reads."""
-    theta = number(params, "rope_theta")
-    if theta < 1 or (theta == 1 and kind == "yarn"):
-        raise wrong("rope_theta", params["rope_theta"], "greater than 1")
-    part = number(params, "partial_rotary_factor", default=partial or 1.0)
-    if part != 1.0 and partial is None:
-        raise UnsupportedModelError(
-            f"config.json: partial_rotary_factor is {part:g}; this architecture rotates whole "
-            "heads.",
-            fix="Remove it.",
-            param="partial_rotary_factor",
-        )
-    rotary_dim = int(head_dim * min(part, 2.0))
-    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
-        raise CheckpointError(
-            f"config.json: RoPE would turn {rotary_dim} of head_dim = {head_dim} dimensions; "
-            "the number must be even and within the head.",
-            param="head_dim",
-        )
-    for name in sorted((_FIELDS - set(_SCALINGS[kind])) & params.keys()):
-        if name == _TRAINED and (kind != "dynamic" or params[name] == max_len):
-            continue
-        if kind == "default" and params[name] != 1.0:
-            raise CheckpointError(
-                f"config.json: RoPE's {name} is {params[name]!r}, but rope_type is 'default', "
-                "which scales nothing.",
-                fix="Remove it, or name the scaling in rope_type.",
-                param=name,
-            )
-        logger.warning("config.json: RoPE scaling %r ignores %s, %r.", kind, name, params[name])
-    return RopeConfig(theta, rotary_dim, kind, _scaling(params, kind, rotary_dim, max_len))
-
-
-def _scaling(params: HFConfig, kind: str, rotary_dim: int, max_len: int) -> dict[str, Any]:
-    match kind:
-        case "linear":
-            return {"factor": _factor(params, "factor")}
-        case "dynamic":
-            if rotary_dim < 4:
-                raise CheckpointError(
-                    f"config.json: dynamic RoPE scaling divides by head_dim - 2; head_dim is "
-                    f"{rotary_dim}, it must be at least 4.",
-                    param="head_dim",
-                )
-            return {"factor": _factor(params, "factor"), _TRAINED: max_len}
-        case "llama3":
-            return _llama3(params)
-        case "yarn":
-            return _yarn(params, max_len)
-        case "longrope":
-            return _longrope(params, rotary_dim, max_len)
-    return {}
-
-
-def _llama3(params: HFConfig) -> dict[str, Any]:
-    names = ("factor", "low_freq_factor", "high_freq_factor")
-    found: dict[str, Any] = {name: _factor(params, name) for name in names}
-    if found["high_freq_factor"] <= found["low_freq_factor"]:
-        raise wrong(
-            "high_freq_factor",
-            params["high_freq_factor"],
-            f"above low_freq_factor, {found['low_freq_factor']:g}",
-        )
-    return found | {_TRAINED: integer(params, _TRAINED)}
-
-
-def _yarn(params: HFConfig, max_len: int) -> dict[str, Any]:
-    trained = integer(params, _TRAINED)
-    found: dict[str, Any] = {
-        "factor": _factor(params, "factor", max_len / trained),
-        _TRAINED: trained,
-    }
-    for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
-        if params.get(name) not in (None, 0):  # 0 is Transformers' default, too
-            found[name] = _factor(params, name)
-    if params.get("attention_factor") is not None:
-        found["attention_factor"] = _factor(params, "attention_factor")
-    if "truncate" in params:
-        if not isinstance(params["truncate"], bool):
-            raise wrong("truncate", params["truncate"], "true or false")
-        found["truncate"] = params["truncate"]
-    return found
-
-
-def _longrope(params: HFConfig, rotary_dim: int, max_len: int) -> dict[str, Any]:
-    """LongRoPE's numbers, those that the config leaves to be inferred included."""
-    found: dict[str, Any] = {}
-    for name in ("short_factor", "long_factor"):
-        factors = params.get(name)
-        if factors is None:
-            raise CheckpointError(f"config.json: {name} is missing.", param=name)
-        if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
-            raise wrong(name, factors, f"a list of {rotary_dim // 2} numbers")
-        found[name] = [_factor({name: factor}, name) for factor in factors]
-    trained = integer(params, _TRAINED)
-    factor = _factor(params, "factor", max_len / trained)
-    if params.get("attention_factor") is not None:
-        found["attention_factor"] = _factor(params, "attention_factor")
-    elif factor > 1.0 and trained == 1:
-        raise wrong(_TRAINED, trained, "above 1 where attention_factor is not given")
-    else:
-        sharper = math.sqrt(1.0 + math.log(factor) / math.log(trained)) if factor > 1.0 else 1.0
-        found["attention_factor"] = sharper
-    return found | {_TRAINED: trained}
-
-
-def _factor(params: HFConfig, name: str, default: float | None = None) -> float:
-    """Return a number of RoPE's scaling, within the range of float32 angles."""
-    value = number(params, name, default=default)
-    low, high = _FACTOR_BOUNDS
-    if not low <= value <= high:
-        raise wrong(name, params.get(name, value), f"between {low:g} and {high:g}")
-    return value

@@ -17,6 +17,15 @@ from quire.frontend.output.stream import OutputSink
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.http.body import read_request
 from quire.server.notices import all_notices
+from quire.server.openai.answers import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatLogprobs,
+    ChatResponse,
+    ChunkChoice,
+    Delta,
+)
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
 from quire.server.openai.conversation import chat_prompt, echoed, template_of
@@ -32,16 +41,7 @@ from quire.server.openai.generation import (
     respond,
 )
 from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from quire.server.openai.protocol import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunk,
-    ChatLogprobs,
-    ChatRequest,
-    ChatResponse,
-    ChunkChoice,
-    Delta,
-)
+from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
 from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import (

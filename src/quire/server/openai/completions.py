@@ -21,6 +21,7 @@ from quire.server.errors import invalid
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.notices import Warnings, all_notices
+from quire.server.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.generation import (
     FinalOutputs,
@@ -34,13 +35,7 @@ from quire.server.openai.generation import (
 )
 from quire.server.openai.infill import ends_of, infill, infill_format
 from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
-from quire.server.openai.protocol import (
-    MAX_SEQUENCES,
-    CompletionChoice,
-    CompletionLogprobs,
-    CompletionRequest,
-    CompletionResponse,
-)
+from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.state import ServerState, request_id, request_options, server_state

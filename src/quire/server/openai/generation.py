@@ -33,12 +33,8 @@ from quire.server.http.event_stream import (
 from quire.server.http.json_text import encode
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
-from quire.server.openai.protocol import (
-    CompletionTokensDetails,
-    PromptTokensDetails,
-    StreamOptions,
-    Usage,
-)
+from quire.server.openai.answers import CompletionTokensDetails, PromptTokensDetails, Usage
+from quire.server.openai.protocol import StreamOptions
 from quire.server.state import ServerState
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.core.outputs import Logprob, PositionLogprobs
-from quire.server.openai.protocol import (
+from quire.server.openai.answers import (
     ChatLogprobs,
     CompletionLogprobs,
     PromptLogprob,

@@ -14,16 +14,9 @@ from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks
 from quire.server.errors import invalid
+from quire.server.openai.answers import AssistantMessage, Delta, FunctionCall, ToolCall
 from quire.server.openai.calls import could_be_call, structure_of_calls
-from quire.server.openai.protocol import (
-    AssistantMessage,
-    ChatRequest,
-    ChosenTool,
-    Delta,
-    FunctionCall,
-    ToolCall,
-    ToolDefinition,
-)
+from quire.server.openai.protocol import ChatRequest, ChosenTool, ToolDefinition
 from quire.server.openai.reasoning import limited
 from quire.server.openai.structure import structured_outputs
 from quire.server.tools import deltas

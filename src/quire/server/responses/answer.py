@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.server.errors import describe
 from quire.server.http.event_stream import Framing
+from quire.server.openai.answers import TokenLogprob
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs
-from quire.server.openai.protocol import TokenLogprob
 from quire.server.openai.tools import ChoiceReader, Reading
 from quire.server.responses.encrypted import INCLUDE
 from quire.server.responses.item_types import ItemStatus

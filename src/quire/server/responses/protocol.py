@@ -9,14 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quire.server.notices import Warnings
 from quire.server.openai import elsewhere
-from quire.server.openai.protocol import (
-    Effort,
-    Messages,
-    StreamOptions,
-    Strict,
-    TokenLogprob,
-    Tools,
-)
+from quire.server.openai.answers import TokenLogprob
+from quire.server.openai.protocol import Effort, Messages, StreamOptions, Strict, Tools
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
 from quire.server.rules import Rules, ignored, refused

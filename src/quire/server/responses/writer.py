@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.core.outputs import PositionLogprobs
 from quire.server.http.json_text import encode
-from quire.server.openai.protocol import TokenLogprob
+from quire.server.openai.answers import TokenLogprob
 from quire.server.responses.custom_input import InputReader
 from quire.server.responses.encrypted import encode_reasoning
 from quire.server.responses.item_types import ItemStatus, ReasoningText
