@@ -24,6 +24,7 @@ from quire.quantize.targets import Quantized, Target, target_of
 from quire.quantize.work import Content, WorkFolder
 from quire.quantize.write_compressed import write_compressed
 from quire.quantize.write_gguf import gguf_metadata, write_gguf
+from quire.system.blas import blas_threads
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
 Progress = Callable[[str, int, int], None]
@@ -42,8 +43,8 @@ class Job:
         num_samples: calibration texts.
         seqlen: maximum tokens of a text.
         max_shard_bytes: of a .safetensors file.
-        num_threads: threads of the model's operations and of the engine that writes calibration
-            texts. A job must be continued with the same number.
+        num_threads: threads of the model's operations, of numpy's BLAS and of the engine that
+            writes calibration texts. A job must be continued with the same number.
     """
 
     model: str
@@ -72,8 +73,9 @@ def quantize(job: Job, progress: Progress) -> Path:
     work = WorkFolder(job.output, _identity(job, source))
     done = False
     try:
-        run.layers(work, progress)
-        run.write(work)
+        with blas_threads(job.num_threads):
+            run.layers(work, progress)
+            run.write(work)
         done = True
     finally:
         work.close(done=done)

@@ -87,7 +87,7 @@ def _add_details(group: argparse._ArgumentGroup) -> None:
         "--num-threads",
         type=int,
         metavar="N",
-        help="threads of the model's operations (default: one per core)",
+        help="threads to compute with (default: one per core)",
     )
     add("--revision", metavar="REVISION", help="revision of a hub id")
     add("--download-dir", metavar="DIR", help="folder for downloads of hub models")

@@ -22,6 +22,7 @@ from quire.quantize.gguf_target import GGUFTarget
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
+from quire.system.blas import current_blas_threads
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
 MODEL = "embedded-draft"
@@ -132,6 +133,15 @@ def test_ignored_layers_stay(tmp_path: Path) -> None:
     for name in stayed:
         assert tensors[f"{name}.weight"].dtype == torch.bfloat16
     assert tensors["model.layers.0.self_attn.k_proj.weight"].dtype == torch.int8
+
+
+def test_blas_has_the_jobs_threads(tmp_path: Path) -> None:
+    before = current_blas_threads()
+    seen: dict[str, int] = {}
+    wanted = replace(job(tmp_path / "out", "int8", method="rtn"), num_threads=before + 1)
+    quantize(wanted, lambda what, done, total: seen.update({what: current_blas_threads()}))
+    assert seen.pop("done") == before
+    assert set(seen.values()) == {before + 1 if before else 0}
 
 
 def test_shards(tmp_path: Path) -> None:
