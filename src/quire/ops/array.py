@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from quire.core.dtypes import HostArray
 
@@ -23,6 +24,9 @@ class Array(Protocol):
         """The provider's dtype."""
 
     @property
+    def itemsize(self) -> int: ...
+
+    @property
     def nbytes(self) -> int: ...
 
     def __len__(self) -> int: ...
@@ -33,6 +37,14 @@ class Array(Protocol):
 
     @property
     def reshape(self) -> Callable[..., Any]: ...
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    A = TypeVar("A", default=Array)
+else:
+    A = typing.TypeVar("A")
 
 
 def address(values: HostArray) -> int:

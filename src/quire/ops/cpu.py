@@ -223,8 +223,8 @@ class CpuOps(FusedKernels, Ops[HostArray]):
     def paged_attention(
         self,
         q: HostArray,
-        cache: KVCache,
-        meta: AttentionMetadata,
+        cache: KVCache[HostArray],
+        meta: AttentionMetadata[HostArray],
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
@@ -258,7 +258,7 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         cos_sin: HostArray,
         gain: HostArray,
         eps: float,
-        cache: KVCache,
+        cache: KVCache[HostArray],
         slot_mapping: HostArray,
         heads: int,
     ) -> HostArray:
@@ -274,8 +274,8 @@ class CpuOps(FusedKernels, Ops[HostArray]):
         self,
         q: HostArray,
         q_rope: HostArray,
-        cache: KVCache,
-        meta: AttentionMetadata,
+        cache: KVCache[HostArray],
+        meta: AttentionMetadata[HostArray],
         scale: float,
     ) -> HostArray:
         return native_latent.latent_attention(

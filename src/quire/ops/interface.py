@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,23 +14,17 @@ from quire.core.errors import ConfigError
 from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantized import Weights
-from quire.ops.array import Array
+from quire.ops.array import A
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from quire import _native
     from quire.ops.device import Device
     from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
-
-    A = TypeVar("A", default=Array)
-else:
-    A = typing.TypeVar("A")
 
 
 class StepOps(ABC, Generic[A]):
@@ -85,7 +78,7 @@ class StepOps(ABC, Generic[A]):
         q_norm: A | None,
         k_norm: A | None,
         eps: float,
-        cache: KVCache,
+        cache: KVCache[A],
         slot_mapping: A,
         heads: int,
         kv_heads: int,
@@ -97,8 +90,8 @@ class StepOps(ABC, Generic[A]):
     def paged_attention(
         self,
         q: A,
-        cache: KVCache,
-        meta: AttentionMetadata,
+        cache: KVCache[A],
+        meta: AttentionMetadata[A],
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
@@ -117,7 +110,7 @@ class StepOps(ABC, Generic[A]):
         cos_sin: A,
         gain: A,
         eps: float,
-        cache: KVCache,
+        cache: KVCache[A],
         slot_mapping: A,
         heads: int,
     ) -> A:
@@ -129,7 +122,7 @@ class StepOps(ABC, Generic[A]):
 
     @abstractmethod
     def latent_attention(
-        self, q: A, q_rope: A, cache: KVCache, meta: AttentionMetadata, scale: float
+        self, q: A, q_rope: A, cache: KVCache[A], meta: AttentionMetadata[A], scale: float
     ) -> A:
         """Return the attention of each new token's heads over its sequence's cached latents."""
 

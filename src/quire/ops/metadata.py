@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import msgspec
 
 from quire.core.dtypes import HostArray
+from quire.ops.array import A
 
 
-class KVCache(NamedTuple):
+class KVCache(NamedTuple, Generic[A]):
     """One layer's paged cache: the provider's arrays
     [num_blocks, num_kv_heads, block_size, head_dim].
 
@@ -30,15 +31,15 @@ class KVCache(NamedTuple):
     its latent.
     """
 
-    k: Any
-    v: Any | None
-    k_scale: Any | None = None
-    v_scale: Any | None = None
+    k: A
+    v: A | None
+    k_scale: A | None = None
+    v_scale: A | None = None
     k_unit: float = 1.0
     v_unit: float = 1.0
 
     @property
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> list[A]:
         """All that there are."""
         return [t for t in self[:4] if t is not None]
 
@@ -52,7 +53,7 @@ class Span(NamedTuple):
     seq_len: int
 
 
-class AttentionMetadata(msgspec.Struct, frozen=True, dict=True, eq=False):
+class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=False):
     """One step's sequences, built by the runner and passed to every layer.
 
     Attributes:
@@ -66,8 +67,8 @@ class AttentionMetadata(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     query_start_loc: HostArray
     seq_lens: HostArray
-    block_tables: Any
-    slot_mapping: Any
+    block_tables: A
+    slot_mapping: A
     num_seqs: int
     block_size: int
 

@@ -28,8 +28,8 @@ def paged_attention(
     kernels: _native.Kernels,
     pool: _native.Pool,
     q: HostArray,
-    cache: KVCache,
-    meta: AttentionMetadata,
+    cache: KVCache[HostArray],
+    meta: AttentionMetadata[HostArray],
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
@@ -86,8 +86,8 @@ def paged_attention(
 
 def _check(
     q: HostArray,
-    cache: KVCache,
-    meta: AttentionMetadata,
+    cache: KVCache[HostArray],
+    meta: AttentionMetadata[HostArray],
     scale: float,
     window: int | None,
     softcap: float | None,
@@ -116,7 +116,7 @@ def _check(
         raise ValueError(f"softcap is {softcap}; it must be positive")
 
 
-def check_batch(meta: AttentionMetadata, block_size: int) -> None:
+def check_batch(meta: AttentionMetadata[HostArray], block_size: int) -> None:
     """Raise ValueError if the batch does not fit a cache with blocks of `block_size` tokens."""
     if meta.block_size != block_size:
         raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
@@ -141,7 +141,7 @@ def _tokens(t: HostArray) -> _native.Matrix:
     )
 
 
-def batch_view(meta: AttentionMetadata) -> _native.Sequences:
+def batch_view(meta: AttentionMetadata[HostArray]) -> _native.Sequences:
     """Return the batch's sequences as the kernels see them."""
     return _native.Sequences(
         address(meta.query_start_loc),

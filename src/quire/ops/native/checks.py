@@ -80,7 +80,7 @@ def indices(name: str, x: HostArray) -> _native.Indices:
     return _native.Indices(address(x), x.size)
 
 
-def cache_view(cache: KVCache) -> _native.KvCache:
+def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
     """Return the view of a checked cache."""
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     blocks, heads, size, width = k.shape
@@ -99,7 +99,7 @@ def cache_view(cache: KVCache) -> _native.KvCache:
     )
 
 
-def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None:
+def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: int) -> None:
     """Its parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
     bfloat16 or 8 bits. A cache of latents has k alone."""
     kept = cache.k.dtype
@@ -129,7 +129,7 @@ def check_cache(cache: KVCache, dtype: DType, kv_heads: int, width: int) -> None
         raise misfit("cache.v", cache.v, "cache.k", cache.k)
 
 
-def check_scales(cache: KVCache) -> None:
+def check_scales(cache: KVCache[HostArray]) -> None:
     """In int8 each part must have one scale per token and head; wide floats have none."""
     dtype = cache.k.dtype
     if cache.k_scale is None and cache.v_scale is None and dtype != INT8:
@@ -147,7 +147,9 @@ def check_scales(cache: KVCache) -> None:
             )
 
 
-def _parts(cache: KVCache, k: Any, v: Any, k_name: str, v_name: str) -> list[tuple[str, Any]]:
+def _parts(
+    cache: KVCache[HostArray], k: Any, v: Any, k_name: str, v_name: str
+) -> list[tuple[str, Any]]:
     """Return what there is of k, and of v unless values are part of k."""
     return [(k_name, k)] if cache.v is None else [(k_name, k), (v_name, v)]
 

@@ -134,7 +134,7 @@ class FusedKernels:
         q_norm: HostArray | None,
         k_norm: HostArray | None,
         eps: float,
-        cache: KVCache,
+        cache: KVCache[HostArray],
         slot_mapping: HostArray,
         heads: int,
         kv_heads: int,

@@ -26,7 +26,7 @@ def latent_kv_write(
     cos_sin: Tensor,
     gain: Tensor,
     eps: float,
-    cache: KVCache,
+    cache: KVCache[Tensor],
     slot_mapping: Tensor,
     heads: int,
 ) -> Tensor:
@@ -70,7 +70,7 @@ def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:
 
 
 def latent_attention(
-    q: Tensor, q_rope: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float
+    q: Tensor, q_rope: Tensor, cache: KVCache[Tensor], meta: AttentionMetadata[Tensor], scale: float
 ) -> Tensor:
     """Attention of each new token and head over its sequence's cached latents.
 

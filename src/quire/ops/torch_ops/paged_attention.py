@@ -31,8 +31,8 @@ KEY_COLUMNS = 128
 
 def paged_attention(
     q: Tensor,
-    cache: KVCache,
-    meta: AttentionMetadata,
+    cache: KVCache[Tensor],
+    meta: AttentionMetadata[Tensor],
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
@@ -81,7 +81,7 @@ class Rules(NamedTuple):
 def one_sequence(
     q: Tensor,
     out: Tensor,
-    cache: KVCache,
+    cache: KVCache[Tensor],
     span: Span,
     table: Tensor,
     scale: float,
@@ -168,7 +168,7 @@ def _hidden(start: int, position: int, end: int, rules: Rules, device: torch.dev
 class _KeyTiles:
     """Reads tiles of one sequence's keys and values out of the blocks they lie in."""
 
-    def __init__(self, cache: KVCache, table: Tensor, value_width: int) -> None:
+    def __init__(self, cache: KVCache[Tensor], table: Tensor, value_width: int) -> None:
         self.value_width = value_width
         self._cache = cache
         self._table = table

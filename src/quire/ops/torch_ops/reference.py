@@ -210,7 +210,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([*(t.to(x.dtype) for t in turned), rest], dim=-1)
 
 
-def write_kv(k: Tensor, v: Tensor | None, cache: KVCache, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor | None, cache: KVCache[Tensor], slot_mapping: Tensor) -> None:
     """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache.
 
     A cache of latents has no v.
@@ -274,7 +274,7 @@ def rope_kv_write(
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    cache: KVCache,
+    cache: KVCache[Tensor],
     slot_mapping: Tensor,
     heads: int,
     kv_heads: int,

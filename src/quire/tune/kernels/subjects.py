@@ -14,7 +14,7 @@ from quire.bench.kernels import attention as attention_cases
 from quire.bench.kernels import cases as product_cases
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
-from quire.core.dtypes import dtype_of
+from quire.core.dtypes import HostArray, dtype_of
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import attention as native_attention
@@ -95,7 +95,11 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     chosen = AttentionTuning()
 
     def attend(
-        q: Any, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
+        q: HostArray,
+        cache: KVCache[HostArray],
+        meta: AttentionMetadata[HostArray],
+        scale: float,
+        window: int | None,
     ) -> Array:
         return native_attention.paged_attention(
             kernels.handle, pool, q, cache, meta, scale, window, tuning=chosen
