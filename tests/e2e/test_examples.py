@@ -37,6 +37,7 @@ def test_offline() -> None:
 
 
 def test_simple_profiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
     main_of("simple_profiling.py")("embedded", str(tmp_path))
     text = capsys.readouterr().out
     assert text.count(" ...") == 4

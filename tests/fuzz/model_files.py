@@ -18,6 +18,7 @@ import tempfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -32,7 +33,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware
 from quire.text.tokenizers.tokenizer import load_tokenizer
-from tests.fuzz import folder_cases, quantized_cases
+from tests.fuzz import folder_cases
 from tests.fuzz.gguf_cases import tampered_gguf
 from tests.fuzz.safetensors_cases import tampered_safetensors
 
@@ -85,6 +86,8 @@ def open_model(name: str) -> None:
 
 
 def open_quantized(folder: Path, seed: int) -> None:
+    from tests.fuzz import quantized_cases
+
     quantized_cases.write(random.Random(seed), folder)
     open_model(str(folder))
 
@@ -173,6 +176,8 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
+    if given.kind == "quantized":
+        import_module("tests.fuzz.quantized_cases")  # torch takes more than the limit
     limit_memory()
     json.dump(run(given.kind, given.first, given.cases), sys.stdout)
 
