@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +32,7 @@ class NewSequence:
     """
 
     request_id: str
-    token_ids: array[int] | list[int]
+    token_ids: Sequence[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
     options: RequestOptions = NO_OPTIONS

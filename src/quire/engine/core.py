@@ -28,7 +28,7 @@ from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
 from quire.engine.isolate import compute_apart, reason
-from quire.executor.base import Executor, ForwardError, Pending
+from quire.executor.base import Executor, ForwardError, Pending, Prepare
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
@@ -144,9 +144,8 @@ class EngineCore:
         except ValueError as error:  # incomplete or missing tokens
             self._reject(message.request_id, reason_of(error))
             return
-        waits_for = self.executor.prepare(
-            request.sampling_params, request.eos_token_ids, request.options.lora_request
-        )
+        params, ends = request.sampling_params, request.eos_token_ids
+        waits_for = self.executor.prepare(Prepare(params, ends, request.options.lora_request))
         if waits_for is not None:
             self._compiling.add(request, waits_for)
         else:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+import msgspec
+
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
@@ -30,6 +32,14 @@ class ForwardError(Exception):
 
 class StepSkippedError(Exception):
     """The step was not started, because the one ahead of it failed."""
+
+
+class Prepare(msgspec.Struct, tag=True, array_like=True):
+    """The parts of a request that take a while to prepare; see `Executor.prepare`."""
+
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    lora_request: LoRARequest | None = None
 
 
 class Pending(Protocol):
@@ -98,13 +108,8 @@ class Executor(ABC):
                 raise StepSkippedError from None
         return self.execute(batch)
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[Any] | None:
-        """Start compiling the request's grammar and loading its adapter, before its first step.
+    def prepare(self, wanted: Prepare) -> Future[Any] | None:
+        """Start compiling a request's grammar and loading its adapter, before its first step.
 
         Returns:
             A future to wait for, or None. It raises `InvalidRequestError` if the request cannot be

@@ -7,18 +7,15 @@ worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer f
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
-from quire.core.batch import BlockCopies, Column, ModelOutput, NewSequence, SchedulerOutput
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
-from quire.core.lora import LoRARequest
-from quire.core.options import RequestOptions
-from quire.core.sampling_params import SamplingParams
+from quire.executor.base import Prepare
 
 
 class Start(msgspec.Struct, tag=True, array_like=True):
@@ -51,14 +48,6 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     message: str
 
 
-class Prepare(msgspec.Struct, tag=True, array_like=True):
-    """See `Executor.prepare`."""
-
-    params: SamplingParams
-    eos_token_ids: tuple[int, ...]
-    lora_request: LoRARequest | None
-
-
 class Call(msgspec.Struct, tag=True, array_like=True):
     """See `Worker.call`; it runs between two steps."""
 
@@ -66,75 +55,18 @@ class Call(msgspec.Struct, tag=True, array_like=True):
     args: list[Any]
 
 
-class Sequence(msgspec.Struct, array_like=True):
-    """A `NewSequence`; its tokens as int32."""
-
-    request_id: str
-    token_ids: bytes
-    num_prompt_tokens: int
-    sampling_params: SamplingParams
-    options: RequestOptions
-    eos_token_ids: tuple[int, ...]
-    second_text: int
-    prompt_embeds: bytes | None
-
-
 class Step(msgspec.Struct, tag=True, array_like=True):
-    """A `SchedulerOutput`; its columns as int64.
+    """Compute a step.
 
     Attributes:
         number: counts the executor's steps, from 1.
-        request_ids: None if they equal those of the previous step.
+        batch: without `request_ids` if they equal those of the previous step.
+        same_requests: whether they do.
     """
 
     number: int
-    step: int
-    batch_version: int
-    request_ids: list[str] | None
-    num_scheduled_tokens: bytes
-    num_computed_tokens: bytes
-    new_blocks: bytes
-    new_sequences: list[Sequence]
-    removed: list[str]
-    total_num_scheduled_tokens: int
-    block_copies: BlockCopies | None
-    max_new_tokens: bytes | None
-    num_passes: int
-
-    @classmethod
-    def of(cls, number: int, batch: SchedulerOutput, *, same_requests: bool) -> Step:
-        return cls(
-            number,
-            batch.step,
-            batch.batch_version,
-            None if same_requests else batch.request_ids,
-            batch.num_scheduled_tokens.tobytes(),
-            batch.num_computed_tokens.tobytes(),
-            batch.new_blocks.tobytes(),
-            [_sequence(new) for new in batch.new_sequences],
-            batch.removed,
-            batch.total_num_scheduled_tokens,
-            batch.block_copies,
-            None if batch.max_new_tokens is None else batch.max_new_tokens.tobytes(),
-            batch.num_passes,
-        )
-
-    def batch(self, request_ids: list[str]) -> SchedulerOutput:
-        """Return the step with these requests."""
-        return SchedulerOutput(
-            self.step,
-            request_ids,
-            column(self.num_scheduled_tokens),
-            column(self.num_computed_tokens),
-            column(self.new_blocks).reshape(3, -1),
-            [_new_sequence(new) for new in self.new_sequences],
-            self.removed,
-            self.total_num_scheduled_tokens,
-            self.block_copies,
-            None if self.max_new_tokens is None else column(self.max_new_tokens),
-            self.batch_version,
-            self.num_passes,
-        )
+    batch: SchedulerOutput
+    same_requests: bool
 
 
 class Outcome(msgspec.Struct, tag=True, array_like=True):
@@ -181,27 +113,21 @@ def column(packed: bytes) -> Column:
     return np.frombuffer(bytearray(packed), dtype=np.int64)
 
 
-def _sequence(new: NewSequence) -> Sequence:
-    return Sequence(
-        new.request_id,
-        np.asarray(new.token_ids, dtype=np.int32).tobytes(),
-        new.num_prompt_tokens,
-        new.sampling_params,
-        new.options,
-        new.eos_token_ids,
-        new.second_text,
-        new.prompt_embeds,
-    )
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """Return a message as a frame."""
+    return msgspec.msgpack.encode(message, enc_hook=_plain)
 
 
-def _new_sequence(new: Sequence) -> NewSequence:
-    return NewSequence(
-        new.request_id,
-        array("i", new.token_ids),
-        new.num_prompt_tokens,
-        new.sampling_params,
-        new.options,
-        new.eos_token_ids,
-        new.second_text,
-        new.prompt_embeds,
-    )
+def decoder(messages: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return a decoder of `ToWorker` or `FromWorker`."""
+    return msgspec.msgpack.Decoder(messages, dec_hook=_restored)
+
+
+def _plain(value: Any) -> Any:
+    """Return a step's array in plain types: columns are int64 arrays, tokens an `array`."""
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value.tolist()
+
+
+def _restored(kind: type, plain: Any) -> Column:
+    shape, packed = plain
+    return column(packed).reshape(shape)

@@ -8,14 +8,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
-from quire.executor.base import Executor, ForwardError
-from quire.executor.frames import Call, Outcome, Prepare, Step, column, pooled_sum
+from quire.executor.base import Executor, ForwardError, Prepare
+from quire.executor.frames import Call, Outcome, Step, column, pooled_sum
 from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.weights.shares import shared_config
@@ -91,7 +92,8 @@ class MultiprocExecutor(UniprocExecutor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         self._number += 1
         same = batch.batch_version == self._sent_version != 0
-        self._team.send(Step.of(self._number, batch, same_requests=same))
+        sent = replace(batch, request_ids=[]) if same else batch
+        self._team.send(Step(self._number, sent, same))
         self._sent_version = batch.batch_version
         try:
             output = self._worker.execute_together(self._number, batch)
@@ -104,15 +106,10 @@ class MultiprocExecutor(UniprocExecutor):
             output.failed_loads = sorted({*output.failed_loads, *outcome.failed_loads})
         return output
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[Any] | None:
-        if params.reads_output or lora_request is not None:
-            self._team.send(Prepare(params, eos_token_ids, lora_request))
-        return super().prepare(params, eos_token_ids, lora_request)
+    def prepare(self, wanted: Prepare) -> Future[Any] | None:
+        if wanted.params.reads_output or wanted.lora_request is not None:
+            self._team.send(wanted)
+        return super().prepare(wanted)
 
     def _call(self, method: str, args: list[Any]) -> Any:
         """Run a method: adapters on all ranks, others on rank 0, which stands for all."""
@@ -130,7 +127,7 @@ class MultiprocExecutor(UniprocExecutor):
     def _add_adapter(self, args: list[Any]) -> Any:
         """Load an adapter on all ranks at the same time; return their common answer, or None while
         rank 0 is still loading."""
-        self._team.send(Prepare(SamplingParams(), (), LoRARequest(*args)))
+        self._team.send(Prepare(SamplingParams(), lora_request=LoRARequest(*args)))
         result = super()._call("add_lora", args)
         if result is None:
             return None

@@ -13,10 +13,11 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-import msgspec
+from msgspec.structs import replace
 
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
+from quire.executor.base import Prepare
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -26,10 +27,11 @@ from quire.executor.frames import (
     FromWorker,
     Loaded,
     Outcome,
-    Prepare,
     Start,
     Step,
     ToWorker,
+    decoder,
+    encode,
 )
 from quire.system import env
 from quire.system.parent import end_with
@@ -43,8 +45,7 @@ class RankProcess:
     def __init__(self, line: Connection, memory: int) -> None:
         self.memory = memory
         self._line = line
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(ToWorker)
+        self._decoder = decoder(ToWorker)
         self._request_ids: list[str] = []
 
     def run(self) -> None:
@@ -88,17 +89,19 @@ class RankProcess:
     def _handle(self, message: ToWorker) -> None:
         match message:
             case Prepare():
-                self._worker.prepare(message.params, message.eos_token_ids, message.lora_request)
+                self._worker.prepare(message)
             case Call():
                 self._send(Answer(self._worker.call(message.method, message.args)))
             case Step():
-                if message.request_ids is not None:
-                    self._request_ids = message.request_ids
                 self._send(self._outcome(message))
 
     def _outcome(self, step: Step) -> Outcome:
+        batch = step.batch
+        if step.same_requests:
+            batch = replace(batch, request_ids=self._request_ids)
+        self._request_ids = batch.request_ids
         try:
-            output = self._worker.execute_together(step.number, step.batch(self._request_ids))
+            output = self._worker.execute_together(step.number, batch)
         except Exception as error:  # rank 0 raises and logs it too
             logger.debug("a step failed", exc_info=True)
             return Outcome(error=f"{type(error).__name__}: {error}")
@@ -109,7 +112,7 @@ class RankProcess:
         return message
 
     def _send(self, message: FromWorker) -> None:
-        self._line.send_bytes(self._encoder.encode(message))
+        self._line.send_bytes(encode(message))
 
 
 def main(argv: list[str]) -> int:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-import msgspec
-
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.executor.frames import (
@@ -26,6 +24,8 @@ from quire.executor.frames import (
     Outcome,
     Start,
     ToWorker,
+    decoder,
+    encode,
 )
 from quire.system.hardware import core_cpus
 from quire.system.parent import interrupts_blocked
@@ -63,8 +63,7 @@ class Team:
         self._lines: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._decoder = decoder(FromWorker)
         self._lock = threading.Lock()  # steps and grammars may come from two threads
         self._ended = threading.Event()  # a process has ended, and `on_lost` was called
         self._closing = False
@@ -105,7 +104,7 @@ class Team:
 
     def send(self, message: ToWorker) -> None:
         """Send a message to all ranks."""
-        frame = self._encoder.encode(message)
+        frame = encode(message)
         with self._lock:
             for line in self._lines:
                 self._send_bytes(line, frame)
@@ -171,7 +170,7 @@ class Team:
             self._ended.set()
 
     def _send(self, line: Connection, message: ToWorker) -> None:
-        self._send_bytes(line, self._encoder.encode(message))
+        self._send_bytes(line, encode(message))
 
     def _send_bytes(self, line: Connection, frame: bytes) -> None:
         try:

@@ -8,9 +8,7 @@ from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
-from quire.core.lora import LoRARequest
-from quire.core.sampling_params import SamplingParams
-from quire.executor.base import Executor, Pending
+from quire.executor.base import Executor, Pending, Prepare
 from quire.executor.peers import Peers
 from quire.executor.worker import Worker
 
@@ -54,13 +52,8 @@ class UniprocExecutor(Executor):
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
         return self._thread.submit(self.execute_behind, ahead, batch)
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[Any] | None:
-        return self._worker.prepare(params, eos_token_ids, lora_request)
+    def prepare(self, wanted: Prepare) -> Future[Any] | None:
+        return self._worker.prepare(wanted)
 
     def call(self, method: str, args: list[Any]) -> Any:
         if self._async:  # on the thread of the steps, between two of them

@@ -11,8 +11,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.lora import LoRARequest
-from quire.core.sampling_params import SamplingParams
-from quire.executor.base import ForwardError
+from quire.executor.base import ForwardError, Prepare
 from quire.executor.facts import worker_facts
 from quire.executor.load_bar import load_bar
 from quire.executor.memory import ResidentParts
@@ -170,24 +169,22 @@ class Worker:
         if self._group is not None:
             self._group.lose()
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[Any] | None:
+    def prepare(self, wanted: Prepare) -> Future[Any] | None:
         """See `Executor.prepare`."""
+        params, adapter_wanted = wanted.params, wanted.lora_request
         structured = params.structured_outputs
         grammar: Future[Any] | None = None
         adapter: Future[Any] | None = None
         if structured is not None:
             assert self._grammars is not None, "the worker is not started"
-            grammar = self._grammars.prepare(structured, eos_token_ids, params.written_structure)
+            grammar = self._grammars.prepare(
+                structured, wanted.eos_token_ids, params.written_structure
+            )
         elif params.limits_thinking:
             assert self._grammars is not None, "the worker is not started"
             grammar = self._grammars.prepare_tokenizer()
-        if lora_request is not None and self._adapters is not None:
-            adapter = self._adapters.prefetch(lora_request)
+        if adapter_wanted is not None and self._adapters is not None:
+            adapter = self._adapters.prefetch(adapter_wanted)
         return both(grammar, adapter) if grammar and adapter else grammar or adapter
 
     def call(self, method: str, args: list[Any]) -> Any:

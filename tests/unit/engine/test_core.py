@@ -11,12 +11,12 @@ import pytest
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
-from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import NOT_FOLLOWED, StructuredOutputsParams
 from quire.engine.core import EngineCore
+from quire.executor.base import Prepare
 from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
@@ -272,13 +272,8 @@ class CompilingExecutor(ModelledExecutor):
         )
         self.ready: list[Future[None]] = []
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[None] | None:
-        if params.structured_outputs is None:
+    def prepare(self, wanted: Prepare) -> Future[None] | None:
+        if wanted.params.structured_outputs is None:
             return None
         self.ready.append(Future())
         return self.ready[-1]

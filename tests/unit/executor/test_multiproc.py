@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from quire.core.errors import EngineDeadError, OutOfMemoryError
 from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError
-from quire.executor.frames import Outcome, Step
+from quire.executor.frames import Outcome, Step, ToWorker, decoder, encode
 from quire.executor.multiproc import MultiprocExecutor, _all_failed, _same_tokens, make_executor
 from quire.executor.team import rank_cpus
 from quire.executor.uniproc import UniprocExecutor
@@ -196,19 +197,19 @@ def test_steps_survive_their_way() -> None:
         ),
         removed=["b"],
     )
-    sent = msgspec.msgpack.encode(Step.of(7, batch, same_requests=False))
-    step = msgspec.msgpack.decode(sent, type=Step)
-    assert step.request_ids == ["a"]
-    got = step.batch(step.request_ids)
+    batch.new_sequences[0] = dataclasses.replace(
+        batch.new_sequences[0], token_ids=array("i", [1, 2, 3])
+    )
+    got = decoder(ToWorker).decode(encode(Step(7, batch, False))).batch
+    assert got.request_ids == ["a"]
+    assert got.new_blocks.shape == (3, 1)
     for name in ("num_scheduled_tokens", "num_computed_tokens", "new_blocks"):
         np.testing.assert_array_equal(getattr(got, name), getattr(batch, name))
     assert list(got.new_sequences[0].token_ids) == [1, 2, 3]
     plain = dict.fromkeys(("num_scheduled_tokens", "num_computed_tokens", "new_blocks"))
-    (new,) = got.new_sequences
-    same = dataclasses.replace(new, token_ids=[1, 2, 3])
     replace = msgspec.structs.replace
-    assert replace(got, **plain, new_sequences=[same]) == replace(batch, **plain)
-    assert Step.of(8, batch, same_requests=True).request_ids is None
+    plain["new_sequences"] = [dataclasses.replace(batch.new_sequences[0], token_ids=[1, 2, 3])]
+    assert replace(got, **plain) == replace(batch, **plain)
 
 
 @pytest.mark.parametrize(

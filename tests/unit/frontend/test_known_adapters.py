@@ -14,6 +14,7 @@ from quire.core.options import RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
+from quire.executor.base import Prepare
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
@@ -34,13 +35,8 @@ class Noting(EchoExecutor):
         assert method == "remove_lora"
         self.removed += args
 
-    def prepare(
-        self,
-        params: SamplingParams,
-        eos_token_ids: tuple[int, ...],
-        lora_request: LoRARequest | None = None,
-    ) -> Future[Any] | None:
-        return self.loading if lora_request else None
+    def prepare(self, wanted: Prepare) -> Future[Any] | None:
+        return self.loading if wanted.lora_request else None
 
 
 def add(core: EngineCore, name: str, lora_request: LoRARequest | None = ADAPTER) -> None:
