@@ -33,6 +33,7 @@ from quire.ops.native.fused import FusedKernels
 from quire.ops.native.gemm import PackedLinear, Pool
 from quire.ops.native.kernels import NativeKernels
 from quire.ops.native.quantized import DENSE_KINDS, pack_quantized
+from quire.ops.native.recurrent import RecurrentKernels
 from quire.ops.native.sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.rank_group import RankGroup
@@ -41,7 +42,7 @@ from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
 
 
-class CpuOps(FusedKernels, Ops[HostArray]):
+class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
     """Operations on the kernels of `isa`, the most capable if None.
 
     Args:

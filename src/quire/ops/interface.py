@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Self
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, DType, HostArray
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from quire.ops.device import Device
     from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
+
+ConvKind = Literal["none", "silu", "gated"]
+"""What follows a causal convolution: nothing, SiLU, or a product with a part of its input."""
+GateKind = Literal["silu", "sigmoid"]
 
 
 class StepOps(ABC, Generic[A]):
@@ -125,6 +130,64 @@ class StepOps(ABC, Generic[A]):
         self, q: A, q_rope: A, cache: KVCache[A], meta: AttentionMetadata[A], scale: float
     ) -> A:
         """Return the attention of each new token's heads over its sequence's cached latents."""
+
+    @abstractmethod
+    def causal_conv1d(
+        self,
+        x: A,
+        weight: A,
+        bias: A | None,
+        state: A,
+        meta: AttentionMetadata[A],
+        kind: ConvKind,
+        first: int = 0,
+    ) -> A:
+        """Return the causal convolution of each channel over the tokens of its sequence."""
+
+    @abstractmethod
+    def gated_delta_rule(
+        self,
+        qkv: A,
+        decay: A,
+        beta: A,
+        rate: A,
+        bias: A,
+        state: A,
+        meta: AttentionMetadata[A],
+        key_heads: int,
+        decay_first: int = 0,
+        beta_first: int = 0,
+    ) -> A:
+        """Return each new token's query times the state that its key and value have changed."""
+
+    @abstractmethod
+    def mamba2_scan(
+        self,
+        xbc: A,
+        dt: A,
+        rate: A,
+        skip: A,
+        bias: A,
+        state: A,
+        meta: AttentionMetadata[A],
+        groups: int,
+        first: int = 0,
+        limits: tuple[float, float] = (0.0, inf),
+    ) -> A:
+        """Return each new token's C times the state that its x and B have changed, and skip · x."""
+
+    @abstractmethod
+    def gated_norm(
+        self,
+        x: A,
+        gate: A,
+        weight: A | None,
+        eps: float,
+        kind: GateKind,
+        first: int = 0,
+        norm_first: bool = True,
+    ) -> A:
+        """Return the RMS norm of x in groups times f(gate), or the norm of that product."""
 
     @abstractmethod
     def activation(self, x: A, kind: Activation) -> A: ...

@@ -1,4 +1,4 @@
-"""What attention must know about a step's batch, and the shape of its cache."""
+"""What attention and recurrent layers must know about a step's batch, and what they keep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Generic, NamedTuple
 
 import msgspec
+import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.ops.array import A
@@ -53,6 +54,61 @@ class Span(NamedTuple):
     seq_len: int
 
 
+class StateSlots(msgspec.Struct, frozen=True, eq=False):
+    """Where a step's sequences find and leave the states of recurrent layers.
+
+    A layer's states are one tensor, float32 [num_slots, *shape], with a shape of
+    `conv_state_shape` or `matrix_state_shape`. A slot means the same in all layers. Both are host
+    arrays.
+
+    Attributes:
+        state_from: int32 [num_seqs]; slot of the state before the sequence's first row, -1 for
+            zeros. Several sequences may begin with one slot.
+        state_to: int64 [num_tokens]; slot for the state after that row, -1 for none.
+    """
+
+    state_from: HostArray
+    state_to: HostArray
+
+    def check(self, query_start_loc: HostArray, num_slots: int) -> None:
+        """Raise ValueError if a slot does not exist, or if one is written that another row needs.
+
+        The last row of a sequence may write the slot that this sequence alone begins with.
+        """
+        starts, ends = query_start_loc[:-1], query_start_loc[1:]
+        for name, slots in (("state_from", self.state_from), ("state_to", self.state_to)):
+            wrong = slots[(slots < -1) | (slots >= num_slots)]
+            if len(wrong):
+                raise ValueError(f"{name} has slot {wrong[0]}; there are {num_slots}")
+        if len(self.state_from) != len(starts) or len(self.state_to) != query_start_loc[-1]:
+            raise ValueError(
+                f"{len(self.state_from)} slots to begin with and {len(self.state_to)} to write, "
+                f"for {len(starts)} sequences with {query_start_loc[-1]} rows"
+            )
+        written, rows = np.unique(self.state_to, return_index=True)
+        if len(written) + (self.state_to == -1).sum() - (-1 in written) != len(self.state_to):
+            raise ValueError("two rows write their states to one slot")
+        for slot, row in zip(written.tolist(), rows.tolist(), strict=True):
+            readers = np.flatnonzero((self.state_from == slot) & (starts < ends))
+            if slot >= 0 and any(row != ends[i] - 1 for i in readers):
+                raise ValueError(f"row {row} overwrites slot {slot}, with which a sequence begins")
+
+
+def conv_state_shape(channels: int, width: int) -> tuple[int, int]:
+    """Return the shape of a causal convolution's state: its last inputs, the oldest first."""
+    return width - 1, channels
+
+
+def matrix_state_shape(heads: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """Return the shape of the state of a delta rule or of Mamba-2: one matrix for each head.
+
+    Args:
+        rows: elements of a key, or of B and C.
+        columns: elements of a value, or of a head of x.
+    """
+    return heads, rows, columns
+
+
 class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=False):
     """One step's sequences, built by the runner and passed to every layer.
 
@@ -63,6 +119,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
         block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
         block_size: tokens in a block.
+        states: what recurrent layers need besides; None for models without them.
     """
 
     query_start_loc: HostArray
@@ -71,6 +128,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
     slot_mapping: A
     num_seqs: int
     block_size: int
+    states: StateSlots | None = None
 
     @cached_property
     def spans(self) -> list[Span]:

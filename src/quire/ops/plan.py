@@ -416,6 +416,8 @@ def _arrays(inputs: Inputs) -> list[HostArray]:
             arrays += (
                 given.query_start_loc, given.seq_lens, given.block_tables, given.slot_mapping
             )  # fmt: skip
+            if given.states is not None:
+                arrays += (given.states.state_from, given.states.state_to)
         else:
             arrays.append(given)
     return arrays

@@ -23,6 +23,7 @@ from quire.ops.torch_ops import (
     moe,
     paged_attention,
     quantized,
+    recurrent,
     reference,
     sampling,
 )
@@ -50,6 +51,10 @@ class TorchOps(Ops[Tensor]):
     latent_kv_write = staticmethod(latent.latent_kv_write)
     head_linear = staticmethod(latent.head_linear)
     latent_attention = staticmethod(latent.latent_attention)
+    causal_conv1d = staticmethod(recurrent.causal_conv1d)
+    gated_delta_rule = staticmethod(recurrent.gated_delta_rule)
+    mamba2_scan = staticmethod(recurrent.mamba2_scan)
+    gated_norm = staticmethod(recurrent.gated_norm)
     activation = staticmethod(reference.activation)
     scale = staticmethod(reference.scale)
     softcap = staticmethod(reference.softcap)
