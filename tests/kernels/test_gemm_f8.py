@@ -86,7 +86,7 @@ def test_agrees_with_float64(
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 600))]:
         bias = draw(generator, torch.float32, n) if n % 2 else None
         weight = draw_weight(generator, codes, n, k, group)
-        linear = pack_float8(kernels, POOLS[2], weight, bias)
+        linear = pack_float8(kernels, POOLS[2], weight, bias=bias)
         for rows in (1, 4, 13, pick(generator, 1, 50)):
             x = draw_x(generator, rows, k)
             assert_linear(linear.forward(x), x, weight, bias)
@@ -142,8 +142,8 @@ def test_an_activation_is_applied_as_on_its_own(
     weight = draw_weight(generator, torch.float8_e4m3fn, 90, 70, 32)
     bias = draw(generator, torch.float32, 90)
     pool = POOLS[2]
-    plain = pack_float8(kernels, pool, weight, bias)
-    fused = pack_float8(kernels, pool, weight, bias, epilogue=epilogue)
+    plain = pack_float8(kernels, pool, weight, bias=bias)
+    fused = pack_float8(kernels, pool, weight, bias=bias, epilogue=epilogue)
     # An identity of float32 with the epilogue is the operation on its own.
     alone = PackedLinear(kernels, pool, torch.eye(90), kind="f32", epilogue=epilogue)
     for rows in (1, 14):
@@ -173,7 +173,7 @@ def test_stored_weights_come_back(
     tmp_path, codes: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 45, 100, group)
-    linear = pack_float8(NativeKernels(), POOLS[2], weight, draw(generator, torch.float32, 45))
+    linear = pack_float8(NativeKernels(), POOLS[2], weight, bias=draw(generator, torch.float32, 45))
     with (tmp_path / "packed").open("w+b") as file:
         sum_written = write_linears(file.fileno(), 0, [linear.stored])
         (stored,), sum_read = read_linears(

@@ -180,30 +180,6 @@ def rows_of(parts: Sequence[Weight], first: int, count: int) -> list[Weight]:
     return found
 
 
-def split_rows(
-    parts: Sequence[Weight], count: int
-) -> list[list[HostArray] | list[QuantizedWeight]]:
-    """Return the rows of all parts as `count` weights of equally many rows.
-
-    Raises:
-        ValueError: the rows are no multiple of `count`.
-    """
-    total = sum(part.shape[0] for part in parts)
-    rows, rest = divmod(total, count)
-    if rest:
-        raise ValueError(f"{total} rows are not those of {count} experts")
-    found: list[list[Weight]] = [[] for _ in range(count)]
-    begin = 0
-    for part in parts:
-        end, at = begin + part.shape[0], begin
-        while at < end:
-            run = min(end, (at // rows + 1) * rows) - at
-            found[at // rows] += rows_of([part], at - begin, run)
-            at += run
-        begin = end
-    return found  # type: ignore[return-value]  # one type or the other, as its parts
-
-
 def dense(weight: Weight, dtype: DType) -> HostArray:
     """Return the weight as an array of `dtype`."""
     values = weight.dequantize() if isinstance(weight, QuantizedWeight) else weight

@@ -6,17 +6,16 @@ arithmetic cannot change from one step to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cache, partial
-from typing import Self
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted
-from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.core.quantized import QuantizedWeight, Weights, parts_of
@@ -30,7 +29,7 @@ from quire.ops.native import latent as native_latent
 from quire.ops.native import lora as native_lora
 from quire.ops.native import moe as native_moe
 from quire.ops.native.fused import FusedKernels
-from quire.ops.native.gemm import PackedLinear, Pool
+from quire.ops.native.gemm import Form, PackedLinear, Pool, packed_linear
 from quire.ops.native.kernels import NativeKernels
 from quire.ops.native.quantized import DENSE_KINDS, pack_quantized
 from quire.ops.native.recurrent import RecurrentKernels
@@ -40,6 +39,20 @@ from quire.ops.rank_group import RankGroup
 from quire.ops.sample_row import SampleRow
 from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _method(
+    op: Callable[Concatenate[NativeKernels, Pool, P], R],
+) -> Callable[Concatenate[CpuOps, P], R]:
+    """Return the method that runs `op` on the provider's kernels and threads."""
+
+    def method(self: CpuOps, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return op(self._table, self._threads, *args, **kwargs)
+
+    return method
 
 
 class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
@@ -122,9 +135,8 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
             packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
         else:
             scheme = None if exact else self._scheme
-            packed = self._pack(
-                parts_of(weight), bias, epilogue, dtype, scheme, head=head, experts=experts
-            )
+            form = Form(bias=bias, epilogue=epilogue, experts=experts)
+            packed = self._pack(parts_of(weight), dtype, scheme, form, head=head)
         n, k = packed.shape
         packed.tune(self._tuning.of_gemm(packed.kind, n // packed.experts, k, packed.group))
         return packed
@@ -132,30 +144,24 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
     def _pack(
         self,
         parts: list[HostArray] | list[QuantizedWeight],
-        bias: HostArray | None,
-        epilogue: Epilogue,
         dtype: DType,
         scheme: Quantization | None,
+        form: Form,
         *,
         head: bool,
-        experts: int,
     ) -> PackedLinear:
         kernels, pool = self._table, self._threads
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
-            return pack_quantized(
-                kernels, pool, quantized, bias, epilogue=epilogue, dtype=dtype, experts=experts
-            )
+            return pack_quantized(kernels, pool, quantized, dtype, **form)
         kind = DENSE_KINDS.get(arrays[0].dtype)
         if kind is None:
             raise ValueError(f"weights are {arrays[0].dtype}; wanted float32, bfloat16 or float16")
         group = 128
         if scheme is not None:
             kind, group = scheme.head if head else scheme.kind, scheme.group
-        return PackedLinear(
-            kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, group=group, experts=experts
-        )
+        return PackedLinear(kernels, pool, arrays, kind=kind, group=group, **form)
 
     def embedding(self, ids: HostArray, table: HostArray | LinearWeight) -> HostArray:
         if isinstance(table, PackedLinear):
@@ -171,10 +177,10 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
         return self._group.vocab_embedding(self._threads, ids, held, first, vocab)
 
     def linear(self, x: HostArray, packed: LinearWeight, dtype: DType | None = None) -> HostArray:
-        return _packed(packed).forward(x, dtype=dtype)
+        return packed_linear(packed).forward(x, dtype=dtype)
 
     def logits(self, x: HostArray, packed: LinearWeight) -> HostArray:
-        return _packed(packed).forward(x, dtype=FLOAT32)
+        return packed_linear(packed).forward(x, dtype=FLOAT32)
 
     def all_reduce(self, x: HostArray, dtype: DType) -> HostArray:
         if self._group is None:
@@ -196,30 +202,12 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
         else:
             self._group.norm_all_heads(self._table, self._threads, parts, weights, eps, head_dim)
 
-    def lora_add(
-        self, adapter: HostArray, y: HostArray, x: HostArray, table: LoraTable
-    ) -> HostArray:
-        return native_lora.lora_add(self._table, self._threads, adapter, y, x, table)
-
-    def route(
-        self, logits: HostArray, bias: HostArray | None, spec: RouteSpec
-    ) -> tuple[HostArray, HostArray]:
-        return native_moe.route(self._table, self._threads, logits, bias, spec)
-
-    def moe(
-        self,
-        x: HostArray,
-        experts: HostArray,
-        weights: HostArray,
-        gate_up: LinearWeight,
-        down: LinearWeight,
-        dtype: DType | None = None,
-        weight_on_input: bool = False,
-    ) -> HostArray:
-        up, out = _packed(gate_up), _packed(down)
-        return native_moe.moe(
-            self._table, self._threads, x, experts, weights, up, out, dtype, weight_on_input
-        )
+    lora_add = _method(native_lora.lora_add)
+    route = _method(native_moe.route)
+    moe = _method(native_moe.moe)
+    latent_kv_write = _method(native_latent.latent_kv_write)
+    head_linear = _method(native_latent.head_linear)
+    latent_attention = _method(native_latent.latent_attention)
 
     def paged_attention(
         self,
@@ -251,38 +239,6 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
             tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
         )
 
-    def latent_kv_write(
-        self,
-        q: HostArray,
-        kv: HostArray,
-        positions: HostArray,
-        cos_sin: HostArray,
-        gain: HostArray,
-        eps: float,
-        cache: KVCache[HostArray],
-        slot_mapping: HostArray,
-        heads: int,
-    ) -> HostArray:
-        return native_latent.latent_kv_write(
-            self._table, self._threads, q, kv, positions, cos_sin, gain, eps, cache,
-            slot_mapping, heads,
-        )  # fmt: skip
-
-    def head_linear(self, x: HostArray, packed: LinearWeight, first: int = 0) -> HostArray:
-        return native_latent.head_linear(self._table, self._threads, x, _packed(packed), first)
-
-    def latent_attention(
-        self,
-        q: HostArray,
-        q_rope: HostArray,
-        cache: KVCache[HostArray],
-        meta: AttentionMetadata[HostArray],
-        scale: float,
-    ) -> HostArray:
-        return native_latent.latent_attention(
-            self._table, self._threads, q, q_rope, cache, meta, scale
-        )
-
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         return self._sampling.sample(logits, rows)
 
@@ -295,12 +251,6 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
 @cache
 def _name(dtype: DType) -> str:
     return str(dtype)
-
-
-def _packed(weight: LinearWeight) -> PackedLinear:
-    if not isinstance(weight, PackedLinear):
-        raise TypeError(f"native kernels have no product with a {type(weight).__name__}")
-    return weight
 
 
 def _rows_of(table: HostArray | LinearWeight) -> HostArray:

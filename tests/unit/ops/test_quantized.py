@@ -52,17 +52,3 @@ def test_codes_may_be_floats(dtype: torch.dtype) -> None:
     codes = torch.randn(N, K).to(dtype)
     w = QuantizedWeight(codes, 8, torch.full((N, 1), 0.5), K)
     assert torch.equal(w.dequantize(), codes.float() * 0.5)
-
-
-def test_what_does_not_fit() -> None:
-    codes, scale = torch.zeros(N, K, dtype=torch.uint8), torch.ones(N, 3)
-    with pytest.raises(ValueError, match="codes are"):
-        QuantizedWeight(codes.float(), 4, scale, GROUP)
-    with pytest.raises(ValueError, match="scale is"):
-        QuantizedWeight(codes, 4, scale, 5)
-    with pytest.raises(ValueError, match="not both"):
-        QuantizedWeight(codes, 4, scale, GROUP, zero=scale, offset=scale)
-    with pytest.raises(ValueError, match="codebook"):
-        QuantizedWeight(codes, 4, scale, GROUP, codebook=torch.ones(8))
-    with pytest.raises(ValueError, match="permutation"):
-        QuantizedWeight(codes, 4, scale, GROUP, permutation=torch.arange(3))

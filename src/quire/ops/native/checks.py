@@ -12,7 +12,15 @@ import numpy as np
 
 from quire import _native
 from quire.core.config import MAX_CONVERTED_HEAD_DIM
-from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT32, DType, HostArray
+from quire.core.dtypes import (
+    BFLOAT16,
+    FLOAT8_E4M3,
+    FLOAT8_E5M2,
+    FLOAT32,
+    DType,
+    HostArray,
+    is_float,
+)
 from quire.ops.array import address
 from quire.ops.metadata import KVCache
 
@@ -170,3 +178,30 @@ def describe(t: HostArray) -> str:
 def strides_of(t: HostArray) -> tuple[int, ...]:
     """Return the strides in elements."""
     return tuple(stride // t.itemsize for stride in t.strides)
+
+
+def dense_rows(weight: HostArray) -> HostArray:
+    """Return the weight with contiguous rows, copied if needed."""
+    if weight.ndim != 2 or weight.dtype not in DTYPE_CODES:
+        raise ValueError(f"weight is {describe(weight)}; wanted a float [N, K]")
+    return weight if weight.strides[1] == weight.itemsize else np.ascontiguousarray(weight)
+
+
+def float_bias(bias: HostArray | None, n: int) -> HostArray | None:
+    """Return the bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
+    if bias is None:
+        return None
+    if bias.shape != (n,) or not is_float(bias.dtype):
+        raise ValueError(f"bias is {describe(bias)}; wanted a float [{n}]")
+    return np.ascontiguousarray(bias, FLOAT32)
+
+
+def result(out: HostArray | None, shape: tuple[int, ...], dtype: DType) -> HostArray:
+    """Return an array of the shape and dtype: `out` if it fits, or a new one."""
+    if dtype not in DTYPE_CODES:
+        raise ValueError(f"the result cannot be {dtype}; wanted a float of 16 or 32 bits")
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out is {describe(out)}; wanted contiguous {dtype} {list(shape)}")
+    return out

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 
-from quire.core.dtypes import FLOAT8, FLOAT32, DType, HostArray
+from quire.core.dtypes import FLOAT8, FLOAT32, DType
 from quire.core.quantized import QuantizedWeight
-from quire.ops.native.gemm import PackedLinear, Pool
+from quire.ops.native.gemm import Form, PackedLinear, Pool
 from quire.ops.native.kernels import NativeKernels
-from quire.ops.weights import Epilogue
 
 
 def is_float8(weight: QuantizedWeight) -> bool:
@@ -26,11 +27,9 @@ def pack_float8(
     kernels: NativeKernels,
     pool: Pool,
     weight: QuantizedWeight,
-    bias: HostArray | None = None,
     *,
-    epilogue: Epilogue = "none",
     dtype: DType = FLOAT32,
-    experts: int = 1,
+    **form: Unpack[Form],
 ) -> PackedLinear:
     """Pack a weight for which `is_float8` is true, without changing its values.
 
@@ -43,6 +42,5 @@ def pack_float8(
         group = next(size for size in (128, 64, 32) if weight.group % size == 0)
         scale = np.repeat(scale, weight.group // group, axis=1)[:, : -(-k // group)]
     return PackedLinear.from_float8(
-        kernels, pool, weight.codes, scale,
-        group=group, bias=bias, epilogue=epilogue, dtype=dtype, experts=experts,
-    )  # fmt: skip
+        kernels, pool, weight.codes, scale, group=group, dtype=dtype, **form
+    )

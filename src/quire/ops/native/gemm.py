@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 from msgspec.structs import astuple
@@ -16,15 +16,22 @@ from quire.core.dtypes import (
     DType,
     HostArray,
     dtype_of,
-    is_float,
 )
 from quire.ops.array import address
-from quire.ops.native.checks import DTYPE_CODES, describe, indices, view
+from quire.ops.native.checks import (
+    DTYPE_CODES,
+    dense_rows,
+    describe,
+    float_bias,
+    indices,
+    result,
+    view,
+)
 from quire.ops.native.codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.native.kernels import NativeKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.tuning import GemmTuning
-from quire.ops.weights import GATED, Epilogue
+from quire.ops.weights import GATED, Epilogue, LinearWeight
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4", "u6"]
 """What weights can be rounded to while they are packed."""
@@ -48,6 +55,18 @@ _KINDS: dict[PackedKind, int] = {
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES = _native.EPILOGUES
+
+
+Source = tuple[HostArray, HostArray, HostArray | None, HostArray | None, HostArray | None]
+"""Codes, scales, zeros or offsets, codebook, permutation."""
+
+
+class Form(TypedDict, total=False):
+    """Options of every packed weight; see `PackedLinear`."""
+
+    bias: HostArray | None
+    epilogue: Epilogue
+    experts: int
 
 
 class Pool(_native.Pool):
@@ -100,14 +119,14 @@ class PackedLinear:
         experts: int = 1,
     ) -> None:
         parts = [
-            _rows_of(part) for part in ([weight] if isinstance(weight, np.ndarray) else weight)
+            dense_rows(part) for part in ([weight] if isinstance(weight, np.ndarray) else weight)
         ]
         dtype, k = parts[0].dtype, parts[0].shape[1]
         for part in parts:
             if part.dtype != dtype or part.shape[1] != k:
                 raise ValueError(f"weight has parts {describe(parts[0])} and {describe(part)}")
         n = sum(part.shape[0] for part in parts)
-        bias = _bias(bias, n)
+        bias = float_bias(bias, n)
         packed = _native.PackedWeight(
             kernels.handle,
             pool,
@@ -170,25 +189,21 @@ class PackedLinear:
         *,
         kind: Literal["s8", "s8_a16"] = "s8",
         input_scale: float = 0.0,
-        bias: HostArray | None = None,
-        epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
-        experts: int = 1,
+        **form: Unpack[Form],
     ) -> PackedLinear:
-        """W = codes * scale, int8 [N, K] and float32 [N], as they are.
+        """Return a packed weight codes · scale, int8 [N, K] and float32 [N], unchanged.
 
         x is quantized with `input_scale`, round(x / input_scale), unless that is 0. `dtype` is that
         of rows that are looked up. Raises ValueError for what does not fit.
         """
-        n, k = codes.shape
+        n = len(codes)
         if codes.dtype != np.int8 or scale.shape != (n,):
             raise ValueError(f"codes are {describe(codes)}, scales {describe(scale)}")
-        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, 0, _native.NO_SECOND, 0, False)
-        linear = cls.__new__(cls)
         source = (codes, scale, None, None, None)
-        packed = _keep_codes(pool, shape, input_scale, source, bias, experts)
-        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
-        return linear
+        return _pack_codes(
+            kernels, pool, kind, source, input_scale=input_scale, dtype=dtype, **form
+        )
 
     @classmethod
     def from_codes(
@@ -197,10 +212,8 @@ class PackedLinear:
         pool: Pool,
         weight: GroupedCodes,
         *,
-        bias: HostArray | None = None,
-        epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
-        experts: int = 1,
+        **form: Unpack[Form],
     ) -> PackedLinear:
         """Return a packed weight from one that is already quantized in groups.
 
@@ -229,17 +242,12 @@ class PackedLinear:
         ):
             if t is not None and t.shape != wanted:
                 raise ValueError(f"{name} are {describe(t)}; wanted {list(wanted)}")
-        kind = weight.kind
-        permuted = weight.permutation is not None
-        shape = (
-            _KINDS[kind], _EPILOGUES[epilogue], n, k, weight.group, second, weight.zero, permuted
-        )  # fmt: skip
         seconds = weight.offsets if weight.zeros is None else weight.zeros
         source = (codes, weight.scale, seconds, weight.codebook, weight.permutation)
-        packed = _keep_codes(pool, shape, weight.input_scale, source, bias, experts)
-        linear = cls.__new__(cls)
-        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
-        return linear
+        return _pack_codes(
+            kernels, pool, weight.kind, source, groups=(weight.group, second, weight.zero),
+            input_scale=weight.input_scale, dtype=dtype, **form,
+        )  # fmt: skip
 
     @classmethod
     def from_float8(
@@ -250,10 +258,8 @@ class PackedLinear:
         scale: HostArray,
         *,
         group: int,
-        bias: HostArray | None = None,
-        epilogue: Epilogue = "none",
         dtype: DType = FLOAT32,
-        experts: int = 1,
+        **form: Unpack[Form],
     ) -> PackedLinear:
         """Return a packed weight of 8-bit floats, codes · scale, exactly; NaN stays NaN. W8A16: x
         is rounded to bfloat16, sums are float32.
@@ -268,12 +274,9 @@ class PackedLinear:
             raise ValueError(f"codes are {describe(codes)}; wanted 8-bit floats")
         if scale.shape != (n, 1 if group == 0 else -(-k // group)):
             raise ValueError(f"scale is {describe(scale)}, for {[n, k]} in groups of {group}")
-        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, group, _native.NO_SECOND, 0, False)
         source = (codes.view(np.uint8), scale, None, None, None)
-        linear = cls.__new__(cls)
-        packed = _keep_codes(pool, shape, 0.0, source, bias, experts)
-        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
-        return linear
+        groups = (group, _native.NO_SECOND, 0)
+        return _pack_codes(kernels, pool, kind, source, groups=groups, dtype=dtype, **form)
 
     @property
     def group(self) -> int:
@@ -338,7 +341,7 @@ class PackedLinear:
         """
         shape = x.shape
         x = self._rows(x)
-        y = _output(out, (*shape[:-1], self.columns), dtype if dtype is not None else x.dtype)
+        y = result(out, (*shape[:-1], self.columns), dtype if dtype is not None else x.dtype)
         _native.linear(self._kernels, self._pool, self._weight, view(y), view(x))
         return y
 
@@ -360,19 +363,29 @@ class PackedLinear:
         return x if x.strides[1] == x.itemsize else np.ascontiguousarray(x)
 
 
-def _keep_codes(
+def _pack_codes(
+    kernels: NativeKernels,
     pool: Pool,
-    shape: tuple[int, int, int, int, int, int, int, bool],
-    input_scale: float,
-    source: tuple[HostArray, HostArray, HostArray | None, HostArray | None, HostArray | None],
-    bias: HostArray | None,
-    experts: int,
-) -> _native.PackedWeight:
-    """shape: all but the bias; source: codes, scales, zeros or offsets, codebook, permutation."""
-    bias = _bias(bias, shape[2])
+    kind: PackedKind,
+    source: Source,
+    *,
+    groups: tuple[int, int, int] = (0, _native.NO_SECOND, 0),
+    input_scale: float = 0.0,
+    dtype: DType,
+    bias: HostArray | None = None,
+    epilogue: Epilogue = "none",
+    experts: int = 1,
+) -> PackedLinear:
+    """Return a packed weight with unchanged codes.
+
+    Args:
+        groups: their size, what a group has besides its scale, and the zero of all groups.
+    """
     codes, scale, second, codebook, permutation = source
+    n, k = codes.shape
+    bias = float_bias(bias, n)
     if permutation is not None:
-        if not np.array_equal(np.sort(permutation), np.arange(shape[3])):
+        if not np.array_equal(np.sort(permutation), np.arange(k)):
             raise ValueError("the permutation does not have every column once")
         permutation = permutation.astype(np.int32)
     kept = [
@@ -385,36 +398,22 @@ def _keep_codes(
             permutation,
         )
     ]
-    return _native.PackedWeight(
+    packed = _native.PackedWeight(
         pool,
-        (*shape, bias is not None, input_scale, experts),
+        (
+            _KINDS[kind], _EPILOGUES[epilogue], n, k, *groups, permutation is not None,
+            bias is not None, input_scale, experts,
+        ),
         tuple(0 if t is None else address(t) for t in kept),
         0 if bias is None else address(bias),
-    )
+    )  # fmt: skip
+    linear = PackedLinear.__new__(PackedLinear)
+    linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
+    return linear
 
 
-def _rows_of(weight: HostArray) -> HostArray:
-    """Return the weight with contiguous rows, copied if needed."""
-    if weight.ndim != 2 or weight.dtype not in DTYPE_CODES:
-        raise ValueError(f"weight is {describe(weight)}; wanted a float [N, K]")
-    return weight if weight.strides[1] == weight.itemsize else np.ascontiguousarray(weight)
-
-
-def _bias(bias: HostArray | None, n: int) -> HostArray | None:
-    """Return the bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
-    if bias is None:
-        return None
-    if bias.shape != (n,) or not is_float(bias.dtype):
-        raise ValueError(f"bias is {describe(bias)}; wanted a float [{n}]")
-    return np.ascontiguousarray(bias, FLOAT32)
-
-
-def _output(out: HostArray | None, shape: tuple[int, ...], dtype: DType) -> HostArray:
-    """Return an array of the shape and dtype: `out` if it fits, or a new one."""
-    if dtype not in DTYPE_CODES:
-        raise ValueError(f"the result cannot be {dtype}; wanted a float of 16 or 32 bits")
-    if out is None:
-        return np.empty(shape, dtype)
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out is {describe(out)}; wanted contiguous {dtype} {list(shape)}")
-    return out
+def packed_linear(weight: LinearWeight) -> PackedLinear:
+    """Return a weight of this provider. Raises TypeError for another provider's."""
+    if not isinstance(weight, PackedLinear):
+        raise TypeError(f"native kernels have no product with a {type(weight).__name__}")
+    return weight

@@ -20,8 +20,9 @@ from quire.ops.native.checks import (
     indices,
     view,
 )
-from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.gemm import packed_linear
 from quire.ops.native.kernels import NativeKernels
+from quire.ops.weights import LinearWeight
 
 
 def latent_kv_write(
@@ -65,15 +66,19 @@ def latent_kv_write(
 
 
 def head_linear(
-    kernels: NativeKernels, pool: _native.Pool, x: HostArray, packed: PackedLinear, first: int
+    kernels: NativeKernels,
+    pool: _native.Pool,
+    x: HostArray,
+    packed: LinearWeight,
+    first: int = 0,
 ) -> HostArray:
     """`Ops.head_linear`. A row's bits do not depend on the others.
 
     Raises ValueError for dtypes, shapes and layouts that do not fit.
     """
-    rows, heads = contiguous("x", x.reshape(len(x), -1), 2), packed.experts
-    y = np.empty((len(x), heads, packed.columns), x.dtype)
-    _native.head_linear(kernels.handle, pool, packed.packed, _rows(y), rows, first)
+    weight, rows = packed_linear(packed), contiguous("x", x.reshape(len(x), -1), 2)
+    y = np.empty((len(x), weight.experts, weight.columns), x.dtype)
+    _native.head_linear(kernels.handle, pool, weight.packed, _rows(y), rows, first)
     return y
 
 

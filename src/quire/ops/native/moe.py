@@ -9,8 +9,9 @@ from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.layers import RouteSpec
 from quire.ops.array import address
 from quire.ops.native.checks import INT64, contiguous, describe, view
-from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.gemm import packed_linear
 from quire.ops.native.kernels import NativeKernels
+from quire.ops.weights import LinearWeight
 
 
 def route(
@@ -47,8 +48,8 @@ def moe(
     x: HostArray,
     experts: HostArray,
     weights: HostArray,
-    gate_up: PackedLinear,
-    down: PackedLinear,
+    gate_up: LinearWeight,
+    down: LinearWeight,
     dtype: DType | None = None,
     weight_on_input: bool = False,
 ) -> HostArray:
@@ -62,8 +63,8 @@ def moe(
     _expect("weights", weights, FLOAT32, experts.shape)
     y = np.empty(x.shape, x.dtype if dtype is None else dtype)
     _native.moe(
-        kernels.handle, pool, gate_up.packed, down.packed, contiguous("y", y, 2), rows,
-        address(experts), view(weights), weight_on_input,
+        kernels.handle, pool, packed_linear(gate_up).packed, packed_linear(down).packed,
+        contiguous("y", y, 2), rows, address(experts), view(weights), weight_on_input,
     )  # fmt: skip
     return y
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
-from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray
+from quire.core.dtypes import BFLOAT16, FLOAT32, DType
 from quire.core.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.native.checks import FLOAT16
 from quire.ops.native.codes import GroupedCodes, grouped_codes, int8_rows, together
 from quire.ops.native.float8 import is_float8, pack_float8
-from quire.ops.native.gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native.gemm import Form, PackedLinear, Pool, WeightKind
 from quire.ops.native.kernels import NativeKernels
-from quire.ops.weights import Epilogue
 
 DENSE_KINDS: dict[DType, WeightKind] = {
     FLOAT32: "f32",
@@ -25,11 +24,8 @@ def pack_quantized(
     kernels: NativeKernels,
     pool: Pool,
     parts: Sequence[QuantizedWeight],
-    bias: HostArray | None,
-    *,
-    epilogue: Epilogue,
     dtype: DType,
-    experts: int = 1,
+    **form: Unpack[Form],
 ) -> PackedLinear:
     """Return the rows of all parts as one packed weight with unchanged codes.
 
@@ -40,24 +36,19 @@ def pack_quantized(
     if all(can_follow(parts[0], part) for part in parts[1:]):
         parts = [joined(parts)]
         if is_float8(parts[0]):
-            return pack_float8(
-                kernels, pool, parts[0], bias, epilogue=epilogue, dtype=dtype, experts=experts
-            )
+            return pack_float8(kernels, pool, parts[0], dtype=dtype, **form)
         rows = int8_rows(parts[0])
         if rows is not None:
             int8: Literal["s8", "s8_a16"] = "s8_a16" if parts[0].float_activations else "s8"
+            static = parts[0].input_scale or 0.0
             return PackedLinear.from_int8(
-                kernels, pool, *rows, kind=int8, input_scale=parts[0].input_scale or 0.0,
-                bias=bias, epilogue=epilogue, dtype=dtype, experts=experts,
-            )  # fmt: skip
+                kernels, pool, *rows, kind=int8, input_scale=static, dtype=dtype, **form
+            )
     codes = _codes_of(parts)
     if codes is not None:
-        return PackedLinear.from_codes(
-            kernels, pool, codes, bias=bias, epilogue=epilogue, dtype=dtype, experts=experts
-        )
+        return PackedLinear.from_codes(kernels, pool, codes, dtype=dtype, **form)
     arrays = [dense(part, dtype) for part in parts]
-    kind = DENSE_KINDS[dtype]
-    return PackedLinear(kernels, pool, arrays, bias, kind=kind, epilogue=epilogue, experts=experts)
+    return PackedLinear(kernels, pool, arrays, kind=DENSE_KINDS[dtype], **form)
 
 
 def _codes_of(parts: Sequence[QuantizedWeight]) -> GroupedCodes | None:

@@ -1,11 +1,4 @@
-"""`core.quantized.QuantizedWeight` on torch's tensors, as the reference computes with it.
-
-    W[n, c(k)] = value(codes[n, k]) · scale[n, g] + offset[n, g]          g = k // group
-    W[n, c(k)] = (codes[n, k] − zero[n, g]) · scale[n, g]
-
-value is the codebook's entry where there is one, else the code itself, a small integer or a float
-of 8 bits; c(k) is k, or `permutation[k]` where a file's groups are not runs of columns.
-"""
+"""Quantized weights on torch's tensors, as the reference dequantizes them."""
 
 from __future__ import annotations
 
@@ -21,28 +14,10 @@ from quire.core.dtypes import HostArray
 from quire.core.quantized import QuantizedWeight as HostWeight
 from quire.ops.torch_ops.arrays import tensor
 
-CODE_TYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedWeight:
-    """Rows of a linear layer's weight [N, K], as a checkpoint holds them but for their layout.
-
-    Attributes:
-        codes: [N, K], of one of `CODE_TYPES`; one byte each, however few bits they need.
-        bits: what a code needs: 2 to 8; codes are then 0 … 2^bits − 1, or for int8 the signed
-            range.
-        scale: float32 [N, G], G = ceil(K / group).
-        group: columns that share a scale; K where a row has one.
-        zero: float32 [N, G], subtracted from the codes before they are scaled; or None.
-        offset: float32 [N, G], added behind; or None. Not together with `zero`.
-        codebook: float32 [2^bits], what the codes stand for (nf4, e2m1, iq4_nl …); or None.
-        permutation: int64 [K], the column of the weight that column k of `codes` is; or None.
-        input_scale: of activations quantized statically to the codes' type, as the checkpoint
-            calibrated it; None where they are not, or each row by itself.
-        float_activations: the checkpoint quantizes 8-bit weights alone (W8A16); else a provider
-            may round activations to 8 bits (W8A8).
-    """
+    """`core.quantized.QuantizedWeight` with tensors for arrays. Both dequantize alike."""
 
     codes: Tensor
     bits: int
@@ -55,29 +30,13 @@ class QuantizedWeight:
     input_scale: float | None = None
     float_activations: bool = False
 
-    def __post_init__(self) -> None:
-        if self.codes.ndim != 2 or self.codes.dtype not in CODE_TYPES:
-            raise ValueError(f"codes are {self.codes.dtype} {list(self.codes.shape)}")
-        n, k = self.codes.shape
-        wanted = (n, -(-k // self.group))
-        for name in ("scale", "zero", "offset"):
-            t = getattr(self, name)
-            if t is not None and (t.dtype != torch.float32 or t.shape != wanted):
-                raise ValueError(f"{name} is {t.dtype} {list(t.shape)}; wanted {list(wanted)}")
-        if self.zero is not None and self.offset is not None:
-            raise ValueError("a weight has zero points or offsets, not both")
-        if self.codebook is not None and len(self.codebook) != 1 << self.bits:
-            raise ValueError(f"the codebook has {len(self.codebook)} entries for {self.bits} bits")
-        if self.permutation is not None and self.permutation.shape != (k,):
-            raise ValueError(f"the permutation has shape {list(self.permutation.shape)}")
-
     @property
     def shape(self) -> tuple[int, int]:
         n, k = self.codes.shape
         return n, k
 
     def dequantize(self) -> Tensor:
-        """float32 [N, K], columns in the weight's order; every operation rounds to float32."""
+        """Return float32 [N, K], columns in the weight's order; each operation rounds once."""
         n, k = self.shape
         if self.codebook is not None:
             values = self.codebook[self.codes.to(torch.int64)]
@@ -95,7 +54,7 @@ class QuantizedWeight:
         return dense
 
     def to(self, device: torch.device) -> QuantizedWeight:
-        """The same on a device."""
+        """Return the weight on a device."""
         if self.codes.device == device:
             return self
         names = ("codes", "scale", "zero", "offset", "codebook", "permutation")
@@ -130,5 +89,5 @@ def _on_tensors(part: Weight | HostArray | HostWeight) -> Any:
 
 
 def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """The weight as `dtype`, whatever form it has."""
+    """Return the weight as a tensor of `dtype`."""
     return (weight.dequantize() if isinstance(weight, QuantizedWeight) else weight).to(dtype)
