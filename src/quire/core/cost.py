@@ -203,12 +203,14 @@ def _cpu(
     cores: int,
     gigahertz: float,
     bandwidth: float,
-    float32: int,
-    bfloat16: int,
-    int8: int,
+    flops: tuple[int, int, int],
 ) -> HardwareProfile:
-    """Return a CPU's profile from cores, base clock, memory bandwidth and operations per cycle."""
-    cycles = cores * gigahertz * 1e9
+    """Return a CPU's profile from cores, base clock, memory bandwidth in GB/s and operations.
+
+    Args:
+        flops: operations of a core per cycle, in float32, bfloat16 and int8.
+    """
+    cycles, (float32, bfloat16, int8) = cores * gigahertz * 1e9, flops
     rates = {"float32": float32, "float16": float32, "bfloat16": bfloat16, "int8": int8}
     return HardwareProfile(
         name=name,
@@ -235,35 +237,11 @@ PROFILES: dict[str, HardwareProfile] = {
         _gpu("l4", 24, 300, float32=30.3, bfloat16=121, int8=242),
         _gpu("rtx4090", 24, 1008, float32=82.6, bfloat16=165, int8=661),
         _gpu("rtx3090", 24, 936, float32=35.6, bfloat16=71, int8=284),
-        _cpu(  # 12 channels of DDR5-4800
-            "epyc-9654",
-            384,
-            cores=96,
-            gigahertz=2.4,
-            bandwidth=460.8,
-            float32=32,
-            bfloat16=64,
-            int8=128,
+        # 12 channels of DDR5-4800, 8 of DDR5-4800, 2 of DDR5-5200
+        _cpu("epyc-9654", 384, cores=96, gigahertz=2.4, bandwidth=460.8, flops=(32, 64, 128)),
+        _cpu(
+            "xeon-8480-amx", 512, cores=56, gigahertz=2.0, bandwidth=307.2, flops=(64, 1024, 2048)
         ),
-        _cpu(  # 8 channels of DDR5-4800
-            "xeon-8480-amx",
-            512,
-            cores=56,
-            gigahertz=2.0,
-            bandwidth=307.2,
-            float32=64,
-            bfloat16=1024,
-            int8=2048,
-        ),
-        _cpu(  # 2 channels of DDR5-5200
-            "ryzen-7950x",
-            64,
-            cores=16,
-            gigahertz=4.5,
-            bandwidth=83.2,
-            float32=32,
-            bfloat16=64,
-            int8=128,
-        ),
+        _cpu("ryzen-7950x", 64, cores=16, gigahertz=4.5, bandwidth=83.2, flops=(32, 64, 128)),
     )
 }
