@@ -19,8 +19,13 @@ from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.input.params import check_ids, check_params, packed_params, truncated
-from quire.frontend.input.restrictions import check_restrictions
+from quire.frontend.input.params import (
+    check_ids,
+    check_params,
+    check_restrictions,
+    packed_params,
+    truncated,
+)
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
 from quire.resolve.engine import Resolved

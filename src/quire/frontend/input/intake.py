@@ -134,37 +134,17 @@ class Intake:
         if (wanted := params.structured_outputs) is not None:
             processor.check_structure(wanted)
             written = await self.structures.check(wanted)
-        bad_words = await self._bad_words(params.bad_words)
-
+        given: dict[str, Any] = {"arrival_time": arrival, "options": options, "written": written}
+        given["bad_words"] = await self._bad_words(params.bad_words)
         if self._pool is not None and _is_long(prompt):
             checked = processor.bounded(prompt, params)
             assert isinstance(checked, str | ChatPrompt)
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
-            return processor.request(
-                request_id,
-                checked if isinstance(checked, str) else None,
-                tokenized.token_ids,
-                params,
-                arrival_time=arrival,
-                options=options,
-                bad_words=bad_words,
-                written=written,
-            )
-
-        def process() -> ProcessedRequest:
-            with self._front.tokenizing():
-                return processor.process(
-                    request_id,
-                    prompt,
-                    params,
-                    arrival_time=arrival,
-                    options=options,
-                    bad_words=bad_words,
-                    written=written,
-                )
-
-        return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))
+            text = checked if isinstance(checked, str) else None
+            return processor.request(request_id, text, tokenized.token_ids, params, **given)
+        work = partial(processor.process, request_id, prompt, params, **given)
+        return await self._in_turn(work, long=_is_long(prompt) or _has_embeds(prompt))
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
         """Return the tokens of many words; None for few, which `process` tokenizes itself."""
@@ -195,16 +175,16 @@ class Intake:
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
             return pooling.request(request_id, tokenized.token_ids, tokenized.second_text, **place)
-
-        def process() -> ProcessedRequest:
-            with self._front.tokenizing():
-                return pooling.process(request_id, prompt, params, **place)
-
-        return await self._in_turn(process, long=_is_long(prompt))
+        work = partial(pooling.process, request_id, prompt, params, **place)
+        return await self._in_turn(work, long=_is_long(prompt))
 
     async def _in_turn(
-        self, process: Callable[[], ProcessedRequest], *, long: bool
+        self, work: Callable[[], ProcessedRequest], *, long: bool
     ) -> ProcessedRequest:
+        def process() -> ProcessedRequest:
+            with self._front.tokenizing():
+                return work()
+
         if long:
             return await self._threads.run(process)
         # One per loop iteration, in order: if many arrive together, the first stream their
