@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from quire.bench.serving.http_client import HTTPClient
 from quire.bench.serving.server_process import running_server
-from quire.resolve.flags import add_engine_flags
+from quire.resolve.arguments import EngineArgs
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repetitions", type=int, default=9, metavar="N")
     parser.add_argument("--idle-seconds", type=float, default=15.0, metavar="S")
     parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S")
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     return parser.parse_args()
 
 

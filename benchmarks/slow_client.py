@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from quire.bench.serving.http_client import HTTPClient, events
 from quire.bench.serving.server_process import running_server
-from quire.resolve.flags import add_engine_flags
+from quire.resolve.arguments import EngineArgs
 
 PATH = "/v1/completions"
 SMALL_BUFFER = 4096
@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output-len", type=int, default=256, metavar="N")
     parser.add_argument("--repetitions", type=int, default=5, metavar="N")
     parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S")
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     return parser.parse_args()
 
 

@@ -23,7 +23,7 @@ import psutil
 from quire.bench.serving.http_client import HTTPClient, events
 from quire.bench.serving.server_process import running_server
 from quire.bench.serving.workload import text_prompts
-from quire.resolve.flags import add_engine_flags
+from quire.resolve.arguments import EngineArgs
 
 SETTLE_SECONDS = 3.0
 SAMPLES = 200
@@ -77,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--idle-seconds", type=float, default=10.0, metavar="S")
     parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S")
     # Few blocks: pages of a large KV cache that are used for the first time are no leak.
-    add_engine_flags(parser, defaults={"num_gpu_blocks_override": 512})
+    EngineArgs.add_cli_args(parser, defaults={"num_gpu_blocks_override": 512})
     return parser.parse_args()
 
 

@@ -25,7 +25,7 @@ from quire.bench.progress import progress
 from quire.bench.results.report import Row, print_grid
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError, QuireError
-from quire.resolve.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
 
 OURS = "quire"
@@ -248,7 +248,7 @@ def print_result(rows: list[Row], out: TextIO) -> None:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    given = engine_args_from(args)
+    given = EngineArgs.from_cli_args(args)
     threads = given.num_threads or detect().cores
     preset = preset_config(given.model) is not None
     engine = replace(

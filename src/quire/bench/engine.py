@@ -16,7 +16,7 @@ from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.models.memory import expert_bytes
-from quire.resolve.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
@@ -83,7 +83,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
     """Start the engine that the flags describe, and shut it down at the end."""
     from quire.frontend.llm import LLM
 
-    llm = LLM(**asdict(engine_args_from(args)))
+    llm = LLM(**asdict(EngineArgs.from_cli_args(args)))
     try:
         config = llm.resolved.config
         yield BenchEngine(

@@ -13,7 +13,8 @@ from types import FrameType
 from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.registry import Registry
-from quire.resolve.flags import add_config_flag, add_engine_flags
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag
 
 BENCHMARKS = Registry(
     "benchmark",
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         results.add_argument("--note", metavar="TEXT", help="text to store in the row")
         if name not in _MANY_ENGINES:
             add_config_flag(bench)
-            add_engine_flags(bench, defaults=_DEFAULTS.get(name))
+            EngineArgs.add_cli_args(bench, defaults=_DEFAULTS.get(name))
 
 
 def run(args: argparse.Namespace) -> int:

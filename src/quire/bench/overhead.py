@@ -24,7 +24,7 @@ from quire.bench.serving.server_process import running_server
 from quire.bench.serving.workload import token_prompts
 from quire.bench.split import Reading, between, read_metrics, read_stats
 from quire.core.errors import ConfigError, QuireError
-from quire.resolve.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
 
 POLL_SECONDS = 0.01
 FIRST_TOKENS = 2
@@ -125,7 +125,7 @@ def _sized(args: argparse.Namespace) -> argparse.Namespace:
     most = max(args.streams)
     if args.output_len < 2 * FIRST_TOKENS / (1 - LAST_SHARE):
         raise _too_short(args)
-    engine = engine_args_from(args)
+    engine = EngineArgs.from_cli_args(args)
     blocks = most * (-(-(args.input_len + args.output_len) // engine.block_size) + 1)
     sized = {
         "max_num_seqs": max(most, engine.max_num_seqs),

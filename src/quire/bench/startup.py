@@ -14,7 +14,7 @@ from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.results.report import Row, summarise
 from quire.core.errors import QuireError
-from quire.resolve.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
 from quire.system import env
 
 KEYS = ("start_to_first_token_s", "phases")
@@ -22,7 +22,7 @@ KEYS = ("start_to_first_token_s", "phases")
 
 def run(args: argparse.Namespace) -> Row:
     """Start one process per repetition, after one that warms the file cache."""
-    payload = json.dumps(asdict(engine_args_from(args)) | {"input_len": args.input_len})
+    payload = json.dumps(asdict(EngineArgs.from_cli_args(args)) | {"input_len": args.input_len})
     samples = []
     with progress(total=args.repetitions + 1, unit="start") as bar:
         for repetition in range(-1, args.repetitions):

@@ -8,7 +8,8 @@ import sys
 from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag
 
 INTERRUPTED = 130
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_template_flag(parser)
     add_sampling_flags(parser)
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def run(namespace: argparse.Namespace) -> int:
     template = chat_template(namespace)
     given_sampling(namespace)  # report wrong flags before loading
     be_quiet(namespace)
-    with Session(engine_args_from(namespace)) as session:
+    with Session(EngineArgs.from_cli_args(namespace)) as session:
         tokenizer = session.engine.tokenizer
         if namespace.chat:
             from quire.text.chat import chat_to_token_ids

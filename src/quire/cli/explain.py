@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
-from quire.resolve.flags import add_engine_flags, engine_args_from, engine_flags_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_flags_from
 from quire.system import env
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     results("--json", type=Path, metavar="FILE", help="write the report as JSON")
     results("--plot", type=Path, metavar="FILE", help="write the roofline plot as PNG")
     results("--save-profile", type=Path, metavar="FILE", help="write the evidence, for --profile")
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -127,7 +128,7 @@ def _check(namespace: argparse.Namespace) -> None:
         )
     if namespace.url or namespace.profile:
         source = "--url" if namespace.url else "--profile"
-        if flags := engine_flags_from(engine_args_from(namespace)):
+        if flags := engine_flags_from(EngineArgs.from_cli_args(namespace)):
             raise ConfigError(
                 f"{', '.join(flags)} cannot change the engine of {source}.",
                 fix="Leave them out.",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from quire.checkpoint.presets import preset_config
 from quire.cli import serve
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_flags_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag, engine_flags_from
 
 if TYPE_CHECKING:
     from quire.explain.fit import Fit
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure this machine's limits first; takes some seconds. Stop other programs first",
     )
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:

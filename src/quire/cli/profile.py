@@ -15,7 +15,6 @@ from quire.cli.serve import engine_args
 from quire.core.config import ProfilerConfig
 from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import add_engine_flags
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python", type=Path, metavar="DIR",
         help="run again with front end and core under cProfile, and write files for pstats",
     )  # fmt: skip
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from quire.cli.serve import add_answer_flags, engine_args
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import add_config_flag, add_engine_flags
+from quire.resolve.flags import add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_answer_flags(files)
     add_chat_template_flag(files)
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:

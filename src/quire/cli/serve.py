@@ -18,7 +18,7 @@ from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.flags import add_config_flag
 from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_cors_flags(http)
     add_chat_template_flag(http)
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -242,7 +242,7 @@ def engine_args(namespace: argparse.Namespace) -> EngineArgs:
     Raises:
         ConfigError: MODEL and --model differ.
     """
-    args = engine_args_from(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     if namespace.model_tag is not None:
         if args.model not in ("embedded", namespace.model_tag):
             raise ConfigError(

@@ -7,7 +7,7 @@ frozen `EngineConfig`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.core.config import (
     DeviceType,
@@ -24,6 +24,7 @@ from quire.resolve.vllm_arguments import takes_vllm_names
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
 
 
 @takes_vllm_names
@@ -195,9 +196,11 @@ class EngineArgs:
     weights and KV cache. In Python, `sleep` and `wake_up` always work."""
 
     @staticmethod
-    def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
-        """Add one flag for each field to `parser`; return it."""
-        add_flags(EngineArgs, parser)
+    def add_cli_args(
+        parser: ArgumentParser, defaults: Mapping[str, Any] | None = None
+    ) -> ArgumentParser:
+        """Add one flag for each field to `parser`, with other `defaults` if given; return it."""
+        add_flags(EngineArgs, parser, defaults)
         return parser
 
     @staticmethod

@@ -40,8 +40,6 @@ _UNITS = (
 def add_flags(
     kind: type[Any],
     parser: argparse.ArgumentParser,
-    *,
-    exclude: frozenset[str] = frozenset(),
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
     """Add one flag for each field of a dataclass to `parser`, in a group "engine".
@@ -51,15 +49,12 @@ def add_flags(
     `_bytes` takes sizes such as `4GiB` (see `parse_size`).
 
     Args:
-        exclude: fields that get no flag; `arguments_from` leaves them at their defaults.
         defaults: defaults that differ from the dataclass's own.
     """
     group = parser.add_argument_group("engine")
     docs = field_docs(kind)
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if field.name in exclude:
-            continue
         default = (defaults or {}).get(field.name, field.default)
         flag = "--" + field.name.replace("_", "-")
         aliases = ["--" + field.name] if "_" in field.name else []

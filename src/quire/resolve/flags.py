@@ -1,4 +1,4 @@
-"""Command-line flags generated from `EngineArgs`, so that both always match."""
+"""Flags from `EngineArgs` and values for it; `EngineArgs.add_cli_args` makes the flags."""
 
 from __future__ import annotations
 
@@ -7,28 +7,12 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.field_flags import add_flags, arguments_from, value_options
-
-
-def add_engine_flags(
-    parser: argparse.ArgumentParser,
-    *,
-    exclude: frozenset[str] = frozenset(),
-    defaults: Mapping[str, Any] | None = None,
-) -> None:
-    """Add one flag for each field of `EngineArgs`; see `add_flags`."""
-    add_flags(EngineArgs, parser, exclude=exclude, defaults=defaults)
-
-
-def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:
-    """Return the `EngineArgs` of the parsed flags; see `arguments_from`."""
-    return arguments_from(EngineArgs, namespace)
+from quire.resolve.field_flags import value_options
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:

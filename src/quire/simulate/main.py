@@ -16,8 +16,9 @@ import numpy as np
 from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.flags import add_config_flag
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.hardware import THIS, load_profile
 from quire.simulate.router import new_router
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")
     results("--plot", type=Path, metavar="FILE", help="draw them, as PNG; needs matplotlib")
     add_config_flag(parser)
-    add_engine_flags(parser, defaults={"load_format": "dummy"})
+    EngineArgs.add_cli_args(parser, defaults={"load_format": "dummy"})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -182,14 +183,14 @@ def print_summary(row: dict[str, Any], out: TextIO) -> None:
 def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     """Return the engine's configuration on the simulated machine, and that machine."""
     here = detect()
-    config = resolve(engine_args_from(args), here).config
+    config = resolve(EngineArgs.from_cli_args(args), here).config
     profile = load_profile(args.hardware, config)
     if args.hardware == THIS:
         return config, profile
     there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)
     if profile.accelerator:
-        args.gpu_memory_utilization = engine_args_from(args).memory_share("cuda")
-    return resolve(engine_args_from(args), there).config, profile
+        args.gpu_memory_utilization = EngineArgs.from_cli_args(args).memory_share("cuda")
+    return resolve(EngineArgs.from_cli_args(args), there).config, profile
 
 
 def _workload(args: argparse.Namespace) -> Workload:

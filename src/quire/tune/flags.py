@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.flags import add_config_flag
 
 if TYPE_CHECKING:
     from quire.bench.serving.slo import Slo
@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metric_percentiles=PERCENTILES,
     )
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def _add_objective(group: argparse._ArgumentGroup) -> None:
@@ -146,7 +146,7 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
     if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError("--output must end in .yaml or .toml.", param="--output")
     slo, given_clients = Slo.parse(args.slo), args.num_clients is not None
-    start = engine_args_from(args)
+    start = EngineArgs.from_cli_args(args)
     if args.model_tag is not None:
         if start.model not in (EngineArgs().model, args.model_tag):
             raise ConfigError(
@@ -154,7 +154,7 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
                 param="--model",
             )
         args = argparse.Namespace(**{**vars(args), "model": args.model_tag})
-        start = engine_args_from(args)
+        start = EngineArgs.from_cli_args(args)
     args = complete(argparse.Namespace(**{**vars(args), "num_clients": args.num_clients or 1}))
     args.num_prompts = len(check_load(args))
     if not given_clients:

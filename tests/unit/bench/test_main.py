@@ -16,7 +16,6 @@ from quire.bench import quality, throughput
 from quire.bench.flags import KERNEL_FAMILIES
 from quire.bench.main import BENCHMARKS, add_arguments, run
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import engine_args_from
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -36,7 +35,7 @@ def test_all_take_the_common_flags(name: str) -> None:
         *("--repetitions", "5", "--json", "x.json", "--note", "n"),
     )
     engine = EngineArgs(model="m", load_format="dummy", dtype="bfloat16", seed=7)
-    assert engine_args_from(args) == engine
+    assert EngineArgs.from_cli_args(args) == engine
     assert (args.bench, args.repetitions, args.json, args.note) == (name, 5, Path("x.json"), "n")
 
 

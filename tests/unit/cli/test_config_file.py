@@ -18,7 +18,6 @@ from quire.cli.parser import Parser
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.config_file import read_settings, write_settings
-from quire.resolve.flags import engine_args_from
 
 
 def parse(path: Path, text: str, *words: str, command: Any = serve) -> argparse.Namespace:
@@ -61,7 +60,7 @@ port = 0
 @pytest.mark.parametrize(("suffix", "text"), [(".yaml", YAML), (".yml", YAML), (".toml", TOML)])
 def test_both_formats(tmp_path: Path, suffix: str, text: str) -> None:
     namespace = parse(tmp_path / f"c{suffix}", text)
-    assert engine_args_from(namespace) == EngineArgs(
+    assert EngineArgs.from_cli_args(namespace) == EngineArgs(
         model="opt-125m",
         max_num_seqs=4,
         dtype="bfloat16",
@@ -88,7 +87,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
-    assert engine_args_from(parse(tmp_path / "c.yaml", "# nothing\n")) == EngineArgs()
+    assert EngineArgs.from_cli_args(parse(tmp_path / "c.yaml", "# nothing\n")) == EngineArgs()
 
 
 def test_a_subcommand_reads_it(tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def test_what_is_written_is_read(
     path = tmp_path_factory.mktemp("written") / name
     write_settings(path, values, ["made by a test", ""])
     namespace = parse(path, path.read_text())
-    assert engine_args_from(namespace) == EngineArgs(**values)
+    assert EngineArgs.from_cli_args(namespace) == EngineArgs(**values)
 
 
 def test_a_mapping_becomes_json(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from quire.cli.parser import Parser
-from quire.resolve.flags import add_engine_flags
+from quire.resolve.arguments import EngineArgs
 
 
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -12,7 +12,7 @@ def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     parser.add_argument("--size", type=int)
     sub = Parser(prog="quire sub")
     sub.add_argument("--width", type=int)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     with pytest.raises(SystemExit) as caught:
         parser.parse(words)
     assert caught.value.code == 2

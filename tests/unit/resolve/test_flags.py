@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import field_docs, parse_size
-from quire.resolve.flags import add_engine_flags, engine_args_from, engine_flags_from
+from quire.resolve.flags import engine_flags_from
 
 FIELDS = dataclasses.fields(EngineArgs)
 
 
 def parse(*argv: str) -> EngineArgs:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_engine_flags(parser)
-    return engine_args_from(parser.parse_args(argv))
+    EngineArgs.add_cli_args(parser)
+    return EngineArgs.from_cli_args(parser.parse_args(argv))
 
 
 def test_no_flags_are_the_defaults() -> None:
@@ -30,7 +30,7 @@ def test_no_flags_are_the_defaults() -> None:
 def test_every_field_has_help() -> None:
     assert set(field_docs(EngineArgs)) == {field.name for field in FIELDS}
     parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     shown = " ".join(parser.format_help().split())
     for field in FIELDS:
         assert "--" + field.name.replace("_", "-") in shown
@@ -70,12 +70,10 @@ def test_literals_are_choices() -> None:
         parse("--dtype", "float31")
 
 
-def test_excluded_fields_and_other_defaults() -> None:
+def test_other_defaults() -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_engine_flags(parser, exclude=frozenset({"model"}), defaults={"max_num_seqs": 7})
-    namespace = parser.parse_args([])
-    assert not hasattr(namespace, "model")
-    assert engine_args_from(namespace) == EngineArgs(max_num_seqs=7)
+    EngineArgs.add_cli_args(parser, {"max_num_seqs": 7})
+    assert EngineArgs.from_cli_args(parser.parse_args([])) == EngineArgs(max_num_seqs=7)
 
 
 @given(
@@ -129,7 +127,7 @@ def test_field_docs_need_a_string_right_below() -> None:
 
 def test_each_flags_help_begins_with_a_short_sentence() -> None:
     parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     for action in parser._actions:
         if action.help and action.help is not argparse.SUPPRESS:
             first = re.split(r"[.;:]\s", action.help)[0]

@@ -12,7 +12,6 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.resolve.flags import add_engine_flags, engine_args_from
 from quire.system.gpu import Gpu
 from quire.system.hardware import Hardware
 
@@ -75,5 +74,5 @@ def test_a_gpu_is_left_alone() -> None:
 @pytest.mark.parametrize("flag", ["-tp", "--tensor-parallel-size", "--tensor_parallel_size"])
 def test_spellings(flag: str) -> None:
     parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
-    assert engine_args_from(parser.parse_args([flag, "2"])).tensor_parallel_size == 2
+    EngineArgs.add_cli_args(parser)
+    assert EngineArgs.from_cli_args(parser.parse_args([flag, "2"])).tensor_parallel_size == 2

@@ -10,7 +10,7 @@ import pytest
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import add_engine_flags, engine_args_from, engine_flags_from
+from quire.resolve.flags import engine_flags_from
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.system import env
 
@@ -19,8 +19,8 @@ TORCH = ProfilerConfig("torch", "/traces", max_iterations=5)
 
 def parsed(*flags: str) -> EngineArgs:
     parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
-    return engine_args_from(parser.parse_args(flags))
+    EngineArgs.add_cli_args(parser)
+    return EngineArgs.from_cli_args(parser.parse_args(flags))
 
 
 @pytest.mark.parametrize(

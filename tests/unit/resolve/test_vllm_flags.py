@@ -16,7 +16,6 @@ from quire.core.errors import ConfigError
 from quire.engine.arg_utils import AsyncEngineArgs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import engine_args
-from quire.resolve.flags import add_engine_flags, engine_args_from
 from quire.resolve.vllm_flags import FOREIGN, foreign_notes
 from quire.utils import FlexibleArgumentParser
 
@@ -26,8 +25,8 @@ GUIDE = Path(__file__).parents[3] / "docs" / "from-vllm.md"
 def parse(*argv: str) -> EngineArgs:
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("model_tag", nargs="?")
-    add_engine_flags(parser)
-    return engine_args_from(parser.parse_args(argv))
+    EngineArgs.add_cli_args(parser)
+    return EngineArgs.from_cli_args(parser.parse_args(argv))
 
 
 def test_the_commands_of_vllms_complaints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +45,7 @@ def test_the_commands_of_vllms_complaints(capsys: pytest.CaptureFixture[str]) ->
 def test_a_switch_takes_no_word_from_the_model() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model_tag", nargs="?")
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
     assert parser.parse_args(["--trust-remote-code", "model"]).model_tag == "model"
 
 

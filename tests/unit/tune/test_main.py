@@ -10,7 +10,6 @@ import pytest
 from quire.cli.main import main
 from quire.cli.parser import Parser
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import engine_args_from
 from quire.tune import main as command
 from quire.tune import memory, server
 from quire.tune.objective import Measurement
@@ -69,7 +68,7 @@ def test_a_whole_run(
     from quire.cli import serve
 
     serve.add_arguments(parser)
-    args = engine_args_from(parser.parse(["--config", str(output)]))
+    args = EngineArgs.from_cli_args(parser.parse(["--config", str(output)]))
     assert args.model == "opt-125m"
     assert args.load_format == "dummy"
     best = data["result"]["best"]["configuration"]
@@ -87,4 +86,4 @@ def test_help_names_every_engine_flag(capsys: pytest.CaptureFixture[str]) -> Non
     parser = Parser()
     command.add_arguments(parser)
     assert "--max-num-seqs" in parser.format_help()
-    assert engine_args_from(parser.parse([])) == EngineArgs()
+    assert EngineArgs.from_cli_args(parser.parse([])) == EngineArgs()

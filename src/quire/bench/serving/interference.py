@@ -22,7 +22,6 @@ from quire.core.errors import QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import engine_args_from
 
 AUTO = "auto"
 KEYS = (
@@ -34,7 +33,7 @@ POLL_SECONDS = 0.005
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Return one row per `--budgets` value, each from a new engine."""
-    given = engine_args_from(args)
+    given = EngineArgs.from_cli_args(args)
     rows = []
     for budget in args.budgets or [given.max_num_batched_tokens or AUTO]:
         fixed = None if budget == AUTO else int(budget)

@@ -22,7 +22,7 @@ from quire.bench.serving.waits import sample
 from quire.bench.split import Reading, between, lag_ms, read_metrics
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import engine_args_from, engine_flags_from
+from quire.resolve.flags import engine_flags_from
 from quire.system import env
 
 _SIZES = (
@@ -175,7 +175,9 @@ def _slo(args: argparse.Namespace) -> Slo | None:
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Refuse flags that only affect a server started here."""
-    given = replace(engine_args_from(args), model=EngineArgs().model, seed=EngineArgs().seed)
+    given = replace(
+        EngineArgs.from_cli_args(args), model=EngineArgs().model, seed=EngineArgs().seed
+    )
     if flags := engine_flags_from(given):
         raise ConfigError(
             f"{', '.join(flags)} cannot change the server at {args.base_url}.",

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.core.errors import QuireError
-from quire.resolve.flags import engine_args_from, engine_flags_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_flags_from
 
 _MAIN = (
     "import os; from quire.bench.serving.server_process import end_with; end_with(os.getppid());"
@@ -38,7 +39,7 @@ def running_server(args: argparse.Namespace) -> Iterator[str]:
     """
     port = free_port()
     flags = ["--host", "127.0.0.1", "--port", str(port)]
-    flags += engine_flags_from(engine_args_from(args))
+    flags += engine_flags_from(EngineArgs.from_cli_args(args))
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         command = [sys.executable, "-c", _MAIN, "serve", *flags]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

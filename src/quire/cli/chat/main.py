@@ -12,7 +12,8 @@ from quire.cli.chat.wrap import Wrapped
 from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
-from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_template_flag(parser)
     add_sampling_flags(parser)
     add_config_flag(parser)
-    add_engine_flags(parser)
+    EngineArgs.add_cli_args(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def run(namespace: argparse.Namespace) -> int:
     given_sampling(namespace)  # report wrong flags before anything is loaded
     be_quiet(namespace)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    with Session(engine_args_from(namespace)) as session:
+    with Session(EngineArgs.from_cli_args(namespace)) as session:
         if interactive:
             length = session.engine.max_model_len
             _tell(f"{namespace.model}, context {length:,} tokens. /help lists the commands.")
