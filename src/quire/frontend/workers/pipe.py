@@ -35,13 +35,6 @@ def _framed(data: bytes) -> bytes:
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
 
-def read_frame(source: BinaryIO, longest: int = LONGEST) -> bytes:
-    """Return the next frame's data; empty at the end of the input.
-
-    Raises:
-        ValueError: the frame is longer than `longest` bytes.
-    """
-    length = int.from_bytes(source.read(LENGTH_BYTES), "little")
-    if length > longest:
-        raise ValueError(f"a frame of {length} bytes")
-    return source.read(length)
+def read_frame(source: BinaryIO) -> bytes:
+    """Return the next frame's data; empty at the end of the input."""
+    return source.read(int.from_bytes(source.read(LENGTH_BYTES), "little"))

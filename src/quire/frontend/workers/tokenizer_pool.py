@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core import errors
-from quire.core.errors import EngineDeadError, QuireError
+from quire.core.errors import ContextLengthError, EngineDeadError, class_of_code
 from quire.frontend.workers.child import LOST, Child
 from quire.frontend.workers.pipe import frame, json_frame
 from quire.frontend.workers.tokenizer_worker import Question, Setup, Tokenized
@@ -148,10 +147,7 @@ class TokenizerPool:
 def _error_of(result: Tokenized) -> Exception:
     """Return the worker's error, in its own class if it is a `QuireError`."""
     if result.too_long is not None:
-        return errors.ContextLengthError(*result.too_long, counted=False)
-    known = vars(errors).values()
-    kinds = {k.code: k for k in known if isinstance(k, type) and issubclass(k, QuireError)}
-    kind = kinds.get(result.error_code or "")
-    if kind is not None:
+        return ContextLengthError(*result.too_long, counted=False)
+    if (kind := class_of_code(result.error_code or "")) is not None:
         return kind(result.error, param=result.error_param)
     return RuntimeError(f"The prompt could not be tokenized: {result.error_code}: {result.error}")
