@@ -54,12 +54,12 @@ class LatentConfig:
 
     @property
     def row(self) -> int:
-        """Elements of a token's row in the cache."""
+        """Return the number of elements of a token's row in the cache."""
         return self.rope_dim + self.rank
 
     @property
     def head(self) -> int:
-        """Elements of a head of q."""
+        """Return the number of elements of a head of q."""
         return self.rope_dim + self.nope_dim
 
 
@@ -135,7 +135,7 @@ class RouteSpec:
 
     @property
     def by_logits(self) -> bool:
-        """Whether logits decide, where there is no bias; else scores do."""
+        """Return whether logits choose the experts, without a bias; else scores do."""
         return self.num_groups == 1 or self.group_score == "max"
 
 

@@ -73,7 +73,7 @@ class Attention:
         self.sub_norm = sub_norm
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
-        """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
+        """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""
         meta = tokens.meta
         qkv = self.qkv.forward(ops, x, tokens.adapter)
         if self.joined is not None and tokens.joined is not None:
@@ -102,7 +102,7 @@ class Attention:
         )  # fmt: skip
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, heads · D] → [T, hidden]."""
+        """Return [T, hidden] for [T, heads · D]."""
         if self.sub_norm is not None:
             x = self.sub_norm.forward(ops, x)
         return self.out.forward(ops, x, adapter)

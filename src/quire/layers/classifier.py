@@ -32,7 +32,7 @@ class Classifier:
         self.tanh = tanh
 
     def forward(self, ops: Ops, x: Array) -> Array:
-        """[N, hidden] → float32 [N, labels]."""
+        """Return float32 [N, labels] for [N, hidden]."""
         if self.dense is not None:
             x = self.dense.forward(ops, x)
             x = ops.softcap(x, 1.0) if self.tanh else x  # which is tanh

@@ -42,7 +42,7 @@ class Embedding:
         return ops.add(hidden, ops.embedding(positions, self.positions))
 
     def look_up(self, ops: Ops, input_ids: Array) -> Array:
-        """int64 [T] → rows of `weight`, [T, hidden]."""
+        """Return rows `input_ids` (int64 [T]) of `weight` as [T, hidden]."""
         if self.run is None:
             return ops.embedding(input_ids, self.weight)
         return ops.vocab_embedding(input_ids, self.weight, *self.run)

@@ -62,7 +62,7 @@ class LatentAttention:
         self.cos_sin = cos_sin
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
-        """[T, hidden] → [T, heads · value_dim]; stores latents in `cache`."""
+        """Return [T, heads · value_dim] for [T, hidden]; store latents in `cache`."""
         kv = self.kv.forward(ops, x, tokens.adapter)
         if self.q_down is not None and self.q_gain is not None:
             x = ops.rms_norm(self.q_down.forward(ops, x, tokens.adapter), self.q_gain, self.eps)
@@ -77,5 +77,5 @@ class LatentAttention:
         return flat
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, heads · value_dim] → [T, hidden]."""
+        """Return [T, hidden] for [T, heads · value_dim]."""
         return self.out.forward(ops, x, adapter)

@@ -36,13 +36,13 @@ class Linear:
         self.run = run
 
     def forward(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, in] → [T, out]; `adapter` as in `Ops.lora_add`."""
+        """Return [T, out] for [T, in]; `adapter` is that of `Ops.lora_add`."""
         y = ops.linear(x, self.weight, *((FLOAT32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)
         return ops.all_reduce(y, x.dtype) if self.summed else y
 
     def logits(self, ops: Ops, x: Array) -> Array:
-        """[N, in] → float32 [N, out], of all ranks' rows."""
+        """Return float32 [N, out] for [N, in], with the rows of all ranks."""
         y = ops.logits(x, self.weight)
         return y if self.run is None else ops.all_gather(y, *self.run)

@@ -36,11 +36,11 @@ class MLP:
         self.activation = activation
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
-        """Nothing: each token is computed alone."""
+        """Return `x`: each token is computed alone."""
         return x
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, hidden] → [T, hidden]."""
+        """Return [T, hidden] for [T, hidden]."""
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:
             x = ops.activation(x, self.activation)

@@ -53,11 +53,11 @@ class MoE:
         self.shared_gate = shared_gate
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
-        """Nothing: each token is computed alone."""
+        """Return `x`: each token is computed alone."""
         return x
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
-        """[T, hidden] → [T, hidden]."""
+        """Return [T, hidden] for [T, hidden]."""
         route, on_input = self.config.route, self.config.weight_on_input
         summed = FLOAT32 if ops.ranks > 1 else None
         chosen, weights = ops.route(self.router.logits(ops, x), self.correction, route)

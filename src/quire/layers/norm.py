@@ -16,11 +16,11 @@ class RMSNorm:
         self.eps = eps
 
     def forward(self, ops: Ops, x: Array) -> Array:
-        """[..., width] → [..., width]."""
+        """Return the normalized rows [..., width]."""
         return ops.rms_norm(x, self.weight, self.eps)
 
     def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
-        """(norm(x + residual), x + residual)."""
+        """Return (norm(x + residual), x + residual)."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
@@ -35,11 +35,11 @@ class LayerNorm:
         self.eps = eps
 
     def forward(self, ops: Ops, x: Array) -> Array:
-        """[..., width] → [..., width]."""
+        """Return the normalized rows [..., width]."""
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
-        """(norm(x + residual), x + residual)."""
+        """Return (norm(x + residual), x + residual)."""
         return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 

@@ -70,7 +70,7 @@ def _default(config: RopeConfig, max_len: int) -> _Frequencies:
 
 
 def _linear(config: RopeConfig, max_len: int) -> _Frequencies:
-    """Positions are divided by `factor`."""
+    """Divide positions by `factor`."""
     frequencies, magnitude = _default(config, max_len)
     return frequencies / np.float32(config.params["factor"]), magnitude
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
-    """Every linear layer of the model's own layers, by its name in Transformers.
+    """Return the linear layers of the model's own layers, by their names in Transformers.
 
     The output projection, the embedding, routers and experts are not among them.
     """

@@ -53,7 +53,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
 
 
 def active_numel(model: ModelConfig, parameter: Parameter) -> float:
-    """Weights that a token is multiplied with: of experts those that it chooses."""
+    """Return the number of weights that multiply a token; of experts those that it chooses."""
     if parameter.experts <= 1 or model.moe is None:
         return parameter.numel
     return parameter.numel * model.moe.route.top_k / parameter.experts

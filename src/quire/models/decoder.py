@@ -110,11 +110,11 @@ class Decoder:
         return x
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:
-        """int64 [T] → [T, hidden], as the checkpoint has them."""
+        """Return the checkpoint's embeddings [T, hidden] of int64 [T]."""
         return self.embedding.look_up(ops, input_ids)
 
     def compute_logits(self, ops: Ops, hidden: Array) -> Array:
-        """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
+        """Return float32 [N, vocab] for [N, hidden], or [N, labels] of a classifier."""
         if self._classifier is not None:
             return self._classifier.forward(ops, hidden)
         assert self._lm_head is not None, "the model has no head"

@@ -114,7 +114,7 @@ class DraftHead:
         return x, x if self._form == "mtp" else residual
 
     def compute_logits(self, ops: Ops, hidden: Array) -> Array:
-        """[N, hidden] → float32 [N, tokens of the head's vocabulary]."""
+        """Return float32 [N, tokens of the head's vocabulary] for [N, hidden]."""
         if self._lm_head is None:
             return self._target.compute_logits(ops, hidden)
         return self._lm_head.logits(ops, hidden)

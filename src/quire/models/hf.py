@@ -88,7 +88,7 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
 
 
 def flag(hf: HFConfig, name: str, *, default: bool) -> bool:
-    """The boolean under `name`; null is false, as Transformers reads some."""
+    """Return the boolean under `name`; null is false, as Transformers reads some."""
     return False if name in hf and hf[name] is None else boolean(hf, name, default=default)
 
 
@@ -132,7 +132,7 @@ def dtype(hf: HFConfig) -> str:
 
 
 def token_ids(hf: HFConfig, name: str, default: int | None = None) -> tuple[int, ...]:
-    """Token ids under `name`: one, a list of them, or none if it is null.
+    """Return the token ids under `name`: one, a list of them, or none if it is null.
 
     An absent field means `default`, unless that is beyond the vocabulary.
     """
@@ -153,7 +153,7 @@ def bos_token_id(hf: HFConfig, default: int | None = None) -> int | None:
 def heads(
     hf: HFConfig, hidden_size: int, head_dim: int | None, kv_heads: int | None = None
 ) -> tuple[int, int, int]:
-    """(query heads, key-value heads, head_dim).
+    """Return (query heads, key-value heads, head_dim).
 
     Args:
         head_dim: None is hidden_size / heads.

@@ -31,7 +31,7 @@ def parse(
     theta: float = ropes.DEFAULT_THETA,
     **differences: Any,
 ) -> ModelConfig:
-    """config.json → `ModelConfig` of a decoder with latent attention.
+    """Return the `ModelConfig` of a decoder with latent attention.
 
     Args:
         default: what absent fields mean.
@@ -70,7 +70,7 @@ def parse(
 
 
 def _scale(latent: LatentConfig, rope: RopeConfig) -> float:
-    """Factor of scores. It contains YaRN's magnitude, which other models have in the rotation."""
+    """Return the factor of scores. It contains YaRN's magnitude, unlike in other models."""
     scale = float(latent.head**-0.5)
     weight = rope.params.get("mscale_all_dim") if rope.scaling == "yarn" else None
     return scale * yarn_mscale(rope.params["factor"], weight) ** 2 if weight else scale

@@ -53,7 +53,7 @@ class LinearSpec:
 
     @property
     def name(self) -> str:
-        """Of its weight."""
+        """Return the name of its weight."""
         return f"{self.stem}.weight"
 
     @property
@@ -147,7 +147,7 @@ class LatentSpec:
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
-        """Layers that read the sub-layer's input."""
+        """Return the layers that read the sub-layer's input."""
         return self.q_down or self.q, self.kv
 
 
@@ -193,7 +193,7 @@ class MoESpec:
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
-        """The linear layers that read the sub-layer's input."""
+        """Return the linear layers that read the sub-layer's input."""
         shared = self.shared.up if self.shared else None
         found = self.router, self.up, shared, self.shared_gate
         return tuple(reader for reader in found if reader is not None)
@@ -292,7 +292,7 @@ class Layout:
         self.classifier = self._classifier() if config.num_labels else None
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every parameter, in the order of the computation; a tied lm_head is not one."""
+        """Return all parameters in the order of the computation; a tied lm_head is not one."""
         yield from self.tables
         head = None if self._config.tie_word_embeddings else self.head
         sublayers = (sublayer for layer in self.layers for sublayer in layer)
@@ -446,5 +446,5 @@ class Layout:
 
 
 def parameters(config: ModelConfig) -> list[Parameter]:
-    """Every parameter, in the order of the computation; a tied lm_head is not one."""
+    """Return all parameters in the order of the computation; a tied lm_head is not one."""
     return list(Layout(config).parameters())

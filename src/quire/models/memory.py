@@ -14,7 +14,7 @@ _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded t
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Weights in all; tied embeddings count once."""
+    """Return the number of weights; tied embeddings count once."""
     return sum(parameter.numel for parameter in parameters(config))
 
 
@@ -106,7 +106,7 @@ def draft_weight_bytes(config: EngineConfig) -> int:
 
 
 def lora_bytes(config: EngineConfig) -> int:
-    """Memory of `max_cpu_loras` adapters that change every layer with the highest rank."""
+    """Return the bytes of `max_cpu_loras` adapters of all layers with the highest rank."""
     limits, model = config.lora, config.model
     if limits is None:
         return 0

@@ -60,12 +60,12 @@ class Parameter:
 
     @property
     def stem(self) -> str:
-        """The linear layer whose weight it is."""
+        """Return the linear layer whose weight it is."""
         return self.name.removesuffix(".weight")
 
     @property
     def in_layer(self) -> bool:
-        """Whether it is a linear layer's weight in one of the model's layers."""
+        """Return whether it is a linear layer's weight in one of the model's layers."""
         return self.kind == "linear" and self.name.startswith("layers.")
 
 

@@ -99,7 +99,7 @@ def ropes(
     thetas: Mapping[str, tuple[str, float]],
     scaled: tuple[str, ...],
 ) -> tuple[RopeConfig, RopeConfig]:
-    """RoPE of the layers that attend to all, and of those that slide.
+    """Return the RoPE of the layers that attend to all, and of those that slide.
 
     Args:
         thetas: kind of layers → the older top-level name of its base, and the base's default.

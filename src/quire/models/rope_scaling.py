@@ -117,7 +117,7 @@ def _yarn(params: HFConfig, max_len: int) -> dict[str, Any]:
 
 
 def _longrope(params: HFConfig, rotary_dim: int, max_len: int) -> dict[str, Any]:
-    """LongRoPE's numbers, those that the config leaves to be inferred included."""
+    """Return LongRoPE's numbers, including those that the config leaves to be inferred."""
     found: dict[str, Any] = {}
     for name in ("short_factor", "long_factor"):
         factors = params.get(name)

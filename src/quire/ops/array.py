@@ -21,7 +21,7 @@ class Array(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """The provider's dtype."""
+        """Return the provider's dtype."""
 
     @property
     def itemsize(self) -> int: ...

@@ -32,7 +32,7 @@ class Staged(Protocol):
         """Copy the host's arrays to the device; return the device's, valid until the next call."""
 
     def wait(self) -> None:
-        """Until what was sent is there, and the arrays may be written again."""
+        """Wait until all sent data has arrived and the arrays may be written again."""
 
 
 class Device(Protocol):
@@ -45,7 +45,7 @@ class Device(Protocol):
     is_host: bool
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
-        """Zeros in host memory, from where `stage` can send them."""
+        """Return zeros in host memory, from where `stage` can send them."""
 
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
         """Return the device's copies of `arrays`, contiguous parts of what `array` made."""

@@ -46,13 +46,13 @@ def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weig
 
 
 def top_k(logits: FloatRow, k: int) -> Ids:
-    """Ids of the k largest of `logits` [vocab], ascending; all that tie with the k-th stay."""
+    """Return ids of the k largest of `logits` [vocab], ascending; ties with the k-th stay."""
     at = len(logits) - k
     return np.flatnonzero(logits >= np.partition(logits, at)[at])
 
 
 def top_p(weights: Weights, p: float) -> Ids:
-    """Indices, ascending, of the nucleus of `weights` [c] (Holtzman et al., 2019).
+    """Return the indices of the nucleus of `weights` [c], ascending (Holtzman et al., 2019).
 
     A token stays while those before it, in descending order with ties by index, hold less than
     `p` of the mass. Only tokens that could matter are sorted: those lighter than

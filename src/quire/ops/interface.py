@@ -259,7 +259,7 @@ class Ops(StepOps[A]):
     @property
     @abstractmethod
     def isa(self) -> str:
-        """Instruction set of the kernels, for reports."""
+        """Return the instruction set of the kernels, for reports."""
 
     @abstractmethod
     def pack_linear(

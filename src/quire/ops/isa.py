@@ -11,11 +11,11 @@ def available_isas() -> list[str]:
 
 
 def emulated_isas() -> list[str]:
-    """Instruction sets this machine lacks and can emulate: slow, for tests alone."""
+    """Return instruction sets that this machine lacks and can emulate: slow, only for tests."""
     available = available_isas()
     return [name for name in _native.emulated() if name.removesuffix("_emulated") not in available]
 
 
 def cpu_features() -> dict[str, bool]:
-    """Processor features, such as "avx512_vnni" or "amx_int8", that are usable here."""
+    """Return usable processor features, such as "avx512_vnni" or "amx_int8"."""
     return _native.features()

@@ -132,7 +132,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The sequences as Python integers; read once a step, not once a layer."""
+        """Return the sequences as Python integers; read once per step, not once per layer."""
         starts = self.query_start_loc.tolist()
         lens = self.seq_lens.tolist()
         return [Span(starts[i], starts[i + 1], lens[i]) for i in range(self.num_seqs)]

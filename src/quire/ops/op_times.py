@@ -145,7 +145,7 @@ class TimedOps:
 
     @property
     def table(self) -> Ops:
-        """The ops to call now: timed while they are counted or traced."""
+        """Return the ops to call now: timed while they are counted or traced."""
         return self._timing if self._meter.active else self._plain
 
     def count_ops(self, on: bool) -> None:
@@ -217,7 +217,7 @@ def summed(
 
 
 def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, int]:
-    """(rows, bytes, flops) of a call, as the native ops count theirs (csrc/ops)."""
+    """Return (rows, bytes, flops) of a call, as the native ops count theirs (csrc/ops)."""
     outputs: tuple[Array, ...] = result if isinstance(result, tuple) else (result,)
     first = outputs[0]
     rows = first.shape[0]

@@ -37,7 +37,7 @@ class StoredLinear:
 
     @property
     def mapped_bytes(self) -> int:
-        """Of `nbytes`, those that lie in a mapped file."""
+        """Return the bytes of `nbytes` that lie in a mapped file."""
         return self.weight.mapped_bytes
 
 
@@ -99,7 +99,7 @@ class LinearFile:
         self.nbytes = _native.packed_end(begin, weights)
 
     def close(self) -> None:
-        """Weights that were moved stay readable."""
+        """Close the file; weights that were moved stay readable."""
         self._file.close()
 
 

@@ -166,7 +166,7 @@ class Plan:
         return self.outputs[0]
 
     def precede(self, following: Plan) -> None:
-        """`following` runs next, after some Python: its first weights are fetched meanwhile."""
+        """Fetch the first weights of `following`, which runs next, while Python works."""
         self._native.precede(following._native)
 
     def _bind(self, arrays: list[HostArray]) -> None:

@@ -48,7 +48,7 @@ class RankGroup:
         self._handle.lose()
 
     def waited(self) -> list[float]:
-        """Seconds that each rank has waited for others since it began."""
+        """Return the seconds that each rank has waited for others since it began."""
         return [1e-9 * self._handle.waited(rank) for rank in range(self.ranks)]
 
     def all_reduce(
@@ -113,7 +113,7 @@ class RankGroup:
         eps: float,
         head_dim: int,
     ) -> None:
-        """`rms_norm` in place of q and of k, each over the heads of all ranks.
+        """Compute `rms_norm` of q and of k in place, each over the heads of all ranks.
 
         Args:
             parts: this rank's columns of q and of k.

@@ -109,7 +109,7 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = VERSION
 
     def of_gemm(self, kind: str, n: int, k: int, group: int) -> dict[int, GemmTuning]:
-        """Most rows of x → what is tuned for them, as `PackedLinear.tune` takes it."""
+        """Return most rows of x → their tuning, as `PackedLinear.tune` takes it."""
         found: dict[int, GemmTuning] = {}
         wanted = (t for t in self.gemm if t.shape == ("gemm", kind, n, k, group))
         for entry in sorted(wanted, key=lambda t: t.rows):
@@ -142,7 +142,7 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def untuned(isa: str, threads: int) -> KernelTuning:
-    """Nothing, for this machine."""
+    """Return a tuning without entries for this machine."""
     return KernelTuning(_device(), isa, threads)
 
 

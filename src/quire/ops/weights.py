@@ -26,8 +26,8 @@ class LinearWeight(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
+        """Return [out, in]."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a product reads."""
+        """Return the bytes that a product reads."""

@@ -19,7 +19,7 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without Jinja's HTML escapes, as Hugging Face's templates expect it."""
+    """Return JSON without Jinja's HTML escapes, as Hugging Face's templates expect it."""
     budget.check_width(len(indent) if isinstance(indent, str) else indent)
     budget.charge_spelling(value)
     text = json.dumps(

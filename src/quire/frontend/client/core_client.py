@@ -184,7 +184,7 @@ class ProcessClient:
 
     @property
     def pid(self) -> int:
-        """The core's process id."""
+        """Return the core's process id."""
         assert self._process is not None
         return self._process.pid
 

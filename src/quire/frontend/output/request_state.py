@@ -72,7 +72,7 @@ class RequestState:
 
     @property
     def known_tokens(self) -> list[int]:
-        """The prompt's token ids; none if it is given as embeddings."""
+        """Return the prompt's token ids; none if it is given as embeddings."""
         tokens = self.request.prompt_token_ids
         return [] if tokens[0] == EMBEDDED else tokens
 

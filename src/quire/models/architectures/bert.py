@@ -39,7 +39,7 @@ def names(prefix: str, dense: str, out: str) -> WeightNames:
 
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
-    """config.json → `ModelConfig`; `differences` are a sister architecture's fields."""
+    """Return the `ModelConfig`; `differences` are a sister architecture's fields."""
     hf.only(config, "position_embedding_type", "absolute", "positions from a table")
     hf.only(config, "is_decoder", False, "attention both ways")
     hf.only(config, "add_cross_attention", False, "an encoder alone")

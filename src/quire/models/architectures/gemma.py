@@ -20,7 +20,7 @@ def parse(
     kv_heads: int = 16,
     **differences: Any,
 ) -> ModelConfig:
-    """config.json → `ModelConfig`.
+    """Return the `ModelConfig` of a config.json.
 
     Args:
         activation_field: the one of two fields that Transformers reads.

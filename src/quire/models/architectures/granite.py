@@ -11,7 +11,7 @@ from quire.models.architectures import llama
 
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
-    """config.json → `ModelConfig`; `differences` are Granite 4's fields."""
+    """Return the `ModelConfig`; `differences` are Granite 4's fields."""
     bias = hf.boolean(config, "attention_bias", default=False)
     divisor = hf.factor(config, "logits_scaling")
     fields: dict[str, Any] = {

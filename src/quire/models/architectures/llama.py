@@ -41,7 +41,7 @@ def parse(
     eos: int | None = None,
     **differences: Any,
 ) -> ModelConfig:
-    """config.json → `ModelConfig`.
+    """Return the `ModelConfig` of a config.json.
 
     Args:
         head_dim, kv_heads, norm_eps, bos, eos: what absent fields mean (see `hf.heads`).
@@ -73,7 +73,7 @@ def parse(
 
 
 def parse_llama(config: hf.HFConfig) -> ModelConfig:
-    """Llama itself, whose biases are a choice of the config."""
+    """Return Llama's own `ModelConfig`; the config chooses its biases."""
     attention_bias = hf.boolean(config, "attention_bias", default=False)
     return parse(
         config,

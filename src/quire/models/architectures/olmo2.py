@@ -21,7 +21,7 @@ NAMES = replace(
 
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
-    """config.json → `ModelConfig`; `differences` are OLMo 3's fields."""
+    """Return the `ModelConfig`; `differences` are OLMo 3's fields."""
     bias = hf.boolean(config, "attention_bias", default=False)
     fields: dict[str, Any] = {
         "architecture": "olmo2",
@@ -37,7 +37,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
 
 
 def parse_olmo2(config: hf.HFConfig) -> ModelConfig:
-    """OLMo 2 itself, which has no windows."""
+    """Return OLMo 2's own `ModelConfig`, without windows."""
     hf.only(config, "sliding_window", None, "attention to all tokens before")  # OLMo 3's
     return parse(config)
 

@@ -34,7 +34,7 @@ class HostOffload(OffloadPlan):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of host memory."""
+        """Return the bytes of host memory."""
         return self._slab.nbytes
 
     def ops(self, device: Accelerator) -> StreamingOps:

@@ -65,7 +65,7 @@ def held_weight_bytes(config: EngineConfig) -> int:
 
 
 def layer_of(name: str) -> str:
-    """ "layers.7" of "layers.7.attn.qkv.weight"."""
+    """Return "layers.7" for "layers.7.attn.qkv.weight"."""
     return ".".join(name.split(".")[:2])
 
 
@@ -96,7 +96,7 @@ class OffloadPlan:
 
     @property
     def saved_bytes(self) -> int:
-        """Memory that the weights do not take."""
+        """Return the bytes of memory that the weights do not take."""
         return self.planned_bytes - self.ahead_bytes
 
 
@@ -113,7 +113,7 @@ class WeightOffload(OffloadPlan):
 
     @property
     def moved_bytes(self) -> int:
-        """What lies in files; never more than `cpu_offload_bytes`."""
+        """Return the bytes in files; never more than `cpu_offload_bytes`."""
         return sum(self._moved.values())
 
     def place(self, name: str, packed: Any) -> Any:
@@ -188,5 +188,5 @@ class WeightOffload(OffloadPlan):
 
     @property
     def given_back_bytes(self) -> int:
-        """Bytes of pages given back to the system so far."""
+        """Return the bytes of pages given back to the system so far."""
         return self._stream.given_back_bytes if self._stream else 0

@@ -116,7 +116,7 @@ class PackCache:
         self._reader.start()
 
     def linears(self) -> Mapping[str, StoredLinear]:
-        """Parameter → its packed weight, once all are read; empty if there is no sound file."""
+        """Return parameter → packed weight, once all are read; empty without a sound file."""
         if self._reader is not None:
             self._reader.join()
         return self._linears

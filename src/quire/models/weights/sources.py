@@ -49,7 +49,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """Of the first of its tensors, to speak of."""
+        """Return the first of its tensors' names, for messages."""
         return next(iter(self.stored.values()))
 
 
@@ -262,7 +262,7 @@ class _Matcher:
         return None if stored is None else self._weights.tensors[stored].shape
 
     def _tied_copies(self, pieces: list[Piece]) -> list[tuple[str, str]]:
-        """lm_head, if it is tied and yet stored in addition to the embeddings."""
+        """Return lm_head if it is tied, and yet stored in addition to the embeddings."""
         embed = next(piece.name for piece in pieces if piece.parameter == "embed.weight")
         head = self._stored.get("lm_head.weight", embed)
         if head == embed:
@@ -277,7 +277,7 @@ class _Matcher:
         return [(embed, head)]
 
     def _kv_scales(self) -> dict[str, str]:
-        """Scales of an 8-bit KV cache, by the names that they have had in the course of time."""
+        """Return the scales of an 8-bit KV cache, by any of the names that they have had."""
         prefix = re.escape(self._names.layer_prefix).replace(r"\{\}", r"(\d+)")
         pattern = re.compile(prefix + _KV_SCALE)
         found = {}

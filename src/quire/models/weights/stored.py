@@ -198,7 +198,7 @@ def _transposed(values: HostArray) -> HostArray:
 
 
 def _of_one_input(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
-    """Merged layers have one input, whose calibrated range must hold for all of them."""
+    """Give merged layers one input scale: their common input's range must hold for all."""
     scales = [part.input_scale for part in parts if part.input_scale is not None]
     if not scales or len(set(scales)) == 1 == len(scales) / len(parts):
         return parts
@@ -206,7 +206,7 @@ def _of_one_input(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
 
 
 def _check_copy(weights: Weights, kept: str, other: str) -> None:
-    """Tied tensors that are stored twice must hold the same values."""
+    """Check that tied tensors that are stored twice hold the same values."""
     one, two = weights.read(kept), weights.read(other)
     for row in range(0, len(one), _COMPARED_ROWS):
         rows = slice(row, row + _COMPARED_ROWS)

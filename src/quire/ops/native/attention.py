@@ -93,7 +93,7 @@ def _check(
     softcap: float | None,
     causal: bool,
 ) -> None:
-    """Raises ValueError for what the kernels would read wrongly."""
+    """Raise ValueError for arrays that the kernels would misread."""
     k, v = cache.k, cache.v
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, block_size = k.shape[1], k.shape[2]
@@ -134,7 +134,7 @@ def _extras(sinks: HostArray | None, heads: int, *, chunked: bool) -> tuple[Any,
 
 
 def _tokens(t: HostArray) -> _native.Matrix:
-    """[T, heads, head_dim] as a row per token."""
+    """Return [T, heads, head_dim] as one row per token."""
     rows, heads, width = t.shape
     return _native.Matrix(
         address(t), rows, heads * width, t.strides[0] // t.itemsize, DTYPE_CODES[t.dtype]

@@ -56,7 +56,7 @@ def view(x: HostArray) -> _native.Matrix:
 
 
 def dense(name: str, x: HostArray) -> HostArray:
-    """Floats [..., cols] as a matrix with dense rows; a copy only where no such view exists."""
+    """Return floats [..., cols] as a matrix with dense rows; a copy only if no view exists."""
     cols = x.shape[-1] if x.ndim else 0
     if x.dtype not in DTYPE_CODES or cols == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted a float [..., cols]")
@@ -138,7 +138,7 @@ def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: i
 
 
 def check_scales(cache: KVCache[HostArray]) -> None:
-    """In int8 each part must have one scale per token and head; wide floats have none."""
+    """Check that int8 parts have one scale per token and head, and wide floats none."""
     dtype = cache.k.dtype
     if cache.k_scale is None and cache.v_scale is None and dtype != INT8:
         return

@@ -47,7 +47,7 @@ class FusedKernels:
 
     @property
     def isa(self) -> str:
-        """Name of the instruction set."""
+        """Return the name of the instruction set."""
         return self._kernels.isa
 
     def lookup(self, ids: HostArray, weight: HostArray) -> HostArray:
@@ -58,7 +58,7 @@ class FusedKernels:
         return y
 
     def add(self, x: HostArray, y: HostArray) -> HostArray:
-        """x + y [..., cols], rounded to their dtype."""
+        """Return x + y [..., cols], rounded to their dtype."""
         x_rows, y_rows, out = dense("x", x), dense("y", y), like(x)
         _native.add(self._kernels, self._pool, view(out), view(x_rows), view(y_rows))
         return out
@@ -73,7 +73,7 @@ class FusedKernels:
     def add_rms_norm(
         self, x: HostArray, residual: HostArray, weight: HostArray, eps: float
     ) -> tuple[HostArray, HostArray]:
-        """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+        """Return (rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, y, total = contiguous("weight", weight, 1), like(x), like(x)
         _native.add_rms_norm(
@@ -82,7 +82,7 @@ class FusedKernels:
         return y, total
 
     def layer_norm(self, x: HostArray, weight: HostArray, bias: HostArray, eps: float) -> HostArray:
-        """Layer normalization over the last dimension, computed in float32, rounded once."""
+        """Return the layer norm over the last dimension, computed in float32, rounded once."""
         rows, y = dense("x", x), like(x)
         gain, offset = contiguous("weight", weight, 1), contiguous("bias", bias, 1)
         _native.layer_norm(self._kernels, self._pool, view(y), view(rows), gain, offset, eps)
@@ -91,7 +91,7 @@ class FusedKernels:
     def add_layer_norm(
         self, x: HostArray, residual: HostArray, weight: HostArray, bias: HostArray, eps: float
     ) -> tuple[HostArray, HostArray]:
-        """(layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+        """Return (layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, offset = contiguous("weight", weight, 1), contiguous("bias", bias, 1)
         y, total = like(x), like(x)
@@ -115,13 +115,13 @@ class FusedKernels:
         return y
 
     def scale(self, x: HostArray, factor: float) -> HostArray:
-        """x · factor, which is float32, rounded once."""
+        """Return x · factor, rounded once; the factor is float32."""
         rows, y = dense("x", x), like(x)
         _native.scale(self._kernels, self._pool, view(y), view(rows), factor)
         return y
 
     def softcap(self, x: HostArray, cap: float) -> HostArray:
-        """cap · tanh(x / cap)."""
+        """Return cap · tanh(x / cap)."""
         rows, y = dense("x", x), like(x)
         _native.softcap(self._kernels, self._pool, view(y), view(rows), cap)
         return y

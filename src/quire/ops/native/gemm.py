@@ -280,12 +280,12 @@ class PackedLinear:
 
     @property
     def group(self) -> int:
-        """Weights that share a scale, of "u2" to "u8" and 8-bit floats; 0 where rows have one."""
+        """Return how many weights share a scale; 0 if each row has one scale."""
         return self._weight.shape[4] if self.kind.startswith(("u", "f8")) else 0
 
     @property
     def experts(self) -> int:
-        """How many have their rows in the weight; 1 for a linear layer."""
+        """Return the number of experts in the weight; 1 for a linear layer."""
         return self._weight.shape[10]
 
     def tune(self, tuned: Mapping[int, GemmTuning]) -> None:
@@ -298,12 +298,12 @@ class PackedLinear:
 
     @property
     def packed(self) -> _native.PackedWeight:
-        """For operations that compute several weights in one call."""
+        """Return the native weight, for operations on several weights."""
         return self._weight
 
     @property
     def stored(self) -> StoredLinear:
-        """What may be kept in a file, and be given in the weight's place."""
+        """Return the weight as it is stored in a file; `from_stored` takes it."""
         return StoredLinear(self._weight, str(self.dtype))
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ class PackedLinear:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a forward pass reads, padding included."""
+        """Return the bytes that a forward pass reads, padding included."""
         return self._weight.nbytes
 
     def unpack(self) -> HostArray:
@@ -354,7 +354,7 @@ class PackedLinear:
         _native.prepare_linear(self._kernels, self._pool, self._weight, view(rows))
 
     def _rows(self, x: HostArray) -> HostArray:
-        """x as dense rows [rows, K]."""
+        """Return x as dense rows [rows, K]."""
         k = self.shape[1]
         if x.dtype not in DTYPE_CODES or not x.shape or x.shape[-1] != k:
             raise ValueError(f"x is {describe(x)}; wanted a float [..., {k}]")

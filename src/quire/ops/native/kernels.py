@@ -25,10 +25,10 @@ class NativeKernels:
 
     @property
     def handle(self) -> _native.Kernels:
-        """The table itself, as native functions take it."""
+        """Return the table that native functions take."""
         return self._kernels
 
     @property
     def isa(self) -> str:
-        """Name of the instruction set."""
+        """Return the name of the instruction set."""
         return self._kernels.isa

@@ -62,7 +62,7 @@ class SamplingKernels:
 
 
 def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
-    """`row` for the kernels; its arrays must outlive it."""
+    """Return `row` for the kernels; its arrays must outlive it."""
     p = row.params
     native = _native.SampleRow(row.row, p.temperature, p.top_k, p.top_p, p.min_p, 0.0)
     native.key(row.key)
@@ -90,7 +90,7 @@ def _edit(native: _native.SampleRow, edits: LogitEdits, vocab: int) -> None:
 
 
 def _ids(ids: TokenIds) -> tuple[int, int]:
-    """Address and size."""
+    """Return address and size."""
     if ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
         raise ValueError(f"token ids are {ids.dtype} {ids.shape}; wanted contiguous int64 [n]")
     return ids.ctypes.data, len(ids)

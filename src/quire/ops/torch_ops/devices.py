@@ -51,11 +51,11 @@ class TorchAccelerator(Accelerator):
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """Have the device compute what follows only once `event` has come; the host goes on."""
+        """Make the device wait for `event` before later work; the host does not wait."""
 
     @abstractmethod
     def copies(self) -> CopyQueue:
-        """A new queue."""
+        """Return a new queue."""
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -30,7 +30,7 @@ def latent_kv_write(
     slot_mapping: Tensor,
     heads: int,
 ) -> Tensor:
-    """What stands between the products of q and of the latent, and attention.
+    """Normalize latents, rotate q and keys, and store them; return q for attention.
 
     Normalizes the latent, turns the rope parts of q and of kv by `cos_sin` (see `rotary`), stores
     [rope | latent] and returns q [T, heads, width]. May change q and kv.
@@ -51,7 +51,7 @@ def latent_kv_write(
 
 
 def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:
-    """A product of its own for each head: x[t, h, first : first + k] · weight[h]ᵀ.
+    """Return each head's own product x[t, h, first : first + k] · weight[h]ᵀ.
 
     Args:
         x: [T, heads, width].
@@ -72,7 +72,7 @@ def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:
 def latent_attention(
     q: Tensor, q_rope: Tensor, cache: KVCache[Tensor], meta: AttentionMetadata[Tensor], scale: float
 ) -> Tensor:
-    """Attention of each new token and head over its sequence's cached latents.
+    """Return the attention of each new token and head over its sequence's cached latents.
 
     Args:
         q: [T, heads, latent]: queries times the heads' key matrices.

@@ -32,7 +32,7 @@ class TensorTable(LoraTable):
 
 
 def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
-    """y += scale · B[i] @ (A[i] @ x), in place, each row with its own adapter i (Hu et al. 2021).
+    """Add scale · B[i] @ (A[i] @ x) to y in place, i being each row's adapter (Hu et al. 2021).
 
     Args:
         adapter: int64 [T], numbers in `table`; -1 leaves its row as it is. Or [0]: all rows are

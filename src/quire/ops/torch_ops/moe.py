@@ -13,7 +13,7 @@ from quire.ops.weights import LinearWeight
 
 
 def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor, Tensor]:
-    """The experts that each row chooses, and their weights.
+    """Return the experts that each row chooses, and their weights.
 
     Args:
         logits: [T, experts], of any float dtype.
@@ -78,7 +78,7 @@ def moe(
     dtype: DType | None = None,
     weight_on_input: bool = False,
 ) -> Tensor:
-    """Each row through the experts that its router chose, by their weights (Shazeer et al. 2017).
+    """Return each row's weighted sum of its chosen experts (Shazeer et al. 2017).
 
     Args:
         x: [T, hidden].

@@ -40,7 +40,7 @@ def paged_attention(
     sinks: Tensor | None = None,
     chunked: bool = False,
 ) -> Tensor:
-    """Attention of each new token over its sequence's cached tokens, itself included.
+    """Return the attention of each new token over its sequence's cached tokens, itself included.
 
     Args:
         q: [T, num_heads, head_dim]; head h reads kv head h // (num_heads / num_kv_heads).
@@ -113,7 +113,7 @@ def _query_tile(q: Tensor, kv_heads: int, scale: float) -> Tensor:
 
 
 def _rows_of(tile: Tensor, rows: int) -> Tensor:
-    """The inverse of `_query_tile`'s layout: [rows, heads, D]."""
+    """Return [rows, heads, D] of `_query_tile`'s layout."""
     return tile.view(-1, QUERY_ROWS, tile.shape[-1])[:, :rows].transpose(0, 1)
 
 
@@ -175,7 +175,7 @@ class _KeyTiles:
         self._block_size = cache.k.shape[2]
 
     def read(self, start: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Tokens [start, start + KEY_COLUMNS) as float32 [kv_heads, KEY_COLUMNS, D].
+        """Return tokens [start, start + KEY_COLUMNS) as float32 [kv_heads, KEY_COLUMNS, D].
 
         Without v in the cache, values are the last elements of keys.
 
@@ -204,7 +204,7 @@ class _KeyTiles:
 
 
 def _gather(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tensor) -> Tensor:
-    """The tokens of `blocks` (int32 [n]) in order: float32 [kv_heads, n · block_size, D]."""
+    """Return the tokens of `blocks` (int32 [n]): float32 [kv_heads, n · block_size, D]."""
     heads, width = cached.shape[1], cached.shape[3]
     if cached.is_floating_point() and cached.itemsize == 1:  # torch indexes these only as bytes
         tokens = cached.view(torch.uint8)[blocks].view(cached.dtype).float()

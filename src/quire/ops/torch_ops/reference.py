@@ -39,7 +39,7 @@ threads, 512 rows take twice the time of one call, one row the time of 32."""
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, rounded to their dtype."""
+    """Return x + y, rounded to their dtype."""
     return x + y
 
 
@@ -85,7 +85,7 @@ def pack_linear(
     dtype: torch.dtype = torch.float32,
     experts: int = 1,
 ) -> DenseWeight:
-    """What `linear` and `logits` take for this weight [out, in] and bias [out].
+    """Return what `linear` and `logits` take for this weight [out, in] and bias [out].
 
     Several are one weight, the rows of each after those of the one before it; they are copied and
     may be freed. `head`: the weight makes logits. A provider may round it less than others.
@@ -104,7 +104,7 @@ def pack_linear(
 
 
 def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
-    """Rows `ids` (int64 [T]) of `table` [rows, hidden] → [T, hidden].
+    """Return rows `ids` (int64 [T]) of `table` [rows, hidden] as [T, hidden].
 
     The table may be what `pack_linear` made of it: a tied embedding is stored once, as lm_head.
     """
@@ -112,11 +112,10 @@ def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
 
 
 def linear(x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
-    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2], of `dtype`
-    or x's.
+    """Return epilogue(x @ weight.T + bias), of `dtype` or x's: [T, in] × [out, in] → [T, out].
 
-    The product goes tile by tile (see the module). The bits are those of the product followed by
-    the operation that the epilogue is named after.
+    With a gated epilogue the result is [T, out / 2]. The product goes tile by tile (see the
+    module). The bits are those of the product followed by the operation that the epilogue names.
     """
     weight = dense_weight(packed)
     product = _product(x, weight.weight, weight.bias)
@@ -138,31 +137,32 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def logits(x: Tensor, packed: LinearWeight) -> Tensor:
-    """`linear` as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
+    """Return `linear` as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
     return linear(x, packed).float()
 
 
 def all_reduce(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over the ranks of a tensor-parallel group of their x, float32 [T, hidden], rounded to
-    `dtype`; here, where there is one, x itself."""
+    """Return the sum of all ranks' x, float32 [T, hidden], rounded to `dtype`; here, with one rank,
+    x itself."""
     return x.to(dtype)
 
 
 def vocab_embedding(ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int) -> Tensor:
-    """`embedding` from a table of `vocab` rows that is dealt out among the ranks of a
-    tensor-parallel group: this one's `table` begins with row `first`. Here, where there is one
-    rank, it has all."""
+    """Return `embedding` from a table of `vocab` rows that is split among ranks.
+
+    This rank's `table` begins with row `first`. Here, with one rank, it has all rows.
+    """
     return embedding(ids, table)
 
 
 def all_gather(x: Tensor, first: int, width: int) -> Tensor:
-    """[N, width] from the ranks' x, float32 [N, some], this one's in the columns from `first` on;
-    here, where there is one rank, x itself."""
+    """Return [N, width] from the ranks' x, float32 [N, some]: this rank's columns begin at `first`;
+    here, with one rank, x itself."""
     return x
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) · weight over the last dimension; in float32, rounded before and after `weight`.
+    """Return x / rms(x) · weight over the last dimension, in float32.
 
     Zhang and Sennrich 2019, with the roundings of Hugging Face's Llama: to the weight's dtype, then
     to x's. So with a float32 weight there is one rounding, at the end, as in its Gemma.
@@ -173,26 +173,26 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+    """Return (rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
     total = x + residual
     return rms_norm(total, weight, eps), total
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Layer normalization (Ba et al. 2016) over the last dimension, computed in float32."""
+    """Return the layer norm (Ba et al. 2016) over the last dimension, computed in float32."""
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """(layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+    """Return (layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
     total = x + residual
     return layer_norm(total, weight, bias, eps), total
 
 
 def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotary position embedding (Su et al. 2021) of q [T, heads, D] and k [T, kv_heads, D].
+    """Rotate q [T, heads, D] and k [T, kv_heads, D] by their positions (RoPE, Su et al. 2021).
 
     Element i of a head turns together with element i + rotary_dim / 2 (the "NeoX" order);
     elements from rotary_dim on pass through. `cos_sin` is float32 [max_len, rotary_dim]: cosines,
@@ -236,19 +236,19 @@ _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def _bits(t: Tensor) -> Tensor:
-    """Torch indexes 8-bit floats only as bytes."""
+    """Return 8-bit floats as bytes, because torch indexes only these."""
     return t.view(torch.uint8) if t.dtype in _FLOAT8 else t
 
 
 def to_float8(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to nearest even; what is larger than the largest number becomes it, NaN stays."""
+    """Return x rounded to nearest even and clamped to the finite range; NaN stays."""
     most = torch.finfo(dtype).max
     return x.clamp(-most, most).to(dtype)
 
 
 def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
-    """Heads [..., D] as a cache of 8 bits with scales holds them: q = round(x / scale), ties to
-    even.
+    """Return heads [..., D] as an 8-bit cache with scales stores them: q = round(x / scale), ties
+    to even.
 
     Returns:
         q [..., D] of `dtype` (int8, float8_e4m3fn, float8_e5m2), and the scale bfloat16 [...],
@@ -280,7 +280,7 @@ def rope_kv_write(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """What stands between the qkv product and attention.
+    """Normalize and rotate q and k, and store k and v; return q for attention.
 
     Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes q and k by the
     weights q_norm and k_norm if given, each head [head_dim] or all at once [heads · head_dim],
@@ -301,64 +301,64 @@ def rope_kv_write(
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up of [T, 2 · width] → [T, width]; computed in float32."""
+    """Return silu(gate) · up of [T, 2 · width] → [T, width]; computed in float32."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gate / (1.0 + torch.exp(-gate)) * up).to(gate_up.dtype)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    """gelu_tanh(gate) · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    """Return gelu_tanh(gate) · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gelu_tanh(gate) * up).to(gate_up.dtype)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """gelu(gate) · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    """Return gelu(gate) · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gelu(gate) * up).to(gate_up.dtype)
 
 
 def scale(x: Tensor, factor: float) -> Tensor:
-    """x · factor, which is float32, rounded once."""
+    """Return x · factor, rounded once; the factor is float32."""
     return x * factor
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """cap · tanh(x / cap)."""
+    """Return cap · tanh(x / cap)."""
     return torch.tanh(x / cap) * cap
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x · Φ(x), Φ by the error function; computed in float32."""
+    """Return x · Φ(x), Φ by the error function; computed in float32."""
     wide = x.float()
     return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its tanh approximation (GPT-2's `gelu_new`); computed in float32."""
+    """Return GELU by its tanh approximation (GPT-2's `gelu_new`); computed in float32."""
     wide = x.float()
     inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
     return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
 
 
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     return torch.relu(x)
 
 
 def relu2(x: Tensor) -> Tensor:
-    """max(x, 0)², rounded once (So et al. 2021)."""
+    """Return max(x, 0)², rounded once (So et al. 2021)."""
     return torch.relu(x.float()).square().to(x.dtype)
 
 
 def relu2_mul(gate_up: Tensor) -> Tensor:
-    """max(gate, 0)² · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    """Return max(gate, 0)² · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (torch.relu(gate).square() * up).to(gate_up.dtype)
 
 
 def swigluoai_mul(gate_up: Tensor) -> Tensor:
-    """gate · sigmoid(1.702 · gate) · (up + 1) of [T, 2 · width] → [T, width], as in gpt-oss.
+    """Return gate · sigmoid(1.702 · gate) · (up + 1) of [T, 2 · width], as in gpt-oss.
 
     gate is at most 7, up within ±7; computed in float32, rounded once.
     """
@@ -381,5 +381,5 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def activation(x: Tensor, kind: Activation) -> Tensor:
-    """The function of that name: [..., cols] → [..., cols], or, where it is gated, half of them."""
+    """Return the activation of x [..., cols]; a gated one halves the columns."""
     return _ACTIVATIONS[kind](x)

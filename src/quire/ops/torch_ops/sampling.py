@@ -12,7 +12,7 @@ from quire.ops.sample_row import SampleRow, TokenIds, row_logprobs, sample_row
 
 
 def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
-    """The first index (int64 [rows]) of each row's largest of float32 [rows, vocab], and that.
+    """Return the first index of each row's largest logit (int64 [rows]), and that logit.
 
     Both are new arrays in host memory: tensors would cost more than the search, in a process whose
     caches a step has just filled with weights. A largest of NaN or an infinity marks a row that is
@@ -23,7 +23,7 @@ def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
-    """A token for each of `rows` of logits, float32 [n, vocab], which are left as they are.
+    """Return a token for each of `rows` of logits, float32 [n, vocab], which stay unchanged.
 
     Returns:
         tokens; -1 where the row's largest logit, after its edits, is not finite.

@@ -53,7 +53,7 @@ class StagedCopier:
     def _batches(
         self, moves: Sequence[Move]
     ) -> Iterator[tuple[Sequence[Move], list[Move], Tensor]]:
-        """Some moves at a time; the same from or to staged blocks; their own, on the device."""
+        """Yield some moves, the same from or to staged blocks, and the blocks on the device."""
         device = self._tensors[0].device
         for begin in range(0, len(moves), STAGED_BLOCKS):
             some = moves[begin : begin + STAGED_BLOCKS]

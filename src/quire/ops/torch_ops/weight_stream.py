@@ -72,11 +72,11 @@ class WeightStream:
 
     @property
     def device_bytes(self) -> int:
-        """What the buffers take."""
+        """Return the bytes of the buffers."""
         return sum(buffer.memory.nbytes for buffer in self._buffers)
 
     def use(self, layer: int) -> Tensor:
-        """The layer's bytes on the device, for what is queued until another layer is asked for."""
+        """Return the layer's bytes on the device, valid until another layer is requested."""
         if self._current is not None and self._current.layer == layer:
             return self._current.memory
         if self._current is not None:
@@ -91,7 +91,7 @@ class WeightStream:
         return buffer.memory
 
     def _hold(self, layer: int, wanted: list[int]) -> _Buffer:
-        """The buffer that holds `layer`: the copy is begun where none does."""
+        """Return the buffer that holds `layer`; begin its copy if none does."""
         for buffer in self._buffers:
             if buffer.layer == layer:
                 return buffer
@@ -120,7 +120,7 @@ class StreamedWeight:
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def on_device(self) -> DenseWeight:
-        """To be used before a weight of another layer is asked for."""
+        """Return the weight on the device; use it before requesting another layer's."""
         memory = self.stream.use(self.layer)[self.begin : self.begin + self.nbytes]
         return DenseWeight(memory.view(self.dtype).view(self.shape), self.bias, self.epilogue)
 

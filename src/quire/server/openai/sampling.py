@@ -41,7 +41,7 @@ _SAME_NAME = (
 
 
 def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
+    """Return sampling parameters; raise `InvalidRequestError` or `ApiError` with the field."""
     fields = _fields(request, defaults)
     if not request.use_beam_search and wants_best(request):
         if request.stream:
@@ -82,7 +82,7 @@ def echoes_alone(request: CompletionRequest) -> bool:
 
 
 def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
+    """Return sampling parameters; raise `InvalidRequestError` or `ApiError` with the field."""
     return SamplingParams(
         **_fields(request, defaults), max_tokens=_max_tokens(request), logprobs=_logprobs(request)
     )

@@ -7,7 +7,7 @@ from tokenizers import processors
 
 
 def surround(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
-    """Makes `backend` put token `before` in front of every text and `after` behind it."""
+    """Make `backend` put token `before` in front of every text and `after` behind it."""
     around = [token for token in (before, after) if token is not None]
     if not around:
         return

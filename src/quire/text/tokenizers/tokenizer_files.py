@@ -106,7 +106,7 @@ def _sentencepiece(
 def _add_tokens(
     backend: tokenizers.Tokenizer, settings: dict[str, Any], roles: dict[str, str]
 ) -> None:
-    """Adds the tokens that tokenizer_config.json declares, and those that have a role."""
+    """Add the tokens that tokenizer_config.json declares, and those that have a role."""
     declared = _declared_tokens(settings)
     backend.add_tokens(declared)
     known = {token.content for token in declared}
