@@ -21,10 +21,11 @@ from quire.core.config import (
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
 from quire.core.options import RequestOptions
-from quire.core.request import FinishReason, pack_tokens, unpack_tokens
+from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
+from tests.packed_tokens import unpack_tokens
 from tests.simulation.driver import Event, Transcript, drive
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 

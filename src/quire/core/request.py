@@ -53,11 +53,6 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"{len(token_ids)}i", *token_ids)
 
 
-def unpack_tokens(packed: bytes) -> list[int]:
-    """Return the token ids of `pack_tokens`' result."""
-    return array("i", packed).tolist()
-
-
 class Request:
     """One sequence: prompt and output tokens in one array, and its state.
 

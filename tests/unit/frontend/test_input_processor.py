@@ -6,11 +6,11 @@ import pytest
 
 from quire.core.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from quire.core.options import RequestOptions
-from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.frontend.input.input_processor import InputProcessor, derive_seed
 from quire.frontend.input.served_model import sampling_defaults
+from tests.packed_tokens import unpack_tokens
 from tests.unit.engine.fakes import (
     EOS,
     ByteTokenizer,
