@@ -25,6 +25,7 @@ void bind_linear_op(nanobind::module_& m);
 void bind_moe_op(nanobind::module_& m);
 void bind_norm_ops(nanobind::module_& m);
 void bind_rank_ops(nanobind::module_& m);
+void bind_recurrent_op(nanobind::module_& m);
 void bind_rope_op(nanobind::module_& m);
 void bind_route_op(nanobind::module_& m);
 

@@ -100,6 +100,7 @@ NB_MODULE(_native, m) {
   bind_moe_op(m);
   bind_norm_ops(m);
   bind_rank_ops(m);
+  bind_recurrent_op(m);
   bind_rope_op(m);
   bind_route_op(m);
   bind_plan(m);

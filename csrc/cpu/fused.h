@@ -81,6 +81,19 @@ struct AddLayerNormArgs {
   int64_t task_rows;
 };
 
+// y[r] = norm(x[r]) · f(gate[r]), or norm(x[r] · f(gate[r])): x / rms(x) · weight of each group of columns,
+// with f(g) = g · sigmoid(g) or sigmoid(g). No weight is no norm.
+struct GatedNormArgs {
+  void* y;
+  const void *x, *gate;
+  const float* weight;  // [cols], or [group] if it is one for all groups; or null
+  int64_t rows, cols, group;
+  int64_t y_stride, x_stride, gate_stride;
+  float eps;
+  bool silu, norm_first, one_weight;
+  int64_t task_rows;
+};
+
 // The ops between the qkv product and attention. A row has heads of q, k and v. q and k are normalized
 // per head (unless q_norm / k_norm is null) and rotated (unless cos_sin is null). q goes to q_out, k and
 // v go to slot_mapping[r] of the paged cache, v only if v_cache is not null. The bits are those of
@@ -130,6 +143,7 @@ struct ActivationKernels {
   f(add_rms_norm, AddRmsNormArgs)   \
   f(layer_norm, LayerNormArgs)      \
   f(add_layer_norm, AddLayerNormArgs) \
+  f(gated_norm, GatedNormArgs)      \
   f(scale, UnaryArgs)               \
   f(softcap, UnaryArgs)             \
   f(add_rows, AddArgs)              \

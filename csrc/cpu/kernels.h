@@ -12,6 +12,7 @@
 #include "gemm.h"
 #include "lora.h"
 #include "mix.h"
+#include "recurrent.h"
 #include "sample.h"
 
 namespace quire {
@@ -28,6 +29,7 @@ struct Kernels {
   const SampleKernels* sample;
   LoraKernels lora;
   void (*mix[kDTypeCount])(const MixArgs&, int64_t row);
+  RecurrentKernels recurrent;
 };
 
 // Defined by table.cpp, and for AMX by table_amx.cpp.

@@ -3,6 +3,7 @@
 #include "gemm_parts.h"
 #include "lora_parts.h"
 #include "quantize_codes.h"
+#include "recurrent_parts.h"
 #include "sample_parts.h"
 
 #define QUIRE_STRING_(x) #x
@@ -45,6 +46,7 @@ const Kernels kTable = {
         {lora_expand<float, float>, lora_expand<bf16, float>, lora_expand<f16, float>},
     },
     QUIRE_ALL(mix_rows),
+    {QUIRE_ALL(causal_conv1d), QUIRE_ALL(gated_delta_rule), QUIRE_ALL(mamba2_scan)},
 };
 }  // namespace
 

@@ -81,6 +81,15 @@ class Sequences:
         self, query_start_loc: int, seq_lens: int, block_tables: int, num: int, stride: int, /
     ) -> None: ...
 
+@final
+class States:
+    """A batch's sequences and their recurrent states: addresses of int32 query_start_loc [num + 1],
+    int32 state_from [num] and int64 state_to [rows], and the number of slots."""
+
+    def __init__(
+        self, query_start_loc: int, state_from: int, state_to: int, num: int, slots: int, /
+    ) -> None: ...
+
 class Pool:
     """Threads that share a kernel's tasks; the caller is one of them.
 
@@ -445,6 +454,70 @@ def rope_kv_write(
 ) -> None:
     """Norm and rotation of heads, where given, and KV write. The cache is of qkv's dtype, BFLOAT16
     or of 8 bits."""
+
+def causal_conv1d(
+    kernels: Kernels,
+    pool: Pool,
+    y: Matrix,
+    x: Matrix,
+    weight: Matrix,
+    bias: int,
+    state: int,
+    states: States,
+    kind: int,
+    /,
+) -> None:
+    """As `Ops.causal_conv1d`; kind: 0 plain, 1 silu, 2 gated."""
+
+def gated_delta_rule(
+    kernels: Kernels,
+    pool: Pool,
+    y: Matrix,
+    qkv: Matrix,
+    decay: Matrix,
+    beta: Matrix,
+    rate: Matrix,
+    bias: Matrix,
+    state: int,
+    states: States,
+    shape: tuple[int, int, int, int],
+    /,
+) -> None:
+    """As `Ops.gated_delta_rule`; shape: heads, rows and columns of a state, key heads."""
+
+def mamba2_scan(
+    kernels: Kernels,
+    pool: Pool,
+    y: Matrix,
+    xbc: Matrix,
+    dt: Matrix,
+    rate: Matrix,
+    skip: Matrix,
+    bias: Matrix,
+    state: int,
+    states: States,
+    shape: tuple[int, int, int, int],
+    low: float,
+    high: float,
+    /,
+) -> None:
+    """As `Ops.mamba2_scan`; shape: heads, rows and columns of a state, groups."""
+
+def gated_norm(
+    kernels: Kernels,
+    pool: Pool,
+    y: Matrix,
+    x: Matrix,
+    gate: Matrix,
+    weight: int,
+    weights: int,
+    group: int,
+    eps: float,
+    silu: bool,
+    norm_first: bool,
+    /,
+) -> None:
+    """As `Ops.gated_norm`; `weights` elements of float32 at `weight`, which may be 0."""
 
 def latent_attention(
     kernels: Kernels,

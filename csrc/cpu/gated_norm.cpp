@@ -1,0 +1,61 @@
+// RMS norm of groups of a row times a function of a gate, or of that product. In float, rounded once.
+#include "kernels.h"
+#include "norm_row.h"
+#include "row_range.h"
+#include "simd_math.h"
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+inline Vec times_gate(Vec x, Vec gate, bool silu) {
+  return times_sigmoid(silu ? mul(x, gate) : x, gate);
+}
+
+// A row, or its product with the function of its gate.
+template <class T>
+struct GatedRow {
+  const T *x, *gate;
+  bool silu, gated;
+
+  Vec of(Vec v, Vec g) const { return gated ? times_gate(v, g, silu) : v; }
+  Vec at(int64_t i) const { return of(load(x + i), load(gate + i)); }
+  Vec at(int64_t i, int64_t n) const { return of(load(x + i, n), load(gate + i, n)); }
+};
+
+}  // namespace
+
+template <class T>
+void gated_norm(const GatedNormArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  const int64_t group = a.weight == nullptr ? a.cols : a.group;
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    for (int64_t begin = 0; begin < a.cols; begin += group) {
+      const T* const gate = row_at<T>(a.gate, r, a.gate_stride) + begin;
+      const GatedRow<T> row{row_at<T>(a.x, r, a.x_stride) + begin, gate, a.silu, !a.norm_first};
+      T* const y = row_at<T>(a.y, r, a.y_stride) + begin;
+      const float* const weight = a.one_weight ? a.weight : a.weight + begin;
+      const Vec scale = broadcast(a.weight == nullptr ? 1.0f : inverse_rms(row, group, a.eps));
+      const auto result = [&](Vec x, Vec w, Vec g) {
+        const Vec v = mul(mul(x, scale), w);
+        return a.norm_first ? times_gate(v, g, a.silu) : v;
+      };
+      const Vec one = broadcast(1.0f);
+      int64_t i = 0;
+      for (; i + kLanes <= group; i += kLanes) {
+        store(y + i, result(row.at(i), a.weight == nullptr ? one : load(weight + i), load(gate + i)));
+      }
+      if (i < group) {
+        const int64_t n = group - i;
+        const Vec w = a.weight == nullptr ? one : load(weight + i, n);
+        store(y + i, result(row.at(i, n), w, load(gate + i, n)), n);
+      }
+    }
+  }
+}
+
+template void gated_norm<float>(const GatedNormArgs&, int64_t);
+template void gated_norm<bf16>(const GatedNormArgs&, int64_t);
+template void gated_norm<f16>(const GatedNormArgs&, int64_t);
+
+}  // namespace quire::QUIRE_ISA

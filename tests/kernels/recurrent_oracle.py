@@ -1,0 +1,96 @@
+"""The ops of recurrent layers in float64, each with a bound on the error of float32 arithmetic.
+
+A bound follows the computation: each rounding adds half a unit of what is rounded, and errors grow
+as the absolute values of what they are multiplied by. `n` terms are summed with n · U at most.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.kernels.fused_common import U
+
+GATE = 16 * U
+"""Relative error of a sigmoid or softplus, and of the sum that it is applied to."""
+Bounded = tuple[Tensor, Tensor]
+"""Values and bounds."""
+
+
+def softplus(x: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(x, threshold=1000)
+
+
+def convolve(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Bounded:
+    """Inputs [width - 1 + T, channels] → [T, channels]."""
+    width, count = len(weight), len(rows) - len(weight) + 1
+    y = torch.zeros_like(rows[width - 1 :]) if bias is None else bias.expand(count, -1).clone()
+    size = y.abs()
+    for i in range(width):
+        term = weight[i] * rows[i : i + count]
+        y, size = y + term, size + term.abs()
+    return y, (width + 1) * U * size
+
+
+def silu(y: Bounded) -> Bounded:
+    """The slope of SiLU is at most 1.1."""
+    value = torch.nn.functional.silu(y[0])
+    return value, 1.1 * y[1] + GATE * value.abs()
+
+
+def unit(x: Tensor) -> Bounded:
+    """Vectors of norm 1 [..., dim]."""
+    value = x / (x.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()
+    return value, (x.shape[-1] / 2 + 6) * U * value.abs()
+
+
+def exp_of(x: Tensor, relative: float) -> Bounded:
+    """exp(x) of an x with that relative error."""
+    value = x.exp()
+    return value, value * (relative * x.abs() + 4 * U)
+
+
+def step(
+    state: Bounded,
+    alpha: Bounded,
+    k: Bounded,
+    q: Bounded,
+    v: Tensor,
+    beta: Bounded,
+    delta_rule: bool,
+) -> tuple[Bounded, Bounded]:
+    """Return the state and y [heads, columns] after one token.
+
+    Args:
+        state: [heads, rows, columns].
+        alpha: [heads, rows or 1, 1].
+        k, q: [heads, rows].
+        v: [heads, columns].
+        beta: [heads, 1].
+        delta_rule: what the state has for k is taken from v.
+    """
+    (s, s_error), (a, a_error) = state, alpha
+    decayed = a * s
+    decayed_error = a * s_error + (a_error + 2 * U * a) * s.abs()
+    change, change_error = beta[0] * v, (beta[1] + U * beta[0].abs()) * v.abs()
+    if delta_rule:
+        m, m_error = _product(k, (decayed, decayed_error))
+        change = beta[0] * (v - m)
+        change_error = beta[0] * (m_error + 3 * U * (v.abs() + m.abs())) + beta[1] * (v - m).abs()
+    outer = k[0][..., None] * change[:, None]
+    outer_error = k[0].abs()[..., None] * change_error[:, None]
+    outer_error = outer_error + (k[1] + 2 * U * k[0].abs())[..., None] * change.abs()[:, None]
+    s = decayed + outer
+    new = s, decayed_error + outer_error + U * (decayed.abs() + outer.abs())
+    y, error = _product(q, new)
+    # The kernel sums the two parts of the state apart.
+    parts = torch.einsum("hr,hrc->hc", q[0].abs(), decayed.abs() + outer.abs())
+    return new, (y, error + (s.shape[1] + 4) * U * parts)
+
+
+def _product(row: Bounded, s: Bounded) -> Bounded:
+    values = torch.einsum("hr,hrc->hc", row[0], s[0])
+    size = torch.einsum("hr,hrc->hc", row[0].abs(), s[0].abs())
+    errors = torch.einsum("hr,hrc->hc", row[1], s[0].abs())
+    errors = errors + torch.einsum("hr,hrc->hc", row[0].abs() + row[1], s[1])
+    return values, errors + (s[0].shape[1] + 4) * U * size
