@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import zmq
 
 from quire.core.messages import (
     BAD_FRAME,
@@ -41,7 +40,7 @@ FRAMES = [
 
 
 class Line:
-    """Both ends of the core's sockets: frames, then nothing while it has work, then its end."""
+    """Both ends of the core's socket: frames, then nothing while it has work, then its end."""
 
     def __init__(self, frames: Iterator[bytes]) -> None:
         self._frames = frames
@@ -49,15 +48,15 @@ class Line:
         self._ended = False
         self.said: list[CoreMessage] = []
 
-    def recv(self, flags: int = 0) -> bytes:
+    def receive(self, *, wait: bool) -> list[bytes]:
         self._quiet = not self._quiet
-        if flags and (self._quiet or self._ended):  # it has work: let it, every other time
-            raise zmq.Again
+        if not wait and (self._quiet or self._ended):  # it has work: let it, every other time
+            return []
         found = next(self._frames, None)
-        if found is None and flags:
+        if found is None and not wait:
             self._ended = True
-            raise zmq.Again
-        return found or msgspec.msgpack.encode(Shutdown())
+            return []
+        return [found or msgspec.msgpack.encode(Shutdown())]
 
 
 def frame(random: Random) -> bytes:

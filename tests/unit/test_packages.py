@@ -29,15 +29,15 @@ def installed(lines: list[str]) -> set[str]:
 
 def test_the_packages_of_an_installation() -> None:
     packages = installed(PROJECT["dependencies"]) | {"quire"}
-    assert len(packages) == 26, sorted(packages)
+    assert len(packages) == 25, sorted(packages)
     assert not packages & {"torch", "transformers", "safetensors"}
-    assert "twenty-six packages" in (ROOT / "README.md").read_text()
-    assert "# Twenty-six packages" in (ROOT / "pyproject.toml").read_text()
+    assert "twenty-five packages" in (ROOT / "README.md").read_text()
+    assert "# Twenty-five packages" in (ROOT / "pyproject.toml").read_text()
 
 
 def test_every_dependency_is_imported() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "src/quire").rglob("*.py"))
-    modules = {"pyzmq": "zmq", "pyyaml": "yaml"}
+    modules = {"pyyaml": "yaml"}
     for line in PROJECT["dependencies"]:
         name = Requirement(line).name
         module = modules.get(name, name)

@@ -1,9 +1,9 @@
-"""The engine core's own process: `python -m quire.engine.process DIRECTORY PARENT_PID [stand-by]`.
+"""The engine core's process: `python -m quire.engine.process DIRECTORY PARENT SOCKET [stand-by]`.
 
-The configuration comes as one msgpack document on stdin. Requests and answers are frames over the
-two sockets in DIRECTORY. With `stand-by` the process first imports everything, so that it can
-replace a lost core quickly. It ends on a `Shutdown` frame, on SIGTERM, and about a second after its
-parent.
+SOCKET is the descriptor of one end of a socket pair. The first frame is the configuration;
+requests and answers follow. With `stand-by` the process first imports everything, so that it can
+replace a lost core quickly. It ends on a `Shutdown` frame, on SIGTERM, and after its parent, whose
+process id is PARENT; then it removes DIRECTORY.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import zmq
 
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
@@ -40,6 +40,7 @@ from quire.core.messages import (
 from quire.engine.imports import begin_imports, import_all
 from quire.engine.suspects import status_like
 from quire.system import env
+from quire.system.frames import ClosedError, FrameSocket
 from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 PARENT_POLL_SECONDS = 1.0
 NICENESS = 5
 """Of imports on standby: on a busy machine they get a third of a normal thread's time."""
-LINGER_MS = 1000
+LINGER_SECONDS = 1.0
 """How long unsent frames may delay the exit."""
 
 CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
@@ -100,13 +101,13 @@ def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
 
 
 class CoreServer:
-    """Feeds the core from one socket and sends its outputs to the other."""
+    """Feeds the core with the front end's frames, and sends it the core's outputs."""
 
     def __init__(
-        self, core: EngineCore, inbox: zmq.Socket[bytes], send: Callable[[CoreMessage], None]
+        self, core: EngineCore, frames: FrameSocket, send: Callable[[CoreMessage], None]
     ) -> None:
         self._core = core
-        self._inbox = inbox
+        self._socket = frames
         self._send = send
         self.frames = FrameDecoder[CoreInput](CoreInput)
         self._stopping = False
@@ -124,17 +125,17 @@ class CoreServer:
     def _receive(self) -> None:
         """Handle all waiting frames; wait for one if there is no work."""
         while not self._stopping:
-            try:
-                if self._core.has_work():
-                    frame = self._inbox.recv(zmq.NOBLOCK)
-                else:
-                    self._core.watch.lap("receive")
-                    frame = self._inbox.recv()
-                    self._core.watch.lap("idle")
-            except zmq.Again:
-                return
-            if (message := self.frames.decode(frame)) is not None:
-                self._handle(message)
+            if self._core.has_work():
+                frames = self._socket.receive(wait=False)
+                if not frames:
+                    return
+            else:
+                self._core.watch.lap("receive")
+                frames = self._socket.receive(wait=True)
+                self._core.watch.lap("idle")
+            for frame in frames:
+                if (message := self.frames.decode(frame)) is not None:
+                    self._handle(message)
 
     def _handle(self, message: CoreInput) -> None:
         match message:
@@ -159,22 +160,19 @@ def main(
         prepare: called on standby, before the configuration comes.
         begin: called instead if the configuration comes at once.
     """
-    directory, parent, stand_by = Path(argv[0]), int(argv[1]), bool(argv[2:])
+    directory, parent, end, stand_by = Path(argv[0]), int(argv[1]), int(argv[2]), bool(argv[3:])
     _die_with(parent, directory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()  # a crash in native code prints its stack
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # see `client.STACKS_SIGNAL`
     setup_logging()
-    context = zmq.Context()
-    inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    for socket, name in ((inbox, "in"), (outbox, "out")):
-        socket.set_hwm(0)  # a slow front end must not block the steps
-        socket.connect(f"ipc://{directory / name}")
+    frames = FrameSocket(socket.socket(fileno=end))
+    os.set_inheritable(end, False)  # the parent must see this process's end, not its children's
     encoder = msgspec.msgpack.Encoder()
     core: EngineCore | None = None
 
     def send(message: CoreMessage) -> None:
-        outbox.send(encoder.encode(message))
+        frames.send(encoder.encode(message))
 
     try:
         if stand_by:
@@ -182,12 +180,15 @@ def main(
             send(Standing())
         else:
             begin()
-        config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
-        core, ready = load(config)
+        [config] = frames.receive(wait=True)  # no more come before `Ready` is sent
+        core, ready = load(msgspec.msgpack.decode(config, type=EngineConfig))
         # Only now: `sys.exit` inside an import would print a traceback.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)
-        CoreServer(core, inbox, send).run()
+        CoreServer(core, frames, send).run()
+    except ClosedError:  # the parent has ended
+        shutil.rmtree(directory, ignore_errors=True)
+        return 1
     except QuireError as error:
         logger.debug("the engine core failed", exc_info=True)
         send(CoreFailed(error.code, str(error)))
@@ -199,7 +200,7 @@ def main(
     finally:
         if core is not None:
             core.shutdown()
-        context.destroy(linger=LINGER_MS)
+        frames.close(LINGER_SECONDS)
     return 0
 
 
@@ -217,7 +218,7 @@ def _at_low_priority(action: Callable[[], None]) -> None:
 
 
 def _die_with(parent: int, directory: Path) -> None:
-    """Exit and remove the sockets soon after the parent's end, whatever runs meanwhile."""
+    """Exit and remove the directory soon after the parent's end, whatever runs meanwhile."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-import zmq
 
 from quire.core.errors import CheckpointError, EngineDeadError, QuireError
 from quire.core.messages import AddRequest, Call, CallResult, StepOutputs
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.client.core_client import ProcessClient
+from quire.system.frames import FrameSocket
 from tests.unit.engine.fakes import engine_config
 
 FAKE_CORE = (sys.executable, str(Path(__file__).with_name("fake_core.py")))
@@ -38,8 +38,21 @@ class Line:
         self.death: asyncio.Future[QuireError] = asyncio.get_running_loop().create_future()
 
     async def start(self, name: str = "echo") -> None:
+        pair = FrameSocket.pair
+
+        def copied() -> tuple[FrameSocket, socket.socket]:
+            ours, theirs = pair()
+            self.as_core = FrameSocket(theirs.dup())
+            return ours, theirs
+
         config = engine_config(name)
-        await self.client.start(config, self.said.put_nowait, self.death.set_result)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FrameSocket, "pair", copied)
+            try:
+                await self.client.start(config, self.said.put_nowait, self.death.set_result)
+            except BaseException:
+                self.as_core.close()
+                raise
 
     async def next(self) -> StepOutputs | CallResult:
         return await asyncio.wait_for(self.said.get(), PATIENCE)
@@ -52,10 +65,9 @@ class Line:
 
     def inject(self, frame: bytes) -> None:
         """Put a frame on the line, in both directions."""
-        self.client._inbox.send(frame)
-        with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-            socket.connect(f"ipc://{self.client._directory}/out")
-            socket.send(frame)
+        assert self.client._socket is not None
+        self.client._socket.send(frame)
+        self.as_core.send(frame)
 
 
 @asynccontextmanager
@@ -66,6 +78,7 @@ async def running(name: str = "echo") -> AsyncIterator[Line]:
         yield line
     finally:
         line.client.shutdown()
+        line.as_core.close()
 
 
 def request(request_id: str = "r") -> AddRequest:
@@ -196,17 +209,6 @@ async def test_bad_frames_are_dropped_counted_and_survived() -> None:
         step = await line.next()
         assert isinstance(step, StepOutputs)
         assert next(step.each()).new_token_ids == [98]
-
-
-async def test_a_long_socket_path_is_avoided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    async with running() as line:
-        assert (await line.call("num_bad_frames")).value == 0
-    assert list(deep.iterdir()) == []
 
 
 PARENT = """

@@ -15,10 +15,10 @@ OF_SERVER = {"starlette", "tokenizers", "uvicorn"}
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("quire.cli.serve", LATER | OF_SERVER | {"asyncio", "zmq"}),
+        ("quire.cli.serve", LATER | OF_SERVER | {"asyncio"}),
         ("quire.frontend.client.configure", LATER | OF_SERVER),  # the core waits for this
         ("quire.server.serve", LATER),
-        ("quire.frontend.workers.tokenizer_worker", LATER | {"starlette", "zmq"}),
+        ("quire.frontend.workers.tokenizer_worker", LATER | {"starlette"}),
     ],
 )
 def test_a_start_imports_what_it_needs(module: str, absent: set[str]) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import zmq
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
@@ -34,6 +33,7 @@ from quire.core.messages import (
     StepOutputs,
 )
 from quire.engine.suspects import Suspects
+from quire.system.frames import ClosedError, FrameSocket
 from quire.system.parent import interrupts_blocked
 
 logger = logging.getLogger(__name__)
@@ -50,10 +50,6 @@ STACKS_SIGNAL = signal.SIGUSR1
 """Makes the core write the stacks of all its threads to stderr."""
 STACKS_SECONDS = 0.5
 """How long the core gets to write them."""
-CONNECT_MILLISECONDS = 1000
-"""Longest wait for the core's second connection after its `Ready` has come."""
-MAX_SOCKET_PATH = 100
-"""Unix socket paths have at most 107 bytes."""
 
 MessageHandler = Callable[[StepOutputs | CallResult], None]
 DeathHandler = Callable[[QuireError], None]
@@ -102,7 +98,7 @@ class CoreClient(Protocol):
 
 
 class ProcessClient:
-    """An engine core in a child process, over two ZMQ sockets in a private directory.
+    """An engine core in a child process, over a socket pair.
 
     One client serves one process; another core needs another client. All methods but `begin`,
     `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
@@ -118,10 +114,10 @@ class ProcessClient:
         self._error: QuireError | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: asyncio.Future[Ready] | None = None
+        self._configured = False
         self._reading = False
         self._directory: Path | None = None
-        self._sockets: list[zmq.Socket[bytes]] = []
-        self._context = zmq.Context()
+        self._socket: FrameSocket | None = None
 
     @classmethod
     def begun(cls) -> ProcessClient:
@@ -132,25 +128,25 @@ class ProcessClient:
 
     def begin(self) -> None:
         """Start the core's process, which imports its modules until `configure`."""
-        self._open_sockets()
-        self._process = self._spawn()
+        self._spawn()
 
     def configure(self, config: EngineConfig) -> None:
         """Send the core its configuration, once; it then loads its model. `start` calls this."""
-        assert self._process is not None
-        config = replace(config, marks_path=str(self.suspects.path))
-        _give(self._process, msgspec.msgpack.encode(config))
+        assert self._socket is not None
+        if not self._configured:
+            self._configured = True
+            config = replace(config, marks_path=str(self.suspects.path))
+            self._socket.send(msgspec.msgpack.encode(config))
 
     def prepare(self) -> None:
         """Start the core's process: it imports everything at low priority and stands by."""
-        self._open_sockets()
-        self._process = self._spawn(STAND_BY)
+        self._spawn(STAND_BY)
 
     @property
     def prepared(self) -> bool:
         """Return whether the prepared process lives and has reported that it stands by."""
         alive = self._process is not None and self._process.poll() is None
-        return alive and bool(self._outbox.poll(0))
+        return alive and self._socket is not None and self._socket.has_input()
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -171,13 +167,10 @@ class ProcessClient:
                 target=self._watch, args=(self._process,), name="core-watch", daemon=True
             ).start()
             self.configure(config)
-            self._loop.add_reader(self._outbox, self._read)
+            assert self._socket is not None
+            self._loop.add_reader(self._socket, self._read)
             self._reading = True
-            self._read()  # the reader is not called for frames that came before it
-            ready = await self._ready
-            # `Ready` came over one socket; the other one may not be connected yet.
-            self._inbox.poll(CONNECT_MILLISECONDS, zmq.POLLOUT)
-            return ready
+            return await self._ready
         except BaseException:
             self.shutdown()
             raise
@@ -197,10 +190,9 @@ class ProcessClient:
         """
         if self._error is not None:
             raise self._error
+        assert self._socket is not None
         try:
-            self._inbox.send(self._encoder.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            raise EngineDeadError("The engine core has hung up.") from None
+            self._socket.send(self._encoder.encode(message))
         except (OverflowError, TypeError, UnicodeError) as error:
             raise InvalidRequestError(f"The request cannot be sent to the core: {error}.") from None
 
@@ -235,33 +227,23 @@ class ProcessClient:
             self._stop(process)
         self._error = self._error or EngineDeadError("The engine has been shut down.")
         self._stop_reading()
-        for socket in self._sockets:
-            socket.close(linger=0)
-        self._context.term()
+        if self._socket is not None:
+            self._socket.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _open_sockets(self) -> None:
-        folder = tempfile.mkdtemp(prefix="quire-")  # mode 0700: nobody else can connect
-        if len(folder) > MAX_SOCKET_PATH:
-            Path(folder).rmdir()
-            folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
-        self._directory = Path(folder)
-        self.suspects = Suspects(self._directory / "marks")
-        self._inbox = self._context.socket(zmq.PUSH)
-        self._outbox = self._context.socket(zmq.PULL)
-        self._sockets = [self._inbox, self._outbox]
-        for socket, name in zip(self._sockets, ("in", "out"), strict=True):
-            socket.set_hwm(0)
-            socket.bind(f"ipc://{folder}/{name}")
-
-    def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, *words: str) -> None:
         """Start a core's process, which waits for its configuration."""
-        with interrupts_blocked():
-            return subprocess.Popen(
-                [*self._command, str(self._directory), str(os.getpid()), *words],
-                stdin=subprocess.PIPE,
+        self._directory = Path(tempfile.mkdtemp(prefix="quire-"))  # only this user can read it
+        self.suspects = Suspects(self._directory / "marks")
+        self._socket, theirs = FrameSocket.pair()
+        with theirs, interrupts_blocked():
+            end = theirs.fileno()
+            self._process = subprocess.Popen(
+                [*self._command, str(self._directory), str(os.getpid()), str(end), *words],
+                stdin=subprocess.DEVNULL,
                 stdout=2,  # the core's prints must not mix with the user's output
+                pass_fds=[end],
             )
 
     def _end_process(self) -> None:
@@ -270,7 +252,6 @@ class ProcessClient:
         if process is not None:
             process.kill()
             process.wait()
-            _give(process, b"")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Wait, in its own thread, for the core's exit and report it to the event loop."""
@@ -285,11 +266,15 @@ class ProcessClient:
             )
 
     def _read(self) -> None:
-        """Handle all waiting frames: ZMQ signals new ones only after these are taken."""
-        while self._reading:
-            try:
-                frame = self._outbox.recv(zmq.NOBLOCK)
-            except zmq.Again:
+        """Handle the frames that have come."""
+        assert self._socket is not None
+        try:
+            frames = self._socket.receive(wait=False)
+        except ClosedError:
+            self._stop_reading()  # the process's end is about to be reported
+            return
+        for frame in frames:
+            if not self._reading:
                 return
             if (message := self.frames.decode(frame)) is None:
                 continue
@@ -302,7 +287,8 @@ class ProcessClient:
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._outbox)
+            assert self._socket is not None
+            self._loop.remove_reader(self._socket)
 
     def _dispatch(self, message: CoreMessage) -> None:
         assert self._ready is not None
@@ -344,21 +330,12 @@ class ProcessClient:
                 self.send(Shutdown())
         else:
             process.terminate()  # a loading core does not read its socket
-            _give(process, b"")
         try:
             process.wait(self.patience)
         except subprocess.TimeoutExpired:
             logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
             process.kill()
             process.wait()
-
-
-def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
-    """Write the configuration to a process's stdin and close it, unless it is closed."""
-    assert process.stdin is not None
-    if not process.stdin.closed:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(configuration)
 
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
