@@ -7,16 +7,16 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import httpx
 import pytest
-import uvicorn
 from starlette.routing import Route
 
 from quire.server.http import protocol
 from quire.server.http.listener import bind
-from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http.protocol import MAX_HEADER_BYTES
+from quire.server.http.protocol import Site as HttpSite
+from quire.server.http.server import HttpServer
 from tests.faults.requests import assert_no_secret
 from tests.unit.server.fake_engine import Running, running
 
@@ -62,10 +62,10 @@ class Client:
 class Site:
     """The application over the echo model, at an address."""
 
-    def __init__(self, app: Running, port: int, server: uvicorn.Server) -> None:
+    def __init__(self, app: Running, port: int, server: HttpServer) -> None:
         self.app = app
         self.port = port
-        self.connections = server.server_state.connections
+        self.connections = server.site.connections
 
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.port))
@@ -93,20 +93,12 @@ async def site(
     async with running(seconds, **options) as app:
         with bind("127.0.0.1", 0) as listener:
             listener.listen()
-            http = partial(TransportProtocol, max_connections=max_connections)
-            config = uvicorn.Config(
-                app.app,
-                http=http,  # type: ignore[arg-type]
-                lifespan="off",
-                log_config=None,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            )
-            server = uvicorn.Server(config)
-            task = asyncio.create_task(server._serve([listener]))
+            server = HttpServer(HttpSite(app.app, max_connections))
+            task = asyncio.create_task(server.serve(listener))
             try:
                 yield Site(app, listener.getsockname()[1], server)
             finally:
-                server.should_exit = server.force_exit = True
+                server.stop()
                 await task
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from quire.server.http.protocol import TransportProtocol
+from quire.server.http.protocol import HttpProtocol
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed
@@ -65,19 +65,19 @@ async def test_rows_30_and_31_within_one_step(
     """From the moment the connection is known to be lost."""
     async with site(seconds=0.01) as where:
         core, steps, steps_then = where.app.core, 0, [0]
-        step, lost = core.step, TransportProtocol.connection_lost
+        step, lost = core.step, HttpProtocol.connection_lost
 
         def counted() -> object:
             nonlocal steps
             steps += core.has_work()
             return step()
 
-        def noted(self: TransportProtocol, exc: Exception | None) -> None:
+        def noted(self: HttpProtocol, exc: Exception | None) -> None:
             steps_then[0] = steps
             lost(self, exc)
 
         monkeypatch.setattr(core, "step", counted)
-        monkeypatch.setattr(TransportProtocol, "connection_lost", noted)
+        monkeypatch.setattr(HttpProtocol, "connection_lost", noted)
         client = await where.connect()
         body = {"model": "echo", "prompt": "{", "ignore_eos": True, "n": n, "stream": stream}
         raw = json.dumps(body).encode()

@@ -21,7 +21,7 @@ WALL_CLOCK = {
     "server/openai/generation.py",  # `created` of an answer
     "server/openai/pooling.py",  # the same
     "server/responses/answer.py",  # the same
-    "server/http/protocol.py",  # the Date header
+    "server/http/exchange.py",  # the Date header
     "server/monitoring/snapshot.py",  # the dashboard shows the time of day
 }
 """Files that tell the time of day; none measures with it."""

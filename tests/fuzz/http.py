@@ -1,6 +1,6 @@
 """Fuzzed HTTP requests against the whole server: `python -m tests.fuzz.http --count 1000000`.
 
-uvicorn's protocol, the application, the front end, the scheduler and the KV manager are real; the
+The connection, the application, the front end, the scheduler and the KV manager are real; the
 model spells the alphabet, and the socket is an object. A request is a function of the seed and
 its number, so that a failure can be replayed.
 """
@@ -22,10 +22,8 @@ from typing import Any
 
 import h11
 import msgspec
-import uvicorn
-from uvicorn.server import ServerState
 
-from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http.protocol import HttpProtocol, Site
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.responses.protocol import ResponsesRequest
 from tests.fuzz.mutate import mutate_bytes, mutate_json
@@ -120,7 +118,7 @@ AT_ONCE = 8
 class Wire(asyncio.Transport):
     """A socket whose other end reads at once."""
 
-    def __init__(self, protocol: TransportProtocol) -> None:
+    def __init__(self, protocol: HttpProtocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.sent = bytearray()
         self._protocol = protocol
@@ -162,16 +160,7 @@ class Fuzzer:
         self.app = app
         self.seed = seed
         self.statuses: Counter[int] = Counter()
-        config = uvicorn.Config(
-            app.app,
-            lifespan="off",
-            log_config=None,
-            ws="none",
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        )
-        config.load()
-        self._state = ServerState()
-        self._protocol = partial(TransportProtocol, config, self._state, {})
+        self._protocol = partial(HttpProtocol, Site(app.app))
 
     async def run(self, count: int, first: int = 0) -> None:
         """Send so many requests; the engine must be alive and idle after."""

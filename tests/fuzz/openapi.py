@@ -1,8 +1,8 @@
 """Schemathesis over the server's own /openapi.json: `python -m tests.fuzz.openapi --count 2000`.
 
 Requests are made of the document, right ones and wrong ones. No answer is a 5xx, each is as the
-document says, and what the document rules out is refused. The server is uvicorn around the real
-front end and scheduler; the model spells the alphabet.
+document says, and what the document rules out is refused. The server,
+the front end and the scheduler are real; the model spells the alphabet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 
 import hypothesis
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -31,7 +30,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from quire.server.http.protocol import TransportProtocol
+from quire.server.http.listener import bind
+from quire.server.http.protocol import Site
+from quire.server.http.server import HttpServer
 from tests.unit.engine.fakes import EchoExecutor
 from tests.unit.server.fake_engine import MODEL, running
 
@@ -57,14 +58,11 @@ def served() -> Iterator[str]:
 
     async def serve() -> None:
         async with running(executor=EchoExecutor) as app:
-            config = uvicorn.Config(
-                app.app, port=0, http=TransportProtocol, ws="none", lifespan="off", log_config=None
-            )
-            server = uvicorn.Server(config)
-            task = asyncio.create_task(server.serve())
-            while not server.started:  # noqa: ASYNC110 - nothing tells of it
-                await asyncio.sleep(0.01)
-            port = server.servers[0].sockets[0].getsockname()[1]
+            listener = bind("127.0.0.1", 0)
+            listener.listen()
+            server = HttpServer(Site(app.app))
+            task = asyncio.create_task(server.serve(listener))
+            port = listener.getsockname()[1]
             address.append(f"http://127.0.0.1:{port}")
             ready.set()
             await asyncio.to_thread(done.wait)
@@ -74,7 +72,7 @@ def served() -> Iterator[str]:
             app.core.scheduler.check_integrity()
             assert app.core.scheduler.kv.pool.num_used == 0
             assert (await app.complete(max_tokens=3)).json()["choices"][0]["text"] == "bcd"
-            server.should_exit = True
+            server.stop(grace=60)
             await task
 
     def work() -> None:

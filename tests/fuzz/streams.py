@@ -19,15 +19,13 @@ from random import Random
 from typing import Any
 
 import h11
-import uvicorn
-from uvicorn.server import ServerState
 
 from quire.core.errors import ConfigError
 from quire.executor.multiproc import make_executor
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app
-from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http.protocol import HttpProtocol, Site
 from quire.system.hardware import detect
 from tests.fuzz.combinations import PLAIN
 from tests.fuzz.engines import STRUCTURES, drafting_by, draw_world, write_model
@@ -44,7 +42,7 @@ Body = dict[str, Any]
 class SlowWire(Wire):
     """A socket whose other end does not always read."""
 
-    def __init__(self, protocol: TransportProtocol, random: Random) -> None:
+    def __init__(self, protocol: HttpProtocol, random: Random) -> None:
         super().__init__(protocol)
         self._random = random
 
@@ -57,13 +55,7 @@ class Server:
 
     def __init__(self, engine: AsyncLLM, client: LoopClient) -> None:
         self.engine, self.client = engine, client
-        limit = MAX_HEADER_BYTES
-        config = uvicorn.Config(
-            create_app(engine, ["m"]), lifespan="off", log_config=None, ws="none",
-            h11_max_incomplete_event_size=limit,
-        )  # fmt: skip
-        config.load()
-        self._protocol = partial(TransportProtocol, config, ServerState(), {})
+        self._protocol = partial(HttpProtocol, Site(create_app(engine, ["m"])))
 
     async def post(
         self, path: str, body: Body, turns: int = 0, slow: Random | None = None

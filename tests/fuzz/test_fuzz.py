@@ -16,8 +16,7 @@ PARTS = 8
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     """What is wrong with each request is not to be told of one by one."""
-    for name in ("quire", "uvicorn.error"):
-        caplog.set_level(logging.CRITICAL, logger=name)
+    caplog.set_level(logging.CRITICAL, logger="quire")
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def installed(lines: list[str]) -> set[str]:
 
 def test_the_packages_of_an_installation() -> None:
     packages = installed(PROJECT["dependencies"]) | {"quire"}
-    assert len(packages) == 25, sorted(packages)
+    assert len(packages) == 24, sorted(packages)
     assert not packages & {"torch", "transformers", "safetensors"}
-    assert "twenty-five packages" in (ROOT / "README.md").read_text()
-    assert "# Twenty-five packages" in (ROOT / "pyproject.toml").read_text()
+    assert "twenty-four packages" in (ROOT / "README.md").read_text()
+    assert "# Twenty-four packages" in (ROOT / "pyproject.toml").read_text()
 
 
 def test_every_dependency_is_imported() -> None:

@@ -114,7 +114,7 @@ def _packages() -> Finding:
     except PackageNotFoundError:
         from quire import __version__ as quire
 
-        needed = ["numpy", "tokenizers", "msgspec", "uvicorn"]
+        needed = ["numpy", "tokenizers", "msgspec", "starlette"]
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
     missing = [name for name in names if _version(name) is None]
     if missing:

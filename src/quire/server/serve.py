@@ -19,11 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import uvicorn
-from starlette.applications import Starlette
 
 from quire.core.errors import ConfigError
 from quire.frontend.async_llm import AsyncLLM
@@ -34,12 +30,12 @@ from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
 from quire.server.app import create_app
 from quire.server.http.listener import bind_error
-from quire.server.http.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.http.protocol import Site
+from quire.server.http.server import BACKLOG, HttpServer
 from quire.server.options import AppOptions
 from quire.server.tools.table import choose_parsers
 from quire.system.heap import share_one_heap
 
-BACKLOG = 2048
 MAX_CONNECTIONS = 16_384
 """Connections at once; fewer if the system limits open files."""
 RESERVED_FILES = 128
@@ -91,35 +87,11 @@ def serve(
         QuireError: the server cannot start.
     """
     choose_parsers(None, options.tool_call_parser, options.reasoning_parser)
-    if options.tls is not None:
-        _uvicorn_config(Starlette(), options.tls)
+    tls = _tls_context(options.tls) if options.tls else None
     _raise_file_limit()
     share_one_heap()
     configured = configured or configure(args, ProcessClient.begun())
-    return asyncio.run(_serve(args, options, listener, began, configured))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its polling, which wakes up ten times per second.
-
-    Also, signals end the program with status 0 instead of being raised again.
-    """
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._stopped = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        await self._stopped.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    def stop(self, *, force: bool = False) -> None:
-        """Stop after open connections have written their data; with `force`, at once."""
-        self.should_exit, self.force_exit = True, force
-        self._stopped.set()
+    return asyncio.run(_serve(args, options, listener, began, configured, tls))
 
 
 async def _serve(
@@ -128,6 +100,7 @@ async def _serve(
     listener: socket.socket,
     began: float,
     configured: Configured,
+    tls: ssl.SSLContext | None,
 ) -> int:
     engine = await _start_unless_stopped(args, configured)
     if engine is None:
@@ -139,7 +112,7 @@ async def _serve(
         for name, path in options.lora_modules:
             await adapters.load(engine, name, path)
         app = create_app(engine, names, options, devices=devices(), adapters=adapters)
-        server = _Server(_uvicorn_config(app, options.tls))
+        server = HttpServer(Site(app, _max_connections()), tls)
         # Exclude all present objects from collection. A full collection then takes microseconds
         # instead of 25 ms, in which no stream is served.
         gc.freeze()
@@ -149,14 +122,12 @@ async def _serve(
         async def drain() -> None:
             deadline = time.monotonic() + options.shutdown_timeout
             await engine.drain(options.shutdown_timeout)
-            left = int(min(max(deadline - time.monotonic(), 1), LAST_WRITES_SECONDS))
-            server.config.timeout_graceful_shutdown = left
-            server.stop()
+            server.stop(min(max(deadline - time.monotonic(), 1), LAST_WRITES_SECONDS))
 
         def stop() -> None:
             nonlocal draining
             if draining is not None:
-                server.stop(force=True)
+                server.stop()
                 return
             app.state.feed.close()  # its streams would never end
             draining = asyncio.create_task(drain())
@@ -171,7 +142,7 @@ async def _serve(
             phases = {"program": configured.began - began, **engine.phases, "http": now - started}
             url = _url(listener, "https" if options.tls else "http")
             _announce(url, names[0], engine, phases, now - began)
-            await server.serve(sockets=[listener])
+            await server.serve(listener)
     finally:
         engine.shutdown()
     return 0
@@ -219,37 +190,22 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
-    """Return uvicorn's configuration; raises `ConfigError` if the files of `tls` are unusable."""
-    config = uvicorn.Config(
-        app,
-        http=partial(TransportProtocol, max_connections=_max_connections()),  # type: ignore[arg-type]
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        log_level="error",  # clients' errors are not logged
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        ssl_certfile=tls.certfile if tls else None,
-        ssl_keyfile=tls.keyfile if tls else None,
-        ssl_ca_certs=tls.ca_certs if tls else None,
-        ssl_cert_reqs=tls.cert_reqs if tls else ssl.CERT_NONE,
-    )
+def _tls_context(tls: Tls) -> ssl.SSLContext:
+    """Return the context for connections; raises `ConfigError` if the files are unusable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        config.load()
+        context.load_cert_chain(tls.certfile, tls.keyfile)
+        context.verify_mode = ssl.VerifyMode(tls.cert_reqs)
+        if tls.ca_certs is not None:
+            context.load_verify_locations(tls.ca_certs)
     except (OSError, ssl.SSLError) as error:
-        assert tls is not None
         files = ", ".join(filter(None, (tls.certfile, tls.keyfile, tls.ca_certs)))
         raise ConfigError(
             f"TLS cannot be set up with {files}: {error}.",
             fix="--ssl-certfile and --ssl-keyfile take a certificate and its key in PEM.",
             param="ssl_certfile",
         ) from None
-    return config
+    return context
 
 
 def _raise_file_limit() -> None:

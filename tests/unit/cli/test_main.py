@@ -87,7 +87,7 @@ def test_debug_shows_the_traceback(
 @pytest.mark.parametrize("words", [["--help"], ["serve", "--help"], ["nonsense"]])
 def test_answers_without_the_heavy_parts(words: list[str]) -> None:
     """What makes start-up slow is imported only by the commands that need it."""
-    heavy = {"torch", "numpy", "starlette", "uvicorn", "tokenizers", "jinja2"}
+    heavy = {"torch", "numpy", "h11", "starlette", "tokenizers", "jinja2"}
     program = (
         "import sys\nfrom quire.cli.main import main\n"
         f"try: main({words!r})\nexcept SystemExit: pass\n"

@@ -10,31 +10,29 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server.http import event_stream
 from quire.server.http.event_stream import EventStream
 from quire.server.http.listener import bind
-from quire.server.http.protocol import TransportProtocol
+from quire.server.http.protocol import Site
+from quire.server.http.server import HttpServer
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 
 
 @asynccontextmanager
 async def served(app: Running) -> AsyncIterator[str]:
-    """The application behind uvicorn, as `serve` runs it."""
+    """The application behind a socket, as `serve` runs it."""
     with bind("127.0.0.1", 0) as listener:
         listener.listen()
-        config = uvicorn.Config(app.app, http=TransportProtocol, lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        task = asyncio.create_task(server._serve([listener]))
+        server = HttpServer(Site(app.app))
+        task = asyncio.create_task(server.serve(listener))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.stop(grace=60)
             await task
 
 

@@ -9,7 +9,7 @@ import pytest
 
 LATER = {"huggingface_hub", "jinja2", "llguidance", "numpy", "prometheus_client", "torch"}
 """Packages that the API process imports for the first request that needs them, or never."""
-OF_SERVER = {"starlette", "tokenizers", "uvicorn"}
+OF_SERVER = {"h11", "starlette", "tokenizers"}
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,23 @@
 """Where the server listens, and where it refuses to."""
 
 import asyncio
-import logging
 import re
 import socket
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
 from quire.server.http.listener import bind, check_exposure
-from quire.server.http.protocol import TransportProtocol
-from quire.server.serve import _Server, _uvicorn_config
+from quire.server.http.protocol import Site
+from quire.server.http.server import HttpServer
 
 
 def test_bind_takes_any_free_port() -> None:
     with bind("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
-
-
-def test_what_clients_get_wrong_stays_out_of_the_log() -> None:
-    _uvicorn_config(Starlette(), None)
-    assert logging.getLogger("uvicorn.error").level == logging.ERROR
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -71,12 +63,10 @@ async def test_an_idle_server_sleeps_and_tells_the_date(monkeypatch: pytest.Monk
 
     listener = bind("127.0.0.1", 0)
     listener.listen()
-    server = _Server(
-        uvicorn.Config(app, http=TransportProtocol, ws="none", lifespan="off", log_config=None)
-    )
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    server = HttpServer(Site(app))
+    serving = asyncio.create_task(server.serve(listener))
     with monkeypatch.context() as patch:
-        patch.setattr("uvicorn.server.asyncio.sleep", forbidden)
+        patch.setattr("quire.server.http.server.asyncio.sleep", forbidden)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         head = (await reader.read()).decode()

@@ -1,6 +1,6 @@
 """Abort a request's work when its connection closes.
 
-Neither Starlette nor uvicorn cancels an endpoint after a disconnect, so an abandoned generation
+Starlette does not cancel an endpoint after a disconnect, so an abandoned generation
 would run to its end. `while_connected` watches the connection and cancels the work at once, which
 aborts the request.
 """

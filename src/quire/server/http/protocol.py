@@ -1,6 +1,7 @@
-"""uvicorn's HTTP protocol, with access to the transport for streams, and with limits.
+"""HTTP/1.1 connections for an ASGI application, on h11 and asyncio.
 
-The limits protect the server from one client on a connection, and from too many connections.
+Streams get access to the transport. Limits protect the server from one client on a connection, and
+from too many connections.
 """
 
 from __future__ import annotations
@@ -8,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
-from email.utils import formatdate
-from functools import lru_cache
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import unquote
 
 import h11
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from starlette.types import ASGIApp, Scope
 
 from quire.server.errors import ApiError, encode_error
+from quire.server.http.exchange import Exchange, Flow
 from quire.server.http.linger import LINGER_SECONDS
 
 _TRANSPORT = "quire.transport"
@@ -27,6 +27,8 @@ MAX_HEADER_BYTES = 65536
 """Most bytes of a request's line and headers, including the blank line."""
 LINGER_BYTES = 128 * 2**20
 """Most bytes to read of a refused request; then the connection is closed."""
+KEEP_ALIVE_SECONDS = 5.0
+"""How long a connection stays open without another request."""
 RECEIVE_SECONDS = 8.0
 """Time for a request's headers. Its body must send `RECEIVE_BYTES` in each such interval."""
 RECEIVE_BYTES = 4096
@@ -34,102 +36,182 @@ WRITE_SECONDS = 60.0
 """A client with unread data must read something in each such interval."""
 
 
-class TransportProtocol(H11Protocol):
-    """Passes the connection's transport to each request, as an ASGI extension.
+@dataclass(slots=True)
+class Site:
+    """What all connections of a server share.
 
-    It also sets each response's date, for which uvicorn would wake up every second. Clients that
-    send too slowly or stop reading are disconnected. If there are too many connections, a new one
-    replaces an idle one, or is refused.
+    Attributes:
+        tasks: the application's runs.
     """
 
-    def __init__(self, *args: Any, max_connections: int = sys.maxsize, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._max_connections = max_connections
+    app: ASGIApp
+    max_connections: int = sys.maxsize
+    connections: set[HttpProtocol] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class HttpProtocol(asyncio.Protocol):
+    """A client's connection: one request after another, each an `Exchange`.
+
+    Clients that send too slowly or stop reading are disconnected. If there are too many
+    connections, a new one replaces an idle one, or is refused.
+    """
+
+    transport: asyncio.Transport
+    flow: Flow
+
+    def __init__(self, site: Site) -> None:
         self.conn = _BoundedConnection(h11.SERVER, MAX_HEADER_BYTES)
+        self._site = site
+        self._loop = asyncio.get_running_loop()
+        self._exchange: Exchange | None = None
         self._refused = False
         self._num_received = 0
         self._num_requests = 0
         self._receive_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self._max_connections and not self._make_room():
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.flow = Flow(self.transport)
+        self._site.connections.add(self)
+        if len(self._site.connections) > self._site.max_connections and not self._make_room():
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
             transport.close()  # at once: there are too many
             return
+        self._of_connection: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "server": _address(transport, "sockname"),
+            "client": _address(transport, "peername"),
+            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+            "root_path": "",
+            "extensions": {_TRANSPORT: transport},
+        }
         self._expect_request()
-        app: Any = self.app
-
-        async def app_with_transport(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["extensions"] = {_TRANSPORT: transport}
-            await app(scope, receive, send)
-
-        self.app = app_with_transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._receive_timer, self._write_timer):
+        self._site.connections.discard(self)
+        for timer in (self._receive_timer, self._write_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
-        super().connection_lost(exc)
+        if self._exchange is not None:
+            self._exchange.disconnect()
+        self.flow.resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        self._num_received += len(data)
         if self._refused:
-            self._num_received += len(data)
             if self._num_received > LINGER_BYTES:
                 self.transport.abort()
             return
-        self.server_state.default_headers = _headers_of(int(time.time()))
-        self._num_received += len(data)
+        self._stay()
         if self._receive_timer is None:
             self._expect_request()
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        self._num_requests += 1
-        if self._receive_timer is not None:
-            self._receive_timer.cancel()
-            self._receive_timer = None
-        super().on_response_complete()
-
-    def shutdown(self) -> None:
-        if self._refused:
-            self.transport.close()
-        else:
-            super().shutdown()
+        self.conn.receive_data(data)
+        self._handle_events()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.flow.pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self.flow.resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer input that h11 cannot parse; uvicorn calls this while it handles the exception."""
-        hint = getattr(sys.exception(), "error_status_hint", HTTPStatus.BAD_REQUEST)
-        if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            msg = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
-        self._refuse(HTTPStatus(hint), msg)
+    def shutdown(self) -> None:
+        """Close the connection, after the response in progress if there is one."""
+        if self.asks_nothing:
+            self.transport.close()
+        elif self._exchange is not None:
+            self._exchange.keep_alive = False
 
     @property
     def asks_nothing(self) -> bool:
         """Return whether no request is in progress; headers may be arriving."""
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation lacks None
-        return self._refused or cycle is None or cycle.response_complete
+        return self._refused or self._exchange is None or self._exchange.complete
+
+    def _handle_events(self) -> None:
+        """Handle what h11 has parsed."""
+        while True:
+            try:
+                event = self.conn.next_event()
+            except h11.RemoteProtocolError as error:
+                status = HTTPStatus(error.error_status_hint)
+                message = "Invalid HTTP request received."
+                if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                    message = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
+                self._refuse(status, message)
+                return
+            if isinstance(event, h11.Request):
+                self._begin(event)
+                continue
+            if event is h11.PAUSED:  # another request waits for the end of this one
+                self.flow.read(False)
+                return
+            if not isinstance(event, h11.Data | h11.EndOfMessage):
+                return
+            assert self._exchange is not None
+            if isinstance(event, h11.Data):
+                if not self._exchange.complete:
+                    self._exchange.feed(event.data)
+            elif not self._exchange.complete:
+                self._exchange.end_body()
+            elif self.conn.our_state is h11.DONE:  # the answer came before the body's end
+                self.conn.start_next_cycle()
+
+    def _begin(self, request: h11.Request) -> None:
+        """Run the application for a request whose headers have arrived."""
+        self._stay()
+        raw_path, _, query = request.target.partition(b"?")
+        scope = {
+            **self._of_connection,
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode(),
+            "path": unquote(raw_path.decode()),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": list(request.headers),
+        }
+        exchange = Exchange(scope, self.conn, self.transport, self.flow, self._on_complete)
+        self._exchange = exchange
+        task = self._loop.create_task(exchange.run(self._site.app))
+        self._site.tasks.add(task)
+        task.add_done_callback(self._site.tasks.discard)
+
+    def _on_complete(self) -> None:
+        """Get ready for the next request."""
+        self._num_requests += 1
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+            self._receive_timer = None
+        if self.transport.is_closing():
+            return
+        self._stay()
+        self._idle_timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self.transport.close)
+        self.flow.read(True)
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE:
+            self.conn.start_next_cycle()
+            self._handle_events()
+
+    def _stay(self) -> None:
+        """Do not close the connection for want of a request."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _make_room(self) -> bool:
-        for other in self.connections:
-            if other is not self and other.asks_nothing:  # type: ignore[union-attr]
+        for other in self._site.connections:
+            if other is not self and other.asks_nothing:
                 other.transport.abort()
                 return True
         return False
 
     def _expect_request(self) -> None:
-        self._receive_timer = self.loop.call_later(
+        self._receive_timer = self._loop.call_later(
             RECEIVE_SECONDS, self._check_request, self._num_received
         )
 
@@ -139,17 +221,17 @@ class TransportProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.SEND_BODY:
-            if self.flow.read_paused or self._num_received - received >= RECEIVE_BYTES:
+            if not self.flow.is_reading or self._num_received - received >= RECEIVE_BYTES:
                 self._expect_request()
                 return
         elif self.conn.their_state is not h11.IDLE:
             return  # it is complete
         elif self._num_requests and not self.conn.trailing_data[0]:
-            return  # uvicorn's own timer waits for the next
+            return  # the idle timer waits for the next
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come in time.")
 
     def _expect_reading(self) -> None:
-        self._write_timer = self.loop.call_later(
+        self._write_timer = self._loop.call_later(
             WRITE_SECONDS, self._check_reading, self.transport.get_write_buffer_size()
         )
 
@@ -167,18 +249,17 @@ class TransportProtocol(H11Protocol):
         an answer that the client has not read yet.
         """
         scope: Scope | None = None
-        if not self.asks_nothing:
-            scope = cast(Scope, self.cycle.scope)
-            if self.cycle.response_started:
+        if self._exchange is not None and not self._exchange.complete:
+            scope = self._exchange.scope
+            if self._exchange.started:
                 self.transport.abort()
                 return
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            self._exchange.disconnect()
         self._refused = True
         self._num_received = 0
         if self._receive_timer is not None:
             self._receive_timer.cancel()
-        self._receive_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._receive_timer = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
         _, body = encode_error(ApiError(status, message), scope)
         self.transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
@@ -186,7 +267,7 @@ class TransportProtocol(H11Protocol):
         )
         with contextlib.suppress(NotImplementedError):  # TLS cannot be half-closed
             self.transport.write_eof()  # for clients that read until the end of the stream
-        self.flow.resume_reading()
+        self.flow.read(True)
 
 
 class _BoundedConnection(h11.Connection):
@@ -204,9 +285,9 @@ class _BoundedConnection(h11.Connection):
         return event
 
 
-@lru_cache(maxsize=1)
-def _headers_of(second: int) -> list[tuple[bytes, bytes]]:
-    return [(b"date", formatdate(second, usegmt=True).encode())]
+def _address(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:
+    """Return host and port of an end of the connection."""
+    return (transport.get_extra_info(name) or ())[:2] or None
 
 
 def transport_of(scope: Scope) -> asyncio.WriteTransport | None:
