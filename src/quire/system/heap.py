@@ -23,10 +23,12 @@ def share_one_heap() -> None:
 
 
 def return_memory() -> None:
-    """Return free memory to the system; by default glibc keeps it.
-
-    Garbage is collected first, because reference cycles may hold memory.
-    """
+    """Do what `trim_heap` does, after garbage collection: reference cycles may hold memory."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return the heap's free memory to the system; by default glibc keeps it."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
