@@ -53,13 +53,13 @@ CpuFeatures detect() {
   return f;
 }
 
-bool has_avx2(const CpuFeatures& f) { return f.avx2 && f.fma && f.f16c; }
+[[maybe_unused]] bool has_avx2(const CpuFeatures& f) { return f.avx2 && f.fma && f.f16c; }
 
-bool has_avx512(const CpuFeatures& f) {
+[[maybe_unused]] bool has_avx512(const CpuFeatures& f) {
   return has_avx2(f) && f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl;
 }
 
-bool has_avx512_vnni(const CpuFeatures& f) {
+[[maybe_unused]] bool has_avx512_vnni(const CpuFeatures& f) {
   return has_avx512(f) && f.avx512_vnni && f.avx512_bf16 && f.avx512vbmi;
 }
 
@@ -70,7 +70,7 @@ bool may_use_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-bool has_amx(const CpuFeatures& f) {
+[[maybe_unused]] bool has_amx(const CpuFeatures& f) {
   static const bool available =
       has_avx512_vnni(f) && f.amx_tile && f.amx_int8 && f.amx_bf16 && may_use_tiles();
   return available;
@@ -92,11 +92,19 @@ const CpuFeatures& cpu_features() {
 const IsaEntry* isa_entries(int& count) {
   static const IsaEntry entries[] = {
       {"portable", true, false, portable::table},
-#if defined(QUIRE_X86)
+#if defined(QUIRE_HAS_avx2)
       {"avx2", has_avx2(cpu_features()), false, avx2::table},
+#endif
+#if defined(QUIRE_HAS_avx512)
       {"avx512", has_avx512(cpu_features()), false, avx512::table},
+#endif
+#if defined(QUIRE_HAS_avx512_vnni)
       {"avx512_vnni", has_avx512_vnni(cpu_features()), false, avx512_vnni::table},
+#endif
+#if defined(QUIRE_HAS_amx)
       {"amx", has_amx(cpu_features()), false, amx::table},
+#endif
+#if defined(QUIRE_HAS_amx_emulated)
       {"amx_emulated", has_avx512_vnni(cpu_features()), true, amx_emulated::table},
 #endif
   };

@@ -1,12 +1,13 @@
 """No compiled code runs ahead of its instruction set, and the checker can tell."""
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tools.isa_check import NothingToCheckError, check
+from tools.isa_check import VECTOR_ISAS, NothingToCheckError, check, find_objects
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
@@ -20,6 +21,15 @@ def verdict(build: Path) -> list[str]:
 
 def test_quire_native_is_clean() -> None:
     assert verdict(BUILD) == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 kernels")
+def test_all_kernels_are_compiled_for_the_tests() -> None:
+    """`make demo` compiles only what its machine needs (QUIRE_ONE_ISA)."""
+    try:
+        assert set(find_objects(BUILD)) >= VECTOR_ISAS
+    except NothingToCheckError as nothing:
+        pytest.skip(str(nothing))
 
 
 @pytest.fixture
