@@ -84,7 +84,7 @@ def _start(cold: bool, bound: float) -> Bar:
 
 def _memory(name: str, setup: Setup) -> Bar:
     what = f"{setup.model}, {setup}: peak RSS above weights and KV cache"
-    return Bar(f"rss-{name}", what, 400e6, "bytes", Memory(setup, ONE), at_most=True)
+    return Bar(f"rss-{name}", what, 110e6, "bytes", Memory(setup, ONE), at_most=True)
 
 
 _GPT2 = Against(GPT2, Load(1, 128, 2), "prefill", _peers(GPT2, "torch"), as_time=True)
@@ -95,7 +95,7 @@ BARS = (
     _floor("64-streams", QWEN_INT8_KV, Load(64, 240, 33), 0.70),
     _floor("opt", OPT, Load(1, 128, 128), 0.85),
     _start(cold=True, bound=4.0),
-    _start(cold=False, bound=2.5),
+    _start(cold=False, bound=1.2),
     _memory("bf16", QWEN),
     _memory("int8", QWEN_INT8),
     Bar(
