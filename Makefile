@@ -35,6 +35,7 @@ help:  ## Show this list
 demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 	@echo "==> A story from the built-in model: quire complete"
 	@$(BIN)/quire complete --chat --temperature 0 --max-tokens 500 "Tell me a story."
+	@echo "==> Next: source $(BIN)/activate, then quire --help"
 
 test: $(VENV)/.quire-dev  ## Install the development tools and run the tests: each kind of proof once
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
