@@ -160,7 +160,8 @@ class Fuzzer:
         self.app = app
         self.seed = seed
         self.statuses: Counter[int] = Counter()
-        self._protocol = partial(HttpProtocol, Site(app.app))
+        self._site = Site(app.app)
+        self._protocol = partial(HttpProtocol, self._site)
 
     async def run(self, count: int, first: int = 0) -> None:
         """Send so many requests; the engine must be alive and idle after."""
@@ -209,7 +210,7 @@ class Fuzzer:
     async def check(self) -> None:
         """Alive, idle, and as right as ever."""
         async with asyncio.timeout(PATIENCE):
-            while self._state.tasks or self.app.engine.num_unfinished:  # noqa: ASYNC110
+            while self._site.tasks or self.app.engine.num_unfinished:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert self.app.engine.is_ready
         answer = await self.app.complete(max_tokens=5)
@@ -217,7 +218,7 @@ class Fuzzer:
         scheduler = self.app.core.scheduler
         scheduler.check_integrity()
         assert scheduler.kv.pool.num_used == 0
-        assert not self._state.connections
+        assert not self._site.connections
 
 
 def request(random: Random) -> bytes:
