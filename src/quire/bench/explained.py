@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -12,10 +12,9 @@ from quire.bench.engine import BenchEngine
 from quire.bench.serving.workload import text_prompts, token_prompts
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
+from quire.explain.collect import collect
 from quire.explain.evidence import Evidence, Window
-from quire.explain.limits import load_limits
 from quire.explain.probe import Probe
-from quire.system.hardware import detect
 
 PROFILED_STEPS = 100_000
 """More steps than a run has, so that all of them are profiled."""
@@ -67,22 +66,12 @@ def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
     llm.stats.observer = probe.sample
     try:
         engine.generate(demand.prompts(engine.vocab_size, seed), demand.output_len)
-        window, host = probe.end()
+        watched = probe.end()
     finally:
         llm.stats.observer = None
         if profiling:
             ops = msgspec.convert(llm.call("stop_op_profile"), OpProfile)
-    cores = detect().cores
-    return Evidence(
-        window=window,
-        args=llm.args,
-        config=replace(llm.resolved.config, prefix_caching_hash_seed=0),  # a secret
-        cores=cores,
-        offline=True,
-        ops=ops if ops is not None and ops.steps else None,
-        limits=load_limits(cores),
-        host=host,
-    )
+    return collect(watched, llm.args, llm.resolved.config, llm.facts, ops, offline=True)
 
 
 def demand_of(window: Window, max_model_len: int) -> Demand:

@@ -25,6 +25,16 @@ _LOAD = {
 }
 
 
+PATIENCE = 20.0
+"""Seconds beyond the window that a server may take to answer."""
+
+
+class SilentServerError(QuireError):
+    """A server does not answer in time."""
+
+    code = "server_silent"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the source, the load, the results and the engine to `parser`."""
     add = parser.add_argument_group("what to explain (default: an offline run)").add_argument
@@ -84,7 +94,10 @@ def run(namespace: argparse.Namespace) -> int:
     from quire.explain.text import render
 
     _check(namespace)
-    evidence, demand = _evidence(namespace)
+    try:
+        evidence, demand = _evidence(namespace)
+    except SilentServerError as error:
+        return _silent(namespace, error)
     report = explain(evidence)
     if namespace.prove:
         report = _proven(report, evidence, demand, namespace.repetitions)
@@ -96,6 +109,25 @@ def run(namespace: argparse.Namespace) -> int:
         from quire.explain.plot import plot
 
         plot(namespace.plot, f"{Path(evidence.args.model).name}: {report.verdict.cause}", report)
+    return 0
+
+
+def _silent(namespace: argparse.Namespace, error: SilentServerError) -> int:
+    """Print why the server of --url does not answer, if this machine shows it."""
+    from urllib.parse import urlsplit
+
+    import msgspec
+
+    from quire.explain.silent import silence
+
+    address = urlsplit(namespace.url)
+    local = address.hostname in {"127.0.0.1", "localhost", "::1"}
+    finding = silence(address.port or 80) if local else None
+    if finding is None:
+        raise error
+    sys.stdout.write(f"Verdict: {finding.cause}\n  {finding.text}\n")
+    if namespace.json is not None:
+        _write(namespace.json, msgspec.json.format(msgspec.json.encode(finding)) + b"\n")
     return 0
 
 
@@ -167,7 +199,8 @@ def ask(url: str, window: float) -> Evidence:
     """Return the evidence of a running server.
 
     Raises:
-        QuireError: it does not answer, or answers with an error.
+        SilentServerError: it does not answer in time.
+        QuireError: it cannot be reached, or answers with an error.
     """
     import urllib.error
     import urllib.request
@@ -182,13 +215,18 @@ def ask(url: str, window: float) -> Evidence:
         f"{base}/explain?evidence=true&window={window:g}", headers=headers
     )
     try:
-        with urllib.request.urlopen(asked, timeout=window + 60) as answer:
+        with urllib.request.urlopen(asked, timeout=window + PATIENCE) as answer:
             return msgspec.json.decode(answer.read(), type=Explained).evidence
     except urllib.error.HTTPError as error:
         body = error.read(2000).decode(errors="replace")
         raise QuireError(f"{base} answered {error.code}: {body}") from None
     except (urllib.error.URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise SilentServerError(
+                f"{base} did not answer in {window + PATIENCE:.0f} s.",
+                fix="Look at its log and at the machine's other processes.",
+            ) from None
         raise QuireError(
             f"{base} does not answer: {reason}.", fix="Check --url, and that the server runs."
         ) from None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.config import EngineConfig
 from quire.executor.memory import MemoryPlan
+from quire.ops.isa import available_isas
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
@@ -22,6 +23,7 @@ def worker_facts(
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
         "isa": ops.isa,
+        "best_isa": available_isas()[-1],
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,
         "weight_bytes": weights,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
 from quire.explain.causes import CAUSES
 from quire.explain.causes.case import Case, Suspect, open_case
 from quire.explain.causes.front import queueing
+from quire.explain.causes.system import stopped
+from quire.explain.confidence import agreement, sure
 from quire.explain.evidence import Evidence
 from quire.explain.report import Change, Finding, Report
 
@@ -18,9 +22,8 @@ def explain(evidence: Evidence) -> Report:
     """Return the verdict on an engine, and the changes."""
     evidence, notes = bounded(evidence)
     case = open_case(evidence)
-    causes = CAUSES if evidence.window.steps else (queueing,)
-    found = [suspect for cause in causes if (suspect := cause(case)) is not None]
-    found.sort(key=lambda s: (s.kind, -s.finding.share))
+    halves = _verdicts(evidence)
+    found = sure(_suspects(case), case, halves)
     w = evidence.window
     return Report(
         window_s=w.seconds,
@@ -31,7 +34,7 @@ def explain(evidence: Evidence) -> Report:
         ops=case.lines,
         limits=case.limits,
         experts=[] if evidence.ops is None else expert_balances(evidence.ops.ops),
-        notes=notes + _notes(case),
+        notes=notes + agreement(halves) + _notes(case),
         offline=evidence.offline,
         rates={
             "output_tok_s": w.output_tok_s,
@@ -42,6 +45,20 @@ def explain(evidence: Evidence) -> Report:
             "kv_share": w.kv_share,
         },
     )
+
+
+def _suspects(case: Case) -> list[Suspect]:
+    """Return what every cause finds, the first verdict first."""
+    causes = CAUSES if case.window.steps else (queueing, stopped)
+    found = [suspect for cause in causes if (suspect := cause(case)) is not None]
+    return sorted(found, key=lambda s: (s.kind, -s.finding.share))
+
+
+def _verdicts(evidence: Evidence) -> list[str]:
+    """Return the cause that each half of the window names."""
+    halves = [msgspec.structs.replace(evidence, window=half, halves=[]) for half in evidence.halves]
+    named = [_suspects(open_case(half)) for half in halves if half.window.steps]
+    return [found[0].finding.cause if found else "none" for found in named]
 
 
 def _split(evidence: Evidence) -> dict[str, float]:
@@ -71,6 +88,9 @@ def _changes(found: list[Suspect]) -> list[Change]:
 
 
 def _name(change: Change) -> str:
+    """Return the flag without its value; other advice whole."""
+    if not change.flag.startswith("--"):
+        return change.flag
     return change.flag.split()[0].replace("--no-", "--")
 
 

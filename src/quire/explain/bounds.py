@@ -6,13 +6,16 @@ file may hold anything.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from quire.core.op_profile import OpProfile
 from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
 from quire.explain.host import HostUse
+from quire.explain.surroundings import Surroundings
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 SHORTEST_WINDOW = 1e-3
 """Seconds; rates over less time mean nothing."""
@@ -54,6 +57,10 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
         limits=limits,
         host=_host(evidence.host),
         ranks=ranks if ranks and _is_table(ranks) else None,
+        surroundings=_surroundings(evidence.surroundings),
+        halves=[
+            _window(msgspec.structs.replace(evidence, window=half)) for half in evidence.halves
+        ],
     )
     return possible, notes
 
@@ -66,9 +73,9 @@ def _amount(value: float, most: float = MOST) -> float:
 def _window(evidence: Evidence) -> Window:
     w = evidence.window
     fields: dict[str, Any] = {
-        f.name: type(value)(_amount(value))
-        for f in msgspec.structs.fields(w)
-        if isinstance(value := getattr(w, f.name), (int, float))
+        name: value
+        for name, value in msgspec.structs.asdict(_numbers(w)).items()
+        if isinstance(value, (int, float))
     }
     fields["seconds"] = max(SHORTEST_WINDOW, fields["seconds"])
     fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
@@ -80,10 +87,29 @@ def _window(evidence: Evidence) -> Window:
     ]
     parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
     fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
+    fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])
     for name in parts.keys() - {*CORE, "queue"}:
         lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
         parts[name] = min(parts[name], lanes * fields["seconds"])
+    fields["mix"] = _numbers(w.mix)
     return Window(**fields | {"parts": parts})
+
+
+def _numbers(plain: S) -> S:
+    """Return a struct with its numbers between 0 and `MOST`."""
+    numbers = {
+        f.name: type(value)(_amount(value))
+        for f in msgspec.structs.fields(plain)
+        if isinstance(value := getattr(plain, f.name), (int, float))
+    }
+    return msgspec.structs.replace(plain, **numbers)
+
+
+def _surroundings(around: Surroundings | None) -> Surroundings | None:
+    if around is None:
+        return None
+    shares = {name: _amount(getattr(around, name), 1.0) for name in ("stopped", "clock", "remote")}
+    return msgspec.structs.replace(_numbers(around), **shares)
 
 
 def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> float:

@@ -20,6 +20,12 @@ REACHED = (0.2, 3.0)
 """Range of the search for the share of a limit that the steps reached."""
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
+USUAL = 0.75
+"""Share of the nearer limit that steps reach if nothing is wrong."""
+LEAST_RATIO = 0.1
+"""Nothing is expected to become more than ten times faster."""
+LONG_CHUNK = 2048
+"""Tokens of a step of prompts, by default."""
 GROWING = ("prepare", "sample", "update", "core_send")
 """Parts of a step that grow with its sequences. The others do not depend on their number."""
 
@@ -76,6 +82,38 @@ class Estimator:
         )
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
+
+    def usual_ratio(self, threads: float | None = None) -> float:
+        """Return the model's time at `USUAL` of the limits, relative to the observed time.
+
+        Args:
+            threads: the number of threads that have a core; None means all of them.
+        """
+        observed = self._window.parts.get("model", 0.0)
+        if not self._steps or observed <= 0.0:
+            return 1.0
+        count = self._config.num_threads if threads is None else threads
+        reached, self._reached = self._reached, {"memory": USUAL, "compute": USUAL}
+        try:
+            usual = self._seconds(self._cost_of(self._config, count), self._steps)
+        finally:
+            self._reached = reached
+        return min(1.0, max(LEAST_RATIO, usual / observed))
+
+    def chunk_saving(self, budget: int) -> float:
+        """Return the share of the window that steps of `LONG_CHUNK` tokens would save.
+
+        Args:
+            budget: present limit of a step's tokens; only steps that reach it are joined.
+        """
+        full = [s for s in self._steps if s.tokens >= 0.8 * budget]
+        tokens = sum(s.count * s.tokens for s in full)
+        if not tokens or budget >= LONG_CHUNK:
+            return 0.0
+        longer = [replace(full[0], tokens=LONG_CHUNK, count=1)]
+        after = self._seconds(self._cost, longer) * tokens / LONG_CHUNK
+        saved = self._seconds(self._cost, full) - after
+        return min(self._window.share("model"), max(0.0, saved / self._window.seconds))
 
     def of_limit(self) -> tuple[str, float]:
         """Return the limit nearer to the observed steps, and the share of it that they reached.

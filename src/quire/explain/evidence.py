@@ -11,6 +11,8 @@ from quire.core.errors import ConfigError
 from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
+from quire.explain.surroundings import Surroundings
+from quire.metrics.request_mix import RequestMix
 from quire.resolve.arguments import EngineArgs
 
 CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
@@ -36,6 +38,12 @@ class Window(msgspec.Struct, frozen=True):
         kv_blocks: number of KV blocks.
         slow_outputs: outputs that waited for a client to read.
         loop_lag_p99: seconds that the event loop was late; 0 if not sampled.
+        itl_p50, itl_p99: seconds between tokens of a sequence; 0 without tokens.
+        loaded_blocks, load_failures: KV blocks read from host memory or files, and those that
+            could not be.
+        scrapes, scrape_seconds: answers of GET /metrics, and their CPU seconds.
+        adapters: most adapters that running and waiting sequences wanted at a time.
+        mix: arrived requests by what they ask for.
     """
 
     seconds: float
@@ -59,6 +67,14 @@ class Window(msgspec.Struct, frozen=True):
     kv_peak: float = 0.0
     kv_blocks: int = 0
     loop_lag_p99: float = 0.0
+    itl_p50: float = 0.0
+    itl_p99: float = 0.0
+    loaded_blocks: int = 0
+    load_failures: int = 0
+    scrapes: int = 0
+    scrape_seconds: float = 0.0
+    adapters: int = 0
+    mix: RequestMix = msgspec.field(default_factory=RequestMix)
 
     def share(self, *names: str) -> float:
         """Return the share of the window that these parts took."""
@@ -76,6 +92,20 @@ class Window(msgspec.Struct, frozen=True):
         return max(0, self.computed_tokens - first) if self.preemptions else 0
 
 
+class Platform(msgspec.Struct, frozen=True):
+    """The kernels of an engine.
+
+    Attributes:
+        isa: instruction set that they use; empty without native kernels.
+        best_isa: the most capable one that this machine can run.
+        python_ops: ops that have no kernel, so that Python computes them.
+    """
+
+    isa: str = ""
+    best_isa: str = ""
+    python_ops: list[str] = []
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """The input of `explain`; None means unknown.
 
@@ -89,6 +119,10 @@ class Evidence(msgspec.Struct, frozen=True):
         host: CPU use of the whole machine.
         ranks: seconds per step and rank of a parallel engine, [steps][ranks]. If they are unknown,
             `ops.rank_waits` has the sum over all steps.
+        surroundings: what the system gives the engine's processes.
+        platform: the kernels that the engine uses.
+        halves: the window's two halves, to see whether they agree; empty if it has no halves.
+        tls: clients' connections are encrypted.
     """
 
     window: Window
@@ -100,6 +134,10 @@ class Evidence(msgspec.Struct, frozen=True):
     limits: Limits | None = None
     host: HostUse | None = None
     ranks: list[list[float]] | None = None
+    surroundings: Surroundings | None = None
+    platform: Platform | None = None
+    halves: list[Window] = []
+    tls: bool = False
 
     def save(self, path: Path) -> None:
         """Write it as JSON, for `load` and `quire explain --profile`."""

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
+from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, read_host, use_between
-from quire.metrics.histogram import Histogram
+from quire.explain.surroundings import StateCount, Surroundings
+from quire.metrics.histogram import Histogram, quantile
+from quire.metrics.request_mix import RequestMix
 from quire.metrics.stats import EngineStats
 
-_OF_CORE = ("steps", "preemptions")
+_OF_CORE = ("steps", "preemptions", "loaded_blocks", "load_failures")
 """Counts that restart at 0 with a new core, like the seconds of `CORE`."""
+
+LOOK_SECONDS = 0.04
+"""Least time between two looks at the states of the processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,51 @@ class _Totals:
     sizes: list[int]
     computed: float
     lags: list[int]
+    latencies: list[int]
+    scrape_seconds: float
+    mix: RequestMix
+
+
+class _Gauges:
+    """Means and maxima of the gauges from `first` on."""
+
+    def __init__(self, first: _Totals) -> None:
+        self.first = first
+        self.sums = dict.fromkeys(("running", "waiting", "kv_share"), 0.0)
+        self.sampled = 0.0
+        self.kv_peak = 0.0
+        self.demand = 0
+        self.adapters = 0
+
+    def add(self, stats: EngineStats, elapsed: float) -> None:
+        """Add the gauges of `elapsed` seconds."""
+        s = stats.scheduler
+        self.sampled += elapsed
+        if stats.adapters is not None:
+            use = stats.adapters()
+            self.adapters = max(self.adapters, len(use.running | use.waiting))
+        if s is None:
+            return
+        kv = stats.kv_cache_usage
+        self.kv_peak = max(self.kv_peak, kv)
+        self.demand = max(self.demand, s.num_running + s.num_waiting)
+        for name, value in (
+            ("running", s.num_running), ("waiting", s.num_waiting), ("kv_share", kv),
+        ):  # fmt: skip
+            self.sums[name] += value * elapsed
+
+    def mean(self, name: str) -> float:
+        """Return a gauge's mean over the sampled time."""
+        return self.sums[name] / max(1e-9, self.sampled)
+
+
+class Watched(NamedTuple):
+    """What a probe saw; see `Evidence`."""
+
+    window: Window
+    halves: list[Window]
+    host: HostUse | None
+    surroundings: Surroundings
 
 
 class Probe:
@@ -43,34 +97,42 @@ class Probe:
         self._stats = stats
         self._now = now
         self._host = read_host()
-        self._first = self._totals()
-        self._last_sample = self._first.moment
-        self._sums = dict.fromkeys(("running", "waiting", "kv_share"), 0.0)
-        self._sampled = 0.0
-        self._kv_peak = 0.0
-        self._demand = 0
+        self._system = surroundings.read()
+        self._states = StateCount(tuple(surroundings.family(os.getpid())[1:]))
+        first = self._totals()
+        self._last_sample = first.moment
+        self._all, self._half = _Gauges(first), _Gauges(first)
+        self._looked = first.moment
+        self._halves: list[Window] = []
 
     def sample(self) -> None:
         """Add the gauges, weighted by the time since the last sample."""
         now = self._now()
         elapsed, self._last_sample = now - self._last_sample, now
-        s = self._stats.scheduler
-        self._sampled += elapsed
-        if s is None:
-            return
-        kv = self._stats.kv_cache_usage
-        self._kv_peak = max(self._kv_peak, kv)
-        self._demand = max(self._demand, s.num_running + s.num_waiting)
-        for name, value in (
-            ("running", s.num_running), ("waiting", s.num_waiting), ("kv_share", kv),
-        ):  # fmt: skip
-            self._sums[name] += value * elapsed
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked, self._states = now, self._states.sample()
+        for gauges in (self._all, self._half):
+            gauges.add(self._stats, elapsed)
 
-    def end(self) -> tuple[Window, HostUse | None]:
+    def split(self) -> None:
+        """End the first half of the window."""
+        self.sample()
+        last = self._totals()
+        self._halves.append(self._window(self._half, last))
+        self._half = _Gauges(last)
+
+    def end(self) -> Watched:
         """Return the activity since the start."""
         self.sample()
-        first, last = self._first, self._totals()
-        host = use_between(self._host, read_host())
+        last = self._totals()
+        halves = [*self._halves, self._window(self._half, last)] if self._halves else []
+        window = self._window(self._all, last)
+        system = surroundings.read()
+        around = surroundings.between(self._system, system, window.seconds, self._states.share)
+        return Watched(window, halves, use_between(self._host, read_host()), around)
+
+    def _window(self, gauges: _Gauges, last: _Totals) -> Window:
+        first = gauges.first
         lost = last.counts["steps"] < first.counts["steps"]  # and not yet replaced
         if lost or last.restarts > first.restarts:
             first = replace(
@@ -80,34 +142,39 @@ class Probe:
             )
         counts = {name: count - first.counts[name] for name, count in last.counts.items()}
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
-        scheduler = self._stats.scheduler
+        scheduler, stats = self._stats.scheduler, self._stats
+        latency = stats.inter_token_latency.bounds, _less(last.latencies, first.latencies)
         window = Window(
             seconds=max(1e-9, last.moment - first.moment),
             parts=parts,
-            step_sizes=_sizes(self._stats.iteration_tokens, first, last),
+            step_sizes=_sizes(stats.iteration_tokens, first, last),
             computed_tokens=round(last.computed - first.computed),
-            demand=self._demand,
-            kv_peak=self._kv_peak,
+            demand=gauges.demand,
+            kv_peak=gauges.kv_peak,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
-            loop_lag_p99=_p99(self._stats.event_loop_lag.bounds, first.lags, last.lags),
-            running=self._mean("running"),
-            waiting=self._mean("waiting"),
-            kv_share=self._mean("kv_share"),
+            loop_lag_p99=_p99(stats.event_loop_lag.bounds, _less(last.lags, first.lags)),
+            itl_p50=quantile(0.5, *latency) or 0.0,
+            itl_p99=quantile(0.99, *latency) or 0.0,
+            scrape_seconds=last.scrape_seconds - first.scrape_seconds,
+            running=gauges.mean("running"),
+            waiting=gauges.mean("waiting"),
+            kv_share=gauges.mean("kv_share"),
+            adapters=gauges.adapters,
+            mix=last.mix.since(first.mix),
             **counts,
         )
         busy = scheduler is not None and scheduler.num_running > 0
-        core = OFFLINE if self._stats.front.offline else CORE
-        return _whole(window, core, "model" if busy else "idle"), host
-
-    def _mean(self, name: str) -> float:
-        """Return a gauge's mean over the sampled time."""
-        return self._sums[name] / max(1e-9, self._sampled)
+        core = OFFLINE if stats.front.offline else CORE
+        return _whole(window, core, "model" if busy else "idle")
 
     def _totals(self) -> _Totals:
         stats, s = self._stats, self._stats.scheduler
+        tier = s.host_tier if s else None
         counts = {
             "steps": s.num_steps if s else 0,
             "preemptions": s.num_preemptions if s else 0,
+            "loaded_blocks": tier.loaded + tier.swapped_in if tier else 0,
+            "load_failures": tier.failed if tier else 0,
             "requests": stats.time_to_first_token.count,
             "finished": stats.e2e_request_latency.count,
             "prompt_tokens": stats.prompt_tokens,
@@ -116,6 +183,7 @@ class Probe:
             "repeated_tokens": stats.repeated_tokens,
             "rejected": stats.rejected,
             "slow_outputs": stats.slow_outputs,
+            "scrapes": stats.scrapes,
         }
         sizes = stats.iteration_tokens
         return _Totals(
@@ -126,7 +194,14 @@ class Probe:
             list(sizes.counts),
             sizes.total,
             list(stats.event_loop_lag.counts),
+            list(stats.inter_token_latency.counts),
+            stats.scrape_seconds,
+            copy(stats.mix),
         )
+
+
+def _less(last: list[int], first: list[int]) -> list[int]:
+    return [b - a for a, b in zip(first, last, strict=True)]
 
 
 def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
@@ -142,7 +217,7 @@ def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
 
 def _sizes(histogram: Histogram, first: _Totals, last: _Totals) -> list[tuple[float, int]]:
     """Return steps by tokens: the middle of each bucket, scaled to the true sum."""
-    counts = [b - a for a, b in zip(first.sizes, last.sizes, strict=True)]
+    counts = _less(last.sizes, first.sizes)
     bounds = [0.0, *histogram.bounds, 2 * histogram.bounds[-1]]
     # Bounds are integers and inclusive: the bucket from 5 to 10 holds 6 … 10.
     middles = [(low + 1 + high) / 2 for low, high in pairwise(bounds)]
@@ -151,8 +226,7 @@ def _sizes(histogram: Histogram, first: _Totals, last: _Totals) -> list[tuple[fl
     return [(max(1.0, m * scale), n) for m, n in zip(middles, counts, strict=True) if n]
 
 
-def _p99(bounds: tuple[float, ...], first: list[int], last: list[int]) -> float:
-    counts = [b - a for a, b in zip(first, last, strict=True)]
+def _p99(bounds: tuple[float, ...], counts: list[int]) -> float:
     total, seen = sum(counts), 0
     if not total:
         return 0.0

@@ -9,20 +9,58 @@ import msgspec
 from quire.core.op_profile import ExpertBalance
 
 Cause = Literal[
-    "dispatch_overhead",
+    # The batch and the KV cache
+    "queueing",
+    "adapter_seats",
+    "kv_cache_too_small",
+    "preemption",
+    "prefix_misses",
+    "salted_prefixes",
+    "shifted_prefixes",
+    # Cores and the system
+    "few_threads",
+    "too_many_threads",
+    "affinity",
+    "cpu_quota",
+    "busy_neighbour",
+    "stolen_cpu",
+    "stopped",
+    "starved",
+    "slow_clock",
+    "swapping",
+    "offload_reads",
+    "slow_disk",
+    "huge_pages_off",
+    "remote_memory",
+    # Kernels and types
+    "wide_weights",
+    "reference_ops",
+    "python_ops",
+    "forced_isa",
     "memory_bandwidth",
     "compute",
+    # Steps
+    "dispatch_overhead",
     "idle_gaps",
     "rank_imbalance",
-    "queueing",
-    "preemption",
-    "kv_cache_too_small",
-    "prefix_misses",
+    "needless_ranks",
+    "small_chunks",
+    "long_prompts",
+    # What requests ask for
+    "logprobs",
+    "prompt_logprobs",
+    "penalties",
+    "token_edits",
+    "structures",
+    "adapters",
+    "many_choices",
+    # The front end
     "tokenization",
+    "detokenization",
+    "http_overload",
+    "tls",
+    "scrapes",
     "slow_client",
-    "few_threads",
-    "wide_weights",
-    "busy_neighbour",
     "none",
 ]
 Bound = Literal["memory", "compute", "overhead"]
@@ -40,6 +78,8 @@ class Change(msgspec.Struct, frozen=True):
     """0.35 is 35 % more, if the other causes stay as they are; at most 19 (`bounds.MOST_SAVED`)."""
     fields: dict[str, bool | int | float | str | None] = {}
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
+    uncertainty: float = 0.0
+    """Half the range of the estimate, relative to it: 0.3 means ± 30 %."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -51,6 +91,8 @@ class Finding(msgspec.Struct, frozen=True):
     share: float
     """Share of the window, 0 to 1, that the best change is expected to save."""
     evidence: dict[str, float | int | str] = {}
+    confidence: float = 1.0
+    """Estimated probability, 0 to 1, that the cause is real."""
 
 
 class OpLine(msgspec.Struct, frozen=True):

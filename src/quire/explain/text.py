@@ -61,7 +61,8 @@ def _bar(share: float) -> str:
 def _verdict(report: Report) -> Iterator[str]:
     verdict = report.verdict
     yield f"Verdict: {verdict.cause}" + (
-        f" ({verdict.share:.0%} of the time)" * bool(verdict.share)
+        f" ({verdict.share:.0%} of the time, confidence {verdict.confidence:.0%})"
+        * bool(verdict.share)
     )
     yield from _wrapped(verdict.text, "  ")
     for finding in report.causes:
@@ -78,7 +79,8 @@ def _changes(report: Report) -> Iterator[str]:
     width = max(len(change.flag) for change in report.changes)
     for change in report.changes:
         gain = f"{change.estimated_gain:+.0%}"
-        lead = f"  {change.flag:<{width}}  {gain:>6} {change.metric}, estimated: "
+        spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"
+        lead = f"  {change.flag:<{width}}  {gain:>6}{spread} {change.metric}, estimated: "
         yield from _wrapped(change.why, lead, " " * (width + 4))
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quire.core.messages import CoreTimes, SchedulerStats, SpecDecodingStats
+from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestMetrics
+from quire.core.pooling_params import PoolingParams
+from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies
+from quire.metrics.progress_log import ProgressLog
 from quire.metrics.repeats import RepeatedPrefixes
-from quire.metrics.speculation import speculation_line
+from quire.metrics.request_mix import RequestMix
 from quire.metrics.times import FrontTimes, joined
-
-logger = logging.getLogger(__name__)
-
-LOG_INTERVAL = 10.0
-"""Seconds between two lines of the log, while there is work."""
 
 _MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
 _SECONDS = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+_PLAIN = SamplingParams()
 LATENCIES = (*_MILLISECONDS, *_SECONDS)
 TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
@@ -38,13 +37,13 @@ class EngineStats:
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None
         """The latest one; None without a core."""
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self.cached_tokens = 0
+        self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         """Sequences by finish reason."""
         self.repeated_tokens = 0
         """Prompt tokens that repeat the beginning of an earlier prompt."""
+        self.mix = RequestMix()
+        """Arrived requests by what they ask for."""
         self.rejected = 0
         """Requests refused because the queue was full."""
         self.ignored_fields: Counter[str] = Counter()
@@ -55,6 +54,8 @@ class EngineStats:
         """Requests that started again in another core."""
         self.slow_outputs = 0
         """Outputs that waited because their client read slowly."""
+        self.scrapes, self.scrape_seconds = 0, 0.0
+        """Answers of GET /metrics, and their CPU seconds."""
         self.time_to_first_token = Histogram(LATENCIES)
         self.inter_token_latency = Histogram(LATENCIES)
         self.time_per_output_token = Histogram(LATENCIES)
@@ -91,10 +92,7 @@ class EngineStats:
         """Called after each step."""
         self._repeats = RepeatedPrefixes()
         self._finish_times: deque[float] = deque(maxlen=64)
-        self._log_start: float | None = None
-        self._log_prompt_tokens = self._log_generation_tokens = 0
-        self._log_seconds: dict[str, float] = {}
-        self._log_speculation: SpecDecodingStats | None = None
+        self._log = ProgressLog()
 
     @property
     def kv_cache_usage(self) -> float:
@@ -131,18 +129,27 @@ class EngineStats:
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
                 self.iteration_tokens.observe(scheduler.step_tokens)
             self.scheduler = scheduler
-        self._log(now)
+        self._log.on_step(self, now)
+        self.last_step = now
         if self.observer is not None:
             self.observer()
 
     def forget_core(self) -> None:
         """Reset what the lost core counted; the next one starts at zero."""
         self.scheduler = self.core = None
-        self._log_start = self._log_speculation = None
+        self._log.restart()
 
-    def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
+    def on_arrival(
+        self,
+        prompt_token_ids: list[int],
+        cache_salt: str | None = None,
+        params: SamplingParams | PoolingParams = _PLAIN,
+        options: RequestOptions = NO_OPTIONS,
+    ) -> None:
         """Record a new request."""
-        self.repeated_tokens += self._repeats.note(prompt_token_ids, cache_salt)
+        repeats = self._repeats.note(prompt_token_ids, cache_salt)
+        self.repeated_tokens += repeats.leading
+        self.mix.add(params, options, repeats)
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
         """Record the first token of a request (of the first of its n sequences to have one)."""
@@ -181,46 +188,3 @@ class EngineStats:
         self.request_params_n.observe(n)
         if max_tokens is not None:
             self.request_params_max_tokens.observe(max_tokens)
-
-    def _log(self, now: float) -> None:
-        """Log one line every `LOG_INTERVAL`; a pause restarts the interval."""
-        paused = now - self.last_step > LOG_INTERVAL
-        self.last_step = now
-        if self._log_start is not None and not paused:
-            elapsed = now - self._log_start
-            if elapsed < LOG_INTERVAL:
-                return
-            s = self.scheduler
-            logger.info(
-                "prompt %.1f tok/s, generation %.1f tok/s, running %d, waiting %d, "
-                "KV cache %.1f%%, prefix hits %.1f%%, %s",
-                (self.prompt_tokens - self._log_prompt_tokens) / elapsed,
-                (self.generation_tokens - self._log_generation_tokens) / elapsed,
-                s.num_running if s else 0,
-                s.num_waiting if s else 0,
-                100 * self.kv_cache_usage,
-                100 * self.prefix_hit_rate,
-                self._shares(elapsed),
-            )
-            if s and s.spec_decoding:
-                line = speculation_line(s.spec_decoding, self._log_speculation, elapsed)
-                if line is not None:
-                    logger.info(line)
-        self._log_start = now
-        self._log_speculation = self.scheduler.spec_decoding if self.scheduler else None
-        self._log_prompt_tokens = self.prompt_tokens
-        self._log_generation_tokens = self.generation_tokens
-        self._log_seconds = self.seconds()
-
-    def _shares(self, elapsed: float) -> str:
-        """Return the model's share of the time since the last line, and the largest other share."""
-        spent = {k: v - self._log_seconds.get(k, 0.0) for k, v in self.seconds().items()}
-        model = spent.pop("model")
-        del spent["queue"]  # all waiting requests add up in it
-        largest = max(spent, key=lambda name: spent[name])
-        return f"model {model / elapsed:.0%}, {largest} {_share(spent[largest] / elapsed)}"
-
-
-def _share(part: float) -> str:
-    """Return a share of the time; above 1, as for several tokenizers, in cores."""
-    return f"{part:.0%}" if part <= 1 else f"{part:.1f} cores"

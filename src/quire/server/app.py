@@ -243,4 +243,4 @@ async def reset_prefix_cache(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return the engine's counters, for Prometheus."""
     exposition: Metrics = request.app.state.metrics
-    return Response(exposition.render(), headers={"Content-Type": CONTENT_TYPE})
+    return Response(exposition.scrape(), headers={"Content-Type": CONTENT_TYPE})

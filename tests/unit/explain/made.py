@@ -9,9 +9,11 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.op_profile import OpProfile, OpTime
-from quire.explain.evidence import Evidence, Window
+from quire.explain.evidence import Evidence, Platform, Window
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
+from quire.explain.surroundings import Surroundings
+from quire.metrics.request_mix import RequestMix
 from quire.metrics.times import PARTS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -44,6 +46,10 @@ def healthy(
     ranks: list[list[float]] | None = None,
     limits: Limits | None = LIMITS,
     offline: bool = False,
+    around: dict[str, Any] | None = None,
+    platform: Platform | None = None,
+    mix: dict[str, int] | None = None,
+    tls: bool = False,
     **window: Any,
 ) -> Evidence:
     """Ten seconds of eight streams that decode: 1,000 steps of which the model has 97 %.
@@ -51,6 +57,8 @@ def healthy(
     Args:
         parts: seconds, in place of those of the model or beside them.
         args: fields of `EngineArgs` that differ.
+        around: fields of `Surroundings` that differ.
+        mix: counts of requests; eight requests if only kinds are given.
         window: fields of `Window` that differ.
     """
     given = replace(ARGS, **(args or {}))
@@ -73,6 +81,8 @@ def healthy(
         "kv_peak": 0.2,
         "kv_blocks": 1000,
     }
+    if mix is not None:
+        shape["mix"] = RequestMix(**({"requests": 8, "sequences": 8} | mix))
     return Evidence(
         window=Window(**(shape | window)),
         args=given,
@@ -83,6 +93,9 @@ def healthy(
         limits=limits,
         host=host,
         ranks=ranks,
+        surroundings=Surroundings(**({"online": 4, "allowed": 4} | (around or {}))),
+        platform=platform or Platform("avx512_vnni", "avx512_vnni"),
+        tls=tls,
     )
 
 

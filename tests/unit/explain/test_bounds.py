@@ -17,12 +17,14 @@ from quire.core.op_profile import OpProfile, OpTime
 from quire.explain.analyse import explain
 from quire.explain.bounds import MOST_SAVED, gain_of
 from quire.explain.causes.case import WORTH
-from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
+from quire.explain.evidence import CORE, OFFLINE, Evidence, Platform, Window
 from quire.explain.host import HostUse
 from quire.explain.limits import TYPES, Limits
 from quire.explain.probe import Probe
 from quire.explain.report import Report
+from quire.explain.surroundings import Surroundings
 from quire.explain.text import render
+from quire.metrics.request_mix import RequestMix
 from quire.metrics.stats import EngineStats
 from quire.metrics.times import PARTS
 from tests.unit.explain.made import healthy, profile, with_window
@@ -36,6 +38,13 @@ BASES = [
         {"enforce_eager": True, "dtype": "float32"},
         {"async_scheduling": True, "enable_prefix_caching": False, "tokenizer_pool_size": 2},
         {"quantization": "int8", "kv_cache_dtype": "int8", "num_gpu_blocks_override": 200},
+        {
+            "enable_lora": True,
+            "max_num_batched_tokens": 64,
+            "kv_offloading_dir": "/x",
+            "kv_offloading_size": 1.0,
+            "cpu_offload_gb": 0.1,
+        },
     )
 ]
 
@@ -63,6 +72,7 @@ def windows(draw: st.DrawFn) -> Window:
             "seconds": draw(amount),
             "parts": {name: draw(kinds[float]) for name in sorted(names)},
             "step_sizes": draw(st.lists(st.tuples(amount, whole), max_size=3)),
+            "mix": RequestMix(**{name: draw(whole) for name in RequestMix.__struct_fields__}),
         }
     )
 
@@ -86,6 +96,11 @@ def evidences(draw: st.DrawFn) -> Evidence:
         lambda memory, flops: Limits("x", 4, {4: memory}, {"float32": {1: flops, 4: 2 * flops}}),
         *[st.floats(1.0, 1e15)] * 2,
     )
+    around = st.builds(
+        Surroundings, whole, whole, whole, amount, amount, amount, whole, amount, amount, amount,
+        amount, st.sampled_from(["never", ""]), amount, whole, whole,
+    )  # fmt: skip
+    isas = st.sampled_from(["", "avx2", "torch avx2"])
     host = st.builds(HostUse, amount, whole, amount, amount, amount, amount)
     return msgspec.structs.replace(
         draw(st.sampled_from(BASES)),
@@ -96,6 +111,10 @@ def evidences(draw: st.DrawFn) -> Evidence:
         limits=draw(st.none() | limits | likely),
         host=draw(st.none() | host),
         ranks=draw(st.none() | st.lists(st.lists(amount, max_size=3), max_size=3)),
+        surroundings=draw(st.none() | around),
+        platform=draw(st.none() | st.builds(Platform, isas, isas)),
+        halves=draw(st.lists(windows(), max_size=1)) * 2,
+        tls=draw(st.booleans()),
     )
 
 
@@ -252,7 +271,7 @@ def test_a_new_core_counts_from_zero() -> None:
             stats.restarts += 1
             stats.on_ready(100)
             told(stats, steps, 0, CoreTimes(model=4.0, idle=5.0))
-        window, _ = probe.end()
+        window = probe.end().window
         assert window.steps == steps
         assert window.preemptions == steps // 4
         assert window.parts["model"] == (4.0 if steps else 0.0)
@@ -267,7 +286,7 @@ def test_a_step_under_way_is_no_idle_time(running: int, part: str) -> None:
     told(stats, 1000, running, CoreTimes(model=100.0))
     probe = Probe(stats, clock)
     clock.now += 5.0
-    window, _ = probe.end()
+    window = probe.end().window
     assert window.parts[part] == pytest.approx(5.0)
     assert window.steps == 0
     text = explain(with_window(healthy(limits=None), **msgspec.structs.asdict(window))).verdict.text

@@ -1,37 +1,46 @@
-"""Beginnings that were seen before."""
+"""Prompts, or parts of them, that were seen before."""
 
 from __future__ import annotations
 
 import pytest
 
 from quire.metrics import repeats
-from quire.metrics.repeats import CHUNK, RepeatedPrefixes
+from quire.metrics.repeats import CHUNK, RepeatedPrefixes, Repeats
 
 
 def test_whole_chunks_of_a_prompt_that_came_before_count() -> None:
     seen = RepeatedPrefixes()
     prompt = list(range(5 * CHUNK + 7))
-    assert seen.note(prompt) == 0
-    assert seen.note(prompt) == 5 * CHUNK
-    assert seen.note([*prompt[: 3 * CHUNK + 5], -1, *prompt]) == 3 * CHUNK
-    assert seen.note([-2, *prompt]) == 0
-    assert seen.note(prompt[: CHUNK + 1]) == CHUNK
+    assert seen.note(prompt) == Repeats()
+    assert seen.note(prompt) == Repeats(leading=5 * CHUNK)
+    assert seen.note([*prompt[: 3 * CHUNK + 5], -1, *prompt]) == Repeats(leading=3 * CHUNK)
+    assert seen.note([-2, *prompt]) == Repeats()
+    assert seen.note(prompt[: CHUNK + 1]) == Repeats(leading=CHUNK)
 
 
 def test_the_last_token_is_computed_always() -> None:
     seen = RepeatedPrefixes()
     prompt = list(range(2 * CHUNK))
     seen.note(prompt)
-    assert seen.note(prompt) == CHUNK
+    assert seen.note(prompt).leading == CHUNK
 
 
 def test_salts_share_nothing() -> None:
     seen = RepeatedPrefixes()
     prompt = list(range(2 * CHUNK + 1))
     seen.note(prompt, "a")
-    assert seen.note(prompt, "b") == 0
-    assert seen.note(prompt) == 0
-    assert seen.note(prompt, "a") == 2 * CHUNK
+    assert seen.note(prompt, "b") == Repeats(salted=2 * CHUNK)
+    assert seen.note(prompt) == Repeats(salted=2 * CHUNK)
+    assert seen.note(prompt, "a") == Repeats(leading=2 * CHUNK)
+
+
+def test_text_behind_another_beginning_is_shifted() -> None:
+    seen = RepeatedPrefixes()
+    body = list(range(4 * CHUNK + 1))
+    first, second = ([n] * CHUNK + body for n in (1001, 1002))
+    assert seen.note(first) == Repeats()
+    assert seen.note(second) == Repeats(shifted=4 * CHUNK)
+    assert seen.note(second) == Repeats(leading=5 * CHUNK)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +48,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = RepeatedPrefixes()
     for i in range(10):
         seen.note([i] * (2 * CHUNK + 1))
-    assert len(seen._seen) == 3
-    assert seen.note([9] * (2 * CHUNK + 1)) == 2 * CHUNK
-    assert seen.note([0] * (2 * CHUNK + 1)) == 0
+    assert len(seen._chains) == 3
+    assert len(seen._chunks) <= 3
+    assert seen.note([9] * (2 * CHUNK + 1)).leading == 2 * CHUNK
+    assert seen.note([0] * (2 * CHUNK + 1)).leading == 0

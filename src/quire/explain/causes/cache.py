@@ -8,6 +8,7 @@ from quire.explain.bounds import gain_of
 from quire.explain.causes.case import (
     THROUGHPUT,
     Case,
+    Kind,
     Suspect,
     change,
     saving,
@@ -35,6 +36,7 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
         + (f"; {w.preemptions} were preempted." if w.preemptions else "."),
         saving(gain),
         [_more_blocks(case, blocks, gain), *_int8(case, gain)],
+        Kind.PROVEN,
         kv_share=w.kv_share,
         kv_blocks=w.kv_blocks,
         running=w.running,
@@ -65,6 +67,7 @@ def preemption(case: Case) -> Suspect | None:
                 max_num_seqs=fits,
             ),
         ],
+        Kind.PROVEN,
         preemptions=w.preemptions,
         recomputed_tokens=w.recomputed_tokens,
     )
@@ -102,6 +105,7 @@ def prefix_misses(case: Case) -> Suspect | None:
         f"repeated the beginning of an earlier prompt and were computed again: {what}.",
         saved,
         [best],
+        Kind.PROVEN,
         repeated_tokens=w.repeated_tokens,
         cached_tokens=w.cached_tokens,
         prompt_tokens=w.prompt_tokens,

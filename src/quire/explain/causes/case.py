@@ -22,12 +22,20 @@ MULTI_STEP = 8
 
 
 class Kind(IntEnum):
-    """Waste ranks above limits of the machine."""
+    """What counts prove ranks above estimates, and these above limits of the machine."""
 
-    WASTE = 0
-    LIMIT = 1
-    ELSEWHERE = 2
+    PROVEN = 0
+    """Settings or counts prove it: seats against waiting requests, threads against cores."""
+    WASTE = 1
+    """Estimated from times."""
+    LIMIT = 2
+    """The machine can do no more."""
+    ELSEWHERE = 3
     """The engine loses no time."""
+
+
+CONFIDENCE = {Kind.PROVEN: 0.95, Kind.WASTE: 0.75, Kind.LIMIT: 0.8, Kind.ELSEWHERE: 0.8}
+"""Of a finding in a window with enough steps, on a quiet machine."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,10 @@ class Case:
     def model(self) -> float:
         """Return the share of the window in which the model computed."""
         return self.window.share("model")
+
+    def usual(self, threads: float | None = None) -> float:
+        """Return the model's usual time with native kernels, relative to the observed time."""
+        return self.estimate.usual_ratio(threads)
 
     def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
         """Return a change after which the model takes `ratio` of its time."""
@@ -111,4 +123,4 @@ def found(
         for c in changes
         if c.estimated_gain > 0.02
     ]
-    return Suspect(Finding(cause, text, min(1.0, share), rounded), useful, kind)
+    return Suspect(Finding(cause, text, min(1.0, share), rounded, CONFIDENCE[kind]), useful, kind)

@@ -7,6 +7,8 @@ from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, found,
 from quire.explain.report import Change
 
 FULL_BATCH = 0.95
+BUSY_LOOP = 0.8
+"""Share of its time from which the event loop's thread delays the engine."""
 
 
 def queueing(case: Case) -> Suspect | None:
@@ -31,7 +33,7 @@ def queueing(case: Case) -> Suspect | None:
         "wait on average.",
         saving(gain),
         [Change(f"--max-num-seqs {wanted}", why, "output tokens/s", gain, fields)],
-        Kind.WASTE if saving(gain) >= WORTH else Kind.ELSEWHERE,
+        Kind.PROVEN if saving(gain) >= WORTH else Kind.ELSEWHERE,
         running=w.running,
         waiting=w.waiting,
         max_num_seqs=seats,
@@ -85,4 +87,71 @@ def slow_client(case: Case) -> Suspect | None:
         [],
         Kind.ELSEWHERE,
         slow_outputs=w.slow_outputs,
+    )
+
+
+def detokenization(case: Case) -> Suspect | None:
+    """Turning tokens into text keeps one thread busy."""
+    w, e = case.window, case.evidence
+    if e.offline:
+        lost = w.share("detokenize")
+        flag, why = "detokenize=False", "returns tokens only; the caller decodes them"
+    else:
+        lost = min(w.share("idle"), w.share("detokenize") - 0.5)
+        flag, why = "stream=false in requests", "turns an answer into text once, not per token"
+    return suspect(
+        "detokenization",
+        f"Turning tokens into text takes {w.share('detokenize'):.0%} of one core's time.",
+        lost,
+        [change(flag, why, lost)],
+        detokenize_share=w.share("detokenize"),
+    )
+
+
+def http_overload(case: Case) -> Suspect | None:
+    """The thread that serves HTTP is busy all the time."""
+    w, e = case.window, case.evidence
+    busy = w.share("http", "detokenize", "send")
+    if e.offline or e.tls or busy < BUSY_LOOP or w.share("detokenize") > busy / 2:
+        return None
+    lost = max(min(w.share("idle"), busy), 0.5 * (busy - BUSY_LOOP))
+    return suspect(
+        "http_overload",
+        f"The API process's thread is {min(1.0, busy):.0%} busy with connections, requests and "
+        f"events, and the core waits {w.share('idle'):.0%} of the time.",
+        lost,
+        [change("stream=false, or several servers", "writes fewer events per process", lost)],
+        loop_busy=min(1.0, busy),
+        loop_lag_p99_s=w.loop_lag_p99,
+    )
+
+
+def tls(case: Case) -> Suspect | None:
+    """Encryption keeps the thread that serves HTTP busy."""
+    w, e = case.window, case.evidence
+    if not e.tls or w.share("http", "send") < BUSY_LOOP / 2:
+        return None
+    lost = 0.5 * w.share("http", "send")
+    return suspect(
+        "tls",
+        f"The API process's thread spends {w.share('http', 'send'):.0%} of the time on encrypted "
+        "connections.",
+        lost,
+        [change("a proxy that ends TLS (nginx, envoy)", "encrypts in other processes", lost)],
+        http_share=w.share("http"),
+    )
+
+
+def scrapes(case: Case) -> Suspect | None:
+    """GET /metrics is asked so often that it takes time."""
+    w = case.window
+    lost = w.scrape_seconds / w.seconds
+    return suspect(
+        "scrapes",
+        f"GET /metrics was answered {w.scrapes / w.seconds:.0f} times per second, which took "
+        f"{lost:.0%} of the API process's thread.",
+        lost,
+        [change("scrape_interval: 15s in Prometheus", "asks less often", lost)],
+        Kind.PROVEN,
+        scrapes_s=w.scrapes / w.seconds,
     )

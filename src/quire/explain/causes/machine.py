@@ -1,4 +1,4 @@
-"""Causes in the machine: cores, memory and products."""
+"""Causes in types, and the limits of memory and products."""
 
 from __future__ import annotations
 
@@ -7,37 +7,9 @@ from typing import NamedTuple
 from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
 from quire.explain.report import Change
 from quire.models.cost import product_dtype
-from quire.models.memory import parameter_count
-from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
 SATURATED = {"memory": 0.6, "compute": 0.35}
 """An operation is at a limit if it reaches at least this share of it."""
-
-
-def few_threads(case: Case) -> Suspect | None:
-    """Cores are idle."""
-    e = case.evidence
-    threads = e.config.num_threads
-    small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
-    if threads >= e.cores or (small and e.args.num_threads is None):
-        return None
-    ratio = case.estimate.threads_ratio(threads, e.cores)
-    best = case.faster_model(
-        f"--num-threads {e.cores}",
-        "computes on every core that this process may use",
-        ratio,
-        num_threads=e.cores,
-    )
-    return suspect(
-        "few_threads",
-        f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
-        f"all of them would take {ratio:.2f} times as long.",
-        saving(best.estimated_gain),
-        [best],
-        threads=threads,
-        cores=e.cores,
-        model_share=case.model,
-    )
 
 
 def wide_weights(case: Case) -> Suspect | None:
@@ -63,54 +35,9 @@ def wide_weights(case: Case) -> Suspect | None:
         f"it would take {ratio:.2f} times as long.",
         saving(best.estimated_gain),
         [best, more],
+        Kind.PROVEN,
         model_share=case.model,
         dtype="float32",
-    )
-
-
-def busy_neighbour(case: Case) -> Suspect | None:
-    """Other processes or virtual machines use the kernels' cores."""
-    e, host = case.evidence, case.evidence.host
-    if host is None or host.others < 0.2:
-        return None
-    threads = e.config.num_threads
-    waited = min(0.95, host.waited / (threads * host.seconds))
-    wanted = host.others + threads * case.model
-    if not host.waited:  # the kernel does not count it
-        waited = case.model * max(0.0, 1.0 - host.cpus / wanted)
-    kept = threads * (1.0 - waited)
-    alone = case.estimate.threads_ratio(kept, threads)
-    changes = [
-        case.faster_model(
-            f"--num-threads {threads}",
-            "unchanged, but give the other processes their own cores (taskset, a container's "
-            "limit): no flag can",
-            alone,
-        )
-    ]
-    fewer = max(1, e.cores - round(host.others))
-    if fewer < threads:
-        changes.append(
-            case.faster_model(
-                f"--num-threads {fewer}",
-                "leaves the other processes their cores, so that no thread waits for one without "
-                "a core",
-                case.estimate.threads_ratio(kept, fewer),
-                num_threads=fewer,
-            )
-        )
-    steal = host.steal / host.seconds
-    return suspect(
-        "busy_neighbour",
-        f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy"
-        + (f" ({steal:.1f} of them other virtual machines)" if steal > 0.05 else "")
-        + f", and the engine's threads waited {waited:.0%} of the time for one.",
-        saving(changes[0].estimated_gain),
-        changes,
-        others_cpus=host.others,
-        steal_cpus=steal,
-        waited_share=waited,
-        cpus=host.cpus,
     )
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import statistics
 
-from quire.explain.causes.case import MULTI_STEP, Case, Suspect, change, suspect
+from quire.explain.causes.case import MULTI_STEP, Case, Kind, Suspect, change, suspect
+from quire.explain.estimate import LONG_CHUNK
+from quire.explain.report import Change
+
+LATE = 5.0
+"""How much longer than usual the latest of a hundred tokens takes before it is a cause."""
 
 
 def dispatch_overhead(case: Case) -> Suspect | None:
@@ -125,6 +130,89 @@ def rank_imbalance(case: Case) -> Suspect | None:
         slow_ms=means[slowest] * 1e3,
         typical_ms=typical * 1e3,
         num_ranks=ranks,
+    )
+
+
+def needless_ranks(case: Case) -> Suspect | None:
+    """Processes share the layers on a machine with one memory node."""
+    e, profile = case.evidence, case.evidence.ops
+    around = e.surroundings
+    if e.config.tensor_parallel_size < 2 or e.config.device != "cpu":
+        return None
+    if around is None or around.nodes > 1 or profile is None or not profile.rank_waits:
+        return None
+    waited = statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds)
+    lost = case.model * min(1.0, waited)
+    return suspect(
+        "needless_ranks",
+        f"{e.config.tensor_parallel_size} processes share each layer on a machine with one memory "
+        f"node, and wait for each other {waited:.0%} of the model's time.",
+        lost,
+        [
+            change(
+                "--tensor-parallel-size 1",
+                "computes with threads of one process",
+                lost,
+                tensor_parallel_size=1,
+            )
+        ],
+        ranks=e.config.tensor_parallel_size,
+        waited_share=waited,
+    )
+
+
+def small_chunks(case: Case) -> Suspect | None:
+    """Prompts are computed in chunks so small that each reads the weights for few tokens."""
+    budget = case.evidence.args.max_num_batched_tokens
+    if budget is None:
+        return None
+    saved = case.estimate.chunk_saving(budget)
+    return suspect(
+        "small_chunks",
+        f"Prompts are computed in steps of {budget} tokens (--max-num-batched-tokens). Each step "
+        "reads all weights.",
+        saved,
+        [
+            change(
+                f"--max-num-batched-tokens {LONG_CHUNK}",
+                "reads the weights once for more tokens of a prompt",
+                saved,
+                max_num_batched_tokens=LONG_CHUNK,
+            )
+        ],
+        Kind.PROVEN,
+        budget=budget,
+    )
+
+
+def long_prompts(case: Case) -> Suspect | None:
+    """Steps with long prompts delay the tokens of other requests."""
+    args, w = case.evidence.args, case.window
+    stretch = args.max_itl_stretch if args.max_itl_stretch is not None else 1.5
+    free = args.max_num_batched_tokens is not None or stretch > 3.0
+    if not free or w.itl_p50 <= 0.0 or w.itl_p99 < LATE * w.itl_p50 or w.running < 2.0:
+        return None
+    share = case.estimate.prompt_share
+    gain = w.itl_p99 / (2.0 * w.itl_p50) - 1.0
+    return suspect(
+        "long_prompts",
+        f"One of a hundred tokens comes {w.itl_p99 * 1e3:.0f} ms behind the one before it, the "
+        f"usual one {w.itl_p50 * 1e3:.0f} ms: long prompts share steps with {w.running:.0f} "
+        "sequences.",
+        share,
+        [
+            Change(
+                "--max-itl-stretch 1.5",
+                "computes prompts in chunks that lengthen a step by half; leave "
+                "--max-num-batched-tokens unset",
+                "p99 inter-token latency",
+                gain,
+                {"max_itl_stretch": 1.5, "max_num_batched_tokens": None},
+            )
+        ],
+        Kind.PROVEN if share >= 0.2 else Kind.ELSEWHERE,
+        itl_p50_ms=1e3 * w.itl_p50,
+        itl_p99_ms=1e3 * w.itl_p99,
     )
 
 

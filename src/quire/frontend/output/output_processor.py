@@ -105,7 +105,7 @@ class OutputProcessor:
         salt, adapter = request.options.cache_salt, request.options.lora_request
         if adapter is not None:  # the same prefix with an adapter has other blocks
             salt = f"{salt or ''} {adapter.lora_int_id}"
-        self._stats.on_arrival(state.known_tokens, salt)
+        self._stats.on_arrival(state.known_tokens, salt, request.params, request.options)
         self._requests[request.request_id] = state
         for child, sequence in zip(request.children, state.sequences, strict=True):
             name, child.request_id = child.request_id, str(next(self._ids))

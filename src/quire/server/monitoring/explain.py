@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from math import inf
 from typing import Annotated
 
 import msgspec
@@ -13,8 +13,8 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
 from quire.explain.analyse import explain
+from quire.explain.collect import collect
 from quire.explain.evidence import Evidence
-from quire.explain.limits import load_limits
 from quire.explain.probe import Probe
 from quire.explain.report import Report
 from quire.frontend.client.profiling import ProfilerBusyError
@@ -23,7 +23,6 @@ from quire.server.engine import Engine
 from quire.server.http.body import read_query
 from quire.server.http.connection import while_connected
 from quire.server.state import server_state
-from quire.system.hardware import detect
 
 WINDOW = 5.0
 LONGEST_WINDOW = 60.0
@@ -59,7 +58,7 @@ async def explain_engine(request: Request) -> Response:
 
     async def in_turn() -> Evidence:
         async with turn:
-            return await watch(engine, query.window)
+            return await watch(engine, query.window, tls=request.url.scheme == "https")
 
     evidence = await while_connected(in_turn(), request.receive)
     report = explain(evidence)
@@ -67,31 +66,25 @@ async def explain_engine(request: Request) -> Response:
     return Response(body, media_type="application/json")
 
 
-async def watch(engine: Engine, seconds: float) -> Evidence:
+async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:
     """Return the engine's activity during the next `seconds`."""
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
     try:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
+        half = end - seconds / 2
         while (left := end - loop.time()) > 0:
             await asyncio.sleep(min(SAMPLE_SECONDS, left))
             probe.sample()
-        window, host = probe.end()
+            if loop.time() >= half:
+                probe.split()
+                half = inf
+        watched = probe.end()
         ops = await profile
     finally:
         profile.cancel()
-    config = replace(engine.resolved.config, prefix_caching_hash_seed=0)  # a secret
-    cores = detect().cores
-    return Evidence(
-        window=window,
-        args=engine.args,
-        config=config,
-        cores=cores,
-        ops=ops if ops is not None and ops.steps else None,
-        limits=load_limits(cores),
-        host=host,
-    )
+    return collect(watched, engine.args, engine.resolved.config, engine.facts, ops, tls=tls)
 
 
 async def _profile(engine: Engine, seconds: float) -> OpProfile | None:

@@ -1,0 +1,188 @@
+"""Causes in the cores that the engine has, wants, or shares."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.models.memory import parameter_count
+from quire.resolve.engine import ONE_THREAD_PARAMETERS
+
+STOLEN = 0.15
+"""CPUs that other virtual machines must take to be a cause of their own."""
+
+
+def few_threads(case: Case) -> Suspect | None:
+    """Cores are idle."""
+    e = case.evidence
+    threads = e.config.num_threads
+    small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
+    if threads >= e.cores or (small and e.args.num_threads is None):
+        return None
+    ratio = case.estimate.threads_ratio(threads, e.cores)
+    best = case.faster_model(
+        f"--num-threads {e.cores}",
+        "computes on every core that this process may use",
+        ratio,
+        num_threads=e.cores,
+    )
+    return suspect(
+        "few_threads",
+        f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
+        f"all of them would take {ratio:.2f} times as long.",
+        saving(best.estimated_gain),
+        [best],
+        Kind.PROVEN,
+        threads=threads,
+        cores=e.cores,
+        model_share=case.model,
+    )
+
+
+def too_many_threads(case: Case) -> Suspect | None:
+    """More threads than cores: after each op all of them wait for one that has no core."""
+    e = case.evidence
+    threads = e.config.num_threads
+    if threads <= e.cores:
+        return None
+    ratio = case.usual(e.cores)
+    best = case.faster_model(
+        f"--num-threads {e.cores}",
+        "gives each thread a core of its own",
+        ratio,
+        num_threads=e.cores,
+    )
+    return suspect(
+        "too_many_threads",
+        f"{threads} threads share {e.cores} core{'s' if e.cores > 1 else ''} (hardware threads of "
+        "one core do not count). After each operation all wait for a thread that has no core.",
+        saving(best.estimated_gain),
+        [best],
+        Kind.PROVEN,
+        threads=threads,
+        cores=e.cores,
+    )
+
+
+def affinity(case: Case) -> Suspect | None:
+    """The engine may use only some of the machine's CPUs."""
+    around = case.evidence.surroundings
+    if around is None or not 0 < around.allowed < around.online:
+        return None
+    threads = case.evidence.config.num_threads
+    cores = max(1, around.online // max(1, around.siblings))
+    ratio = case.estimate.threads_ratio(min(threads, case.evidence.cores), cores)
+    best = case.faster_model(
+        f"taskset --cpu-list 0-{around.online - 1}",
+        f"starts the engine on all {around.online} CPUs; in a container, raise its cpuset",
+        ratio,
+    )
+    return suspect(
+        "affinity",
+        f"The engine may use {around.allowed} of {around.online} CPUs: its affinity (taskset, a "
+        "container's cpuset) excludes the others.",
+        saving(best.estimated_gain),
+        [best],
+        Kind.PROVEN,
+        allowed=around.allowed,
+        online=around.online,
+    )
+
+
+def cpu_quota(case: Case) -> Suspect | None:
+    """A container's CPU limit stops the engine."""
+    around = case.evidence.surroundings
+    if around is None or not around.quota or not around.throttled:
+        return None
+    threads = case.evidence.config.num_threads
+    lost = min(0.95, around.throttled / (case.window.seconds * max(1, threads)))
+    fewer = max(1, int(around.quota))
+    changes = []
+    if fewer < threads:
+        why = f"fits the limit of {around.quota:.1f} CPUs, so that no thread is stopped in a step"
+        changes.append(change(f"--num-threads {fewer}", why, lost / 2, num_threads=fewer))
+    raised = f"a CPU limit above {around.quota:.1f} (docker --cpus, resources.limits.cpu)"
+    changes.append(change(raised, "lets the threads run on", lost))
+    return suspect(
+        "cpu_quota",
+        f"The container's limit of {around.quota:.1f} CPUs stopped the engine's threads for "
+        f"{around.throttled:.1f} s of {case.window.seconds:.1f} s, which costs {lost:.0%}.",
+        lost,
+        changes,
+        Kind.PROVEN,
+        quota=around.quota,
+        throttled_s=around.throttled,
+        threads=threads,
+    )
+
+
+def busy_neighbour(case: Case) -> Suspect | None:
+    """Other processes use the kernels' cores."""
+    e, host = case.evidence, case.evidence.host
+    if host is None or host.others - host.steal / host.seconds < 0.2:
+        return None
+    threads = e.config.num_threads
+    waited = _waited_share(case)
+    alone = case.estimate.threads_ratio(threads * (1.0 - waited), threads)
+    changes = [
+        case.faster_model(
+            f"--num-threads {threads}",
+            "unchanged, but give the other processes their own cores (taskset, a container's "
+            "limit): no flag can",
+            alone,
+        )
+    ]
+    fewer = max(1, e.cores - round(host.others))
+    if fewer < threads:
+        changes.append(
+            case.faster_model(
+                f"--num-threads {fewer}",
+                "leaves the other processes their cores, so that no thread waits for one without "
+                "a core",
+                case.estimate.threads_ratio(threads * (1.0 - waited), fewer),
+                num_threads=fewer,
+            )
+        )
+    return suspect(
+        "busy_neighbour",
+        f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy, and the engine's "
+        f"threads waited {waited:.0%} of the time for one.",
+        saving(changes[0].estimated_gain),
+        changes,
+        others_cpus=host.others,
+        waited_share=waited,
+        cpus=host.cpus,
+    )
+
+
+def stolen_cpu(case: Case) -> Suspect | None:
+    """Other virtual machines use the CPUs."""
+    host = case.evidence.host
+    steal = 0.0 if host is None else host.steal / host.seconds
+    if host is None or steal < STOLEN:
+        return None
+    kept = max(0.05, 1.0 - steal / host.cpus)
+    threads = case.evidence.config.num_threads
+    ratio = case.estimate.threads_ratio(threads * kept, threads)
+    best = case.faster_model(
+        "a machine whose CPUs are not shared",
+        "the host gives them to other virtual machines: no flag can change that",
+        ratio,
+    )
+    return suspect(
+        "stolen_cpu",
+        f"Other virtual machines took {steal:.1f} of {host.cpus} CPUs.",
+        saving(best.estimated_gain),
+        [best],
+        steal_cpus=steal,
+        cpus=host.cpus,
+    )
+
+
+def _waited_share(case: Case) -> float:
+    """Return the share of the time that a thread of the engine waited for a core."""
+    host, threads = case.evidence.host, case.evidence.config.num_threads
+    if host is None:
+        return 0.0
+    if host.waited:
+        return min(0.95, host.waited / (threads * host.seconds))
+    wanted = host.others + threads * case.model  # the kernel does not count it
+    return case.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))

@@ -1,0 +1,78 @@
+"""Causes in the kernels that compute the model."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
+from quire.explain.report import Change
+
+WORST_ISA = 0.5
+"""Usual time with the best instruction set, relative to a lesser one."""
+
+
+def reference_ops(case: Case) -> Suspect | None:
+    """The model runs in plain torch on a CPU."""
+    e, platform = case.evidence, case.evidence.platform
+    torch = platform is not None and platform.isa.startswith("torch")
+    if e.config.device != "cpu" or not (torch or e.args.ops == "reference"):
+        return None
+    ratio = case.usual()
+    best = case.faster_model("--ops auto", "computes with native kernels", ratio, ops="auto")
+    return suspect(
+        "reference_ops",
+        f"The model runs in plain torch (--ops reference), which takes {case.model:.0%} of the "
+        f"time; native kernels usually take {ratio:.2f} times as long.",
+        saving(best.estimated_gain),
+        [best],
+        Kind.PROVEN,
+        model_share=case.model,
+        usual_ratio=ratio,
+    )
+
+
+def forced_isa(case: Case) -> Suspect | None:
+    """QUIRE_CPU_ISA forces less than the machine can do."""
+    platform = case.evidence.platform
+    if platform is None or not platform.isa or platform.isa.startswith("torch"):
+        return None
+    if not platform.best_isa or platform.isa == platform.best_isa:
+        return None
+    ratio = case.usual() if case.estimate.measured else WORST_ISA
+    best = case.faster_model(
+        "unset QUIRE_CPU_ISA", f"computes with {platform.best_isa}, which this machine has", ratio
+    )
+    return suspect(
+        "forced_isa",
+        f"The kernels use {platform.isa}, but this machine has {platform.best_isa} (QUIRE_CPU_ISA "
+        f"is set), which usually saves {1 - ratio:.0%} of the model's time.",
+        saving(best.estimated_gain),
+        [best],
+        Kind.PROVEN,
+        isa=platform.isa,
+        best_isa=platform.best_isa,
+    )
+
+
+def python_ops(case: Case) -> Suspect | None:
+    """Ops without a native kernel run in Python."""
+    platform, profile = case.evidence.platform, case.evidence.ops
+    if platform is None or platform.isa.startswith("torch") or profile is None:
+        return None
+    slow = [op for op in profile.ops if op.isa == "torch" or op.name in platform.python_ops]
+    inside = sum(op.seconds for op in slow) / max(1e-9, profile.model_seconds)
+    share = case.model * min(1.0, inside)
+    names = ", ".join(sorted({op.name for op in slow}))
+    return suspect(
+        "python_ops",
+        f"{share:.0%} of the time goes to operations that have no native kernel: {names}.",
+        share,
+        [
+            Change(
+                "quire bug-report",
+                f"report the model: {names} should have a kernel",
+                "output tokens/s",
+                0.0,
+            )
+        ],
+        operations=names,
+        python_share=share,
+    )

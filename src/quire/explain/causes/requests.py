@@ -1,0 +1,217 @@
+"""Causes in what requests ask for; mostly the clients can change them."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.explain.report import Cause, Change
+
+OFTEN = 0.3
+"""Share of the requests that must ask for something before it is a cause."""
+WEIGHTS = {"logprobs": 4.0, "structures": 3.0, "penalties": 2.0, "edits": 1.0}
+"""Time of sampling a row with these, relative to a plain one."""
+
+
+def logprobs(case: Case) -> Suspect | None:
+    """Requests ask for log-probabilities of many tokens."""
+    mix = case.window.mix
+    if mix.share("logprobs") < OFTEN:
+        return None
+    each = mix.top_logprobs / max(1, mix.logprobs)
+    w = case.window
+    # The core encodes them and the front end decodes them and writes them as text.
+    lost = min(0.9, _sampling(case, "logprobs") + 0.7 * w.share("core_send") + _front(case))
+    return suspect(
+        "logprobs",
+        f"{mix.share('logprobs'):.0%} of the requests ask for log-probabilities, of {each:.0f} "
+        f"tokens per position: choosing, sending and writing them takes about {lost:.0%} of the "
+        "time.",
+        lost,
+        [_by_clients("logprobs=0 in requests", "reports the chosen tokens only", lost)],
+        Kind.PROVEN,
+        requests_share=mix.share("logprobs"),
+        top_logprobs=each,
+    )
+
+
+def prompt_logprobs(case: Case) -> Suspect | None:
+    """Requests ask for log-probabilities of their prompts, which need logits of every token."""
+    mix = case.window.mix
+    lost = case.estimate.prompt_share * 0.5 + 0.5 * case.window.share("sample")
+    if mix.share("prompt_logprobs") < OFTEN:
+        return None
+    return suspect(
+        "prompt_logprobs",
+        f"{mix.share('prompt_logprobs'):.0%} of the requests ask for log-probabilities of their "
+        "prompts: each prompt token needs logits of the whole vocabulary, and no prefix is reused.",
+        lost,
+        [_by_clients("no prompt_logprobs in requests", "computes logits of one row", lost)],
+        Kind.PROVEN,
+        requests_share=mix.share("prompt_logprobs"),
+    )
+
+
+def penalties(case: Case) -> Suspect | None:
+    """Penalties make sampling slow."""
+    text = "have penalties, which change logits before each token is drawn"
+    return _slow_sampling(case, "penalties", "penalties", text)
+
+
+def token_edits(case: Case) -> Suspect | None:
+    """logit_bias, bad_words or allowed tokens make sampling slow."""
+    text = "have logit_bias, bad_words or allowed tokens, which change logits before each draw"
+    return _slow_sampling(case, "token_edits", "edits", text)
+
+
+def structures(case: Case) -> Suspect | None:
+    """Masks of structured output take long."""
+    text = "have structured output, whose masks are computed for each token"
+    return _slow_sampling(case, "structures", "structures", text)
+
+
+def many_choices(case: Case) -> Suspect | None:
+    """Each request is many sequences."""
+    w, mix = case.window, case.window.mix
+    each = mix.sequences / mix.requests if mix.requests else 1.0
+    if each < 2.0 or w.waiting < 0.5:
+        return None
+    return suspect(
+        "many_choices",
+        f"A request asks for {each:.1f} completions (n) on average, each a sequence with its own "
+        f"seat, and {w.waiting:.1f} sequences wait.",
+        1.0 - 1.0 / each,
+        [],
+        Kind.ELSEWHERE,
+        choices=each,
+        waiting=w.waiting,
+    )
+
+
+def adapter_seats(case: Case) -> Suspect | None:
+    """Requests wait because a step computes with few adapters."""
+    e, w = case.evidence, case.window
+    seats = e.config.scheduler.max_num_seqs
+    if not e.args.enable_lora or w.adapters <= e.args.max_loras or w.waiting < 0.2:
+        return None
+    if w.running >= 0.95 * seats:
+        return None
+    gain = case.estimate.batch_gain(min(float(seats), w.running + w.waiting))
+    wanted = w.adapters
+    why = f"computes with {wanted} adapters in one step"
+    return suspect(
+        "adapter_seats",
+        f"Sequences want {wanted} adapters and a step takes {e.args.max_loras}: {w.waiting:.1f} "
+        f"wait although {seats - w.running:.0f} of {seats} seats are free.",
+        max(saving(gain), 0.05),
+        [Change(f"--max-loras {wanted}", why, "output tokens/s", gain, {"max_loras": wanted})],
+        Kind.PROVEN,
+        adapters=wanted,
+        max_loras=e.args.max_loras,
+        waiting=w.waiting,
+    )
+
+
+def adapters(case: Case) -> Suspect | None:
+    """Products of adapters take long."""
+    profile = case.evidence.ops
+    if profile is None:
+        return None
+    seconds = sum(op.seconds for op in profile.ops if "lora" in op.name)
+    share = case.model * min(1.0, seconds / max(1e-9, profile.model_seconds))
+    return suspect(
+        "adapters",
+        f"{share:.0%} of the time goes to the products of LoRA adapters.",
+        share,
+        [_by_clients("a merged model, or a lower rank", "has no products of adapters", share)],
+        adapters_share=share,
+    )
+
+
+def salted_prefixes(case: Case) -> Suspect | None:
+    """Prompts would share prefixes, but their cache_salt differs."""
+    w = case.window
+    lost = _cached(case, w.mix.salted_tokens)
+    return suspect(
+        "salted_prefixes",
+        f"{_of(w.mix.salted_tokens, w.prompt_tokens)} of the prompt tokens repeated an earlier "
+        "prompt with another cache_salt, and were computed again.",
+        lost,
+        [
+            _by_clients(
+                "one cache_salt per group of clients",
+                "lets requests that trust each other share the prefix cache",
+                lost,
+            )
+        ],
+        Kind.PROVEN,
+        salted_tokens=w.mix.salted_tokens,
+        prompt_tokens=w.prompt_tokens,
+    )
+
+
+def shifted_prefixes(case: Case) -> Suspect | None:
+    """Prompts have the same text behind a beginning that changes."""
+    w = case.window
+    lost = _cached(case, w.mix.shifted_tokens)
+    return suspect(
+        "shifted_prefixes",
+        f"{_of(w.mix.shifted_tokens, w.prompt_tokens)} of the prompt tokens were the same as in "
+        "earlier prompts, but behind another beginning, so the prefix cache could not serve them.",
+        lost,
+        [
+            _by_clients(
+                "the changing part (a date, an id) at the prompt's end",
+                "makes the rest a prefix that is computed once",
+                lost,
+            )
+        ],
+        shifted_tokens=w.mix.shifted_tokens,
+        prompt_tokens=w.prompt_tokens,
+    )
+
+
+def _slow_sampling(case: Case, cause: Cause, kind: str, text: str) -> Suspect | None:
+    share = case.window.mix.share(kind)
+    lost = _sampling(case, kind)
+    if share < OFTEN:
+        return None
+    return suspect(
+        cause,
+        f"{share:.0%} of the requests {text}; that takes about {lost:.0%} of the time.",
+        lost,
+        [_by_clients(f"fewer requests with {kind}", "samples plain rows", lost)],
+        Kind.PROVEN,
+        requests_share=share,
+    )
+
+
+def _sampling(case: Case, kind: str) -> float:
+    """Return the share of the window that sampling takes for requests of this kind."""
+    mix = case.window.mix
+    extra = {name: mix.share(name) * weight for name, weight in WEIGHTS.items()}
+    return case.window.share("sample") * extra[kind] / (1.0 + sum(extra.values()))
+
+
+def _front(case: Case) -> float:
+    """Return the share of the window that the front end's work takes from the core."""
+    w = case.window
+    if case.evidence.offline:
+        return 0.7 * w.share("detokenize")
+    busy = w.share("detokenize", "send", "http")
+    free = max(0.0, case.evidence.cores - case.evidence.config.num_threads * case.model)
+    return 0.5 * max(0.0, min(1.0, busy) - free)
+
+
+def _cached(case: Case, tokens: int) -> float:
+    w = case.window
+    missed = min(tokens, w.prompt_tokens - w.cached_tokens)
+    return case.estimate.cached_share(missed) if missed > 0 else 0.0
+
+
+def _of(tokens: int, all_tokens: int) -> str:
+    """Return a share of the prompt tokens, at most all: arrivals are counted earlier."""
+    return f"{min(1.0, tokens / max(1, all_tokens)):.0%}"
+
+
+def _by_clients(flag: str, why: str, saved: float) -> Change:
+    """Return a change that no flag of the engine makes."""
+    return change(flag, why, saved)

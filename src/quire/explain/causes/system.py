@@ -1,0 +1,189 @@
+"""Causes in the system around the engine: signals, memory, disks, clocks."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+from quire.explain.surroundings import Surroundings
+
+SWAPPING = 1e6
+"""Bytes/s to and from swap from which a machine is swapping."""
+SWAP_SPEED = 3e8
+"""Bytes/s of a usual disk, if the kernel does not count the time that threads wait for it."""
+SLOW_CLOCK = 0.75
+SMALL_PAGES = 0.08
+"""Share of the model's time that address translation takes with pages of 4 KiB: reading weights
+at 28 instead of 30.6 GB/s on two cores."""
+REMOTE, REMOTE_COST = 0.3, 0.4
+"""Memory of another node is read at about 60 % of the speed."""
+
+
+def stopped(case: Case) -> Suspect | None:
+    """A signal stops the engine's processes again and again."""
+    around = _around(case)
+    return suspect(
+        "stopped",
+        f"A process of the engine was stopped by a signal (SIGSTOP, a debugger) for "
+        f"{around.stopped:.0%} of the time.",
+        around.stopped,
+        [
+            change(
+                "kill -CONT PID",
+                "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)",
+                around.stopped,
+            )
+        ],
+        Kind.PROVEN,
+        stopped_share=around.stopped,
+    )
+
+
+def swapping(case: Case) -> Suspect | None:
+    """The machine moves the engine's memory to disk and back."""
+    around, w = _around(case), case.window
+    if around.swap_rate < SWAPPING:
+        return None
+    lost = min(0.9, max(_disk_share(case), around.swap_rate / SWAP_SPEED))
+    share = case.evidence.args.memory_share(case.evidence.config.device)
+    less = max(0.1, round(share * 0.7, 2))
+    return suspect(
+        "swapping",
+        f"The machine swaps {around.swap_rate / 1e6:,.0f} MB/s, and "
+        f"{around.swapped / 2**20:,.0f} MiB of the engine are in swap.",
+        lost,
+        [
+            change(
+                f"--gpu-memory-utilization {less:g}",
+                "makes the KV cache smaller, so that the engine stays in memory",
+                lost,
+                gpu_memory_utilization=less,
+            )
+        ],
+        Kind.PROVEN,
+        swap_bytes_s=around.swap_rate,
+        swapped_bytes=around.swapped,
+        window_s=w.seconds,
+    )
+
+
+def offload_reads(case: Case) -> Suspect | None:
+    """Weights that --cpu-offload-gb left on disk are read again in each step."""
+    around, args = _around(case), case.evidence.args
+    if not args.cpu_offload_gb or case.evidence.config.device != "cpu" or not around.read_rate:
+        return None
+    lost = max(_disk_share(case), case.model * (1.0 - case.usual()))
+    size = args.cpu_offload_gb * 2**30
+    if around.free > 1.2 * size:
+        flag, keep = "--cpu-offload-gb 0", 0.0
+        why = f"keeps all weights in memory; {around.free / 2**30:.1f} GiB are free"
+    else:
+        keep = max(0.0, round(args.cpu_offload_gb - 0.8 * around.free / 2**30, 1))
+        flag = f"--cpu-offload-gb {keep:g}"
+        why = "leaves only as much on disk as memory requires"
+    return suspect(
+        "offload_reads",
+        f"The engine reads {around.read_rate / 1e6:,.0f} MB/s from disk: of the weights, "
+        f"{args.cpu_offload_gb:g} GiB are outside of memory, and the file cache cannot hold them.",
+        lost,
+        [change(flag, why, lost, cpu_offload_gb=keep)],
+        Kind.PROVEN,
+        read_bytes_s=around.read_rate,
+        offload_gib=args.cpu_offload_gb,
+    )
+
+
+def slow_disk(case: Case) -> Suspect | None:
+    """Requests wait for KV blocks from files."""
+    around, w, args = _around(case), case.window, case.evidence.args
+    if not w.loaded_blocks or not args.kv_offloading_dir:
+        return None
+    lost = _disk_share(case)
+    more = max(1.0, 2 * args.kv_offloading_size)
+    return suspect(
+        "slow_disk",
+        f"{w.loaded_blocks:,} KV blocks came from host memory or files, and the engine's threads "
+        f"waited {around.disk_wait:.1f} s for disks.",
+        lost,
+        [
+            change(
+                f"--kv-offloading-size {more:g}",
+                "keeps more blocks in host memory; or move --kv-offloading-dir to a faster disk",
+                lost,
+                kv_offloading_size=more,
+            )
+        ],
+        loaded_blocks=w.loaded_blocks,
+        disk_wait_s=around.disk_wait,
+    )
+
+
+def slow_clock(case: Case) -> Suspect | None:
+    """The CPUs run below their highest speed while they compute."""
+    around = _around(case)
+    if not 0.0 < around.clock < SLOW_CLOCK or case.model < 0.5:
+        return None
+    lost = case.model * (1.0 - around.clock)
+    return suspect(
+        "slow_clock",
+        f"The CPUs run at {around.clock:.0%} of their highest speed: their governor, their power "
+        "limit or their temperature slows them.",
+        lost,
+        [change("cpupower frequency-set -g performance", "or better cooling", lost)],
+        clock=around.clock,
+    )
+
+
+def huge_pages_off(case: Case) -> Suspect | None:
+    """The system gives no huge pages."""
+    around = _around(case)
+    if around.huge_pages != "never":
+        return None
+    lost = SMALL_PAGES * case.model
+    return suspect(
+        "huge_pages_off",
+        "The system gives no huge pages (transparent_hugepage is 'never'), so reading weights and "
+        f"KV blocks waits for address translation: about {lost:.0%} of the time.",
+        lost,
+        [
+            change(
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+                "then start the engine again",
+                lost,
+            )
+        ],
+        huge_pages=around.huge_pages,
+    )
+
+
+def remote_memory(case: Case) -> Suspect | None:
+    """The engine's memory is on another memory node than its CPUs."""
+    around, config = _around(case), case.evidence.config
+    if around.nodes < 2 or around.remote < REMOTE:
+        return None
+    lost = case.model * around.remote * REMOTE_COST
+    ranks = around.nodes
+    changes = [
+        change("numactl --cpunodebind=0 --membind=0", "keeps CPUs and memory together", lost)
+    ]
+    if config.tensor_parallel_size < ranks:
+        flag = f"--tensor-parallel-size {ranks}"
+        why = f"gives each of the {ranks} memory nodes its own share of the model"
+        changes.insert(0, change(flag, why, lost, tensor_parallel_size=ranks))
+    return suspect(
+        "remote_memory",
+        f"{around.remote:.0%} of the engine's memory is on another of {around.nodes} memory nodes "
+        "than its CPUs.",
+        lost,
+        changes,
+        remote_share=around.remote,
+        nodes=around.nodes,
+    )
+
+
+def _around(case: Case) -> Surroundings:
+    return case.evidence.surroundings or Surroundings()
+
+
+def _disk_share(case: Case) -> float:
+    """Return the share of the window that the engine's threads waited for disks."""
+    threads = max(1, case.evidence.config.num_threads)
+    return min(0.95, _around(case).disk_wait / (threads * case.window.seconds))

@@ -1,0 +1,49 @@
+"""Put together what an engine, its system and its configuration say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.op_profile import OpProfile
+from quire.explain.evidence import Evidence, Platform
+from quire.explain.limits import load_limits
+from quire.explain.probe import Watched
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
+
+
+def collect(
+    watched: Watched,
+    args: EngineArgs,
+    config: EngineConfig,
+    facts: Mapping[str, Any],
+    ops: OpProfile | None,
+    *,
+    offline: bool = False,
+    tls: bool = False,
+) -> Evidence:
+    """Return the evidence of one window.
+
+    Args:
+        facts: of the started engine; see `messages.Ready`.
+        ops: profile of some of its steps.
+    """
+    cores = detect().cores
+    isa, best = facts.get("isa") or "", facts.get("best_isa") or ""
+    return Evidence(
+        window=watched.window,
+        args=args,
+        config=replace(config, prefix_caching_hash_seed=0),  # a secret
+        cores=cores,
+        offline=offline,
+        ops=ops if ops is not None and ops.steps else None,
+        limits=load_limits(cores),
+        host=watched.host,
+        surroundings=watched.surroundings,
+        platform=Platform(isa, best, list(facts.get("python_ops") or [])),
+        halves=watched.halves,
+        tls=tls,
+    )

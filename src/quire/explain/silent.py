@@ -1,0 +1,86 @@
+"""Why a server on this machine does not answer, from `/proc` alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from quire.explain.host import HostUse, read_host, use_between
+from quire.explain.report import Finding
+from quire.explain.surroundings import SYSTEM, Surroundings, between, family, process_state, read
+
+_LISTENS = "0A"
+WAITING = 0.5
+"""Share of the time without a core, or without an answer of the disk, that starves a server."""
+
+
+def silence(port: int, seconds: float = 2.0) -> Finding | None:
+    """Watch the process that listens on a port; return why it is silent, or None if unknown."""
+    pid = listener(port)
+    if pid is None:
+        return None
+    states = {p: process_state(p) for p in family(pid)}
+    host, system = read_host(pid), read(pid)
+    time.sleep(seconds)
+    use = use_between(host, read_host(pid))
+    return verdict(pid, states, use, between(system, read(pid), seconds, 0.0))
+
+
+def verdict(
+    pid: int, states: dict[int, str], use: HostUse | None, around: Surroundings
+) -> Finding | None:
+    """Return why a silent server's processes do not run; None if they do.
+
+    Args:
+        states: of each process, as in `/proc/PID/stat`.
+        use: CPU use of these processes.
+    """
+    if halted := [str(p) for p, state in states.items() if state == "T"]:
+        return Finding(
+            "stopped",
+            f"The server does not answer: a signal has stopped its process "
+            f"{', '.join(halted)} (SIGSTOP, a debugger). Continue it with kill -CONT.",
+            1.0,
+            {"pid": pid},
+        )
+    if use is None:
+        return None
+    waited = min(1.0, use.waited / use.seconds)
+    disk = min(1.0, around.disk_wait / use.seconds)
+    figures = {"pid": pid, "waited_share": waited, "others_cpus": use.others, "disk_share": disk}
+    if around.swap_rate and disk >= WAITING:
+        text = (
+            f"The server does not answer: the machine swaps {around.swap_rate / 1e6:,.0f} MB/s, and "
+            f"{around.swapped / 2**20:,.0f} MiB of the server are in swap. Start it with less "
+            "memory (--gpu-memory-utilization), or end other programs."
+        )
+        return Finding("swapping", text, disk, figures)
+    if waited >= WAITING:
+        text = (
+            f"The server does not answer: its threads waited {waited:.0%} of the time for a core, "
+            f"while other processes used {use.others:.1f} of {use.cpus} CPUs. Give it cores of its "
+            "own (taskset, a container's limit)."
+        )
+        return Finding("starved", text, waited, figures)
+    return None
+
+
+def listener(port: int, root: Path = SYSTEM) -> int | None:
+    """Return the process that listens on a TCP port of this machine; None if it cannot be seen."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = (root / "proc/net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, rows):
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{fields[9]}]")
+    for folder in (root / "proc").glob("[0-9]*/fd"):
+        try:
+            if any(os.readlink(link) in sockets for link in folder.iterdir()):
+                return int(folder.parent.name)
+        except OSError:
+            continue
+    return None

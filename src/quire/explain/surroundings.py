@@ -1,0 +1,253 @@
+"""What the system gives the engine's processes, from `/proc` and `/sys`.
+
+Every figure that the system does not report is 0, or empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+SYSTEM = Path("/")
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The system around the engine in one window.
+
+    Attributes:
+        online: CPUs (hardware threads) of the machine.
+        allowed: CPUs that the engine may use: its affinity.
+        siblings: hardware threads per core.
+        quota: CPUs that the container's limit grants; 0: no limit.
+        throttled: seconds during which the limit stopped the container's threads.
+        stopped: share of the samples at which a signal had stopped a process of the engine.
+        swapped: bytes of the engine that are in swap.
+        swap_rate: bytes/s that the machine reads from swap and writes to it.
+        read_rate: bytes/s that the engine reads from disks.
+        disk_wait: seconds that the engine's threads waited for disks.
+        clock: speed of the CPUs relative to their highest, mean of the two readings.
+        huge_pages: the system's setting: "always", "madvise" or "never".
+        remote: share of the engine's memory on nodes without its CPUs.
+        nodes: memory nodes of the machine.
+        free: bytes of memory that are available.
+    """
+
+    online: int = 0
+    allowed: int = 0
+    siblings: int = 1
+    quota: float = 0.0
+    throttled: float = 0.0
+    stopped: float = 0.0
+    swapped: int = 0
+    swap_rate: float = 0.0
+    read_rate: float = 0.0
+    disk_wait: float = 0.0
+    clock: float = 0.0
+    huge_pages: str = ""
+    remote: float = 0.0
+    nodes: int = 1
+    free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters since the system's or the processes' start, and present states."""
+
+    now: Surroundings
+    throttled: float
+    swapped_pages: int
+    read_bytes: dict[int, int]
+    disk_wait: dict[int, float]
+
+
+def family(pid: int, root: Path = SYSTEM) -> list[int]:
+    """Return a process and its descendants."""
+    found, pending = [], [pid]
+    while pending:
+        process = pending.pop()
+        tasks = _listed(root / f"proc/{process}/task")
+        if tasks:
+            found.append(process)
+        for task in tasks:
+            pending += [int(child) for child in _text(task / "children").split()]
+    return found
+
+
+def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
+    """Read the system's figures for a process (None: this one) and its descendants."""
+    first = os.getpid() if pid is None else pid
+    pids = family(first, root)
+    cpus = _allowed(first, root)
+    quota, throttled = _limit(first, root)
+    memory = _fields(_text(root / "proc/meminfo"))
+    paging = _fields(_text(root / "proc/vmstat"))
+    nodes = _listed(root / "sys/devices/system/node", "node[0-9]*")
+    now = Surroundings(
+        online=len(_numbers(_text(root / "sys/devices/system/cpu/online"))),
+        allowed=len(cpus),
+        siblings=max(1, len(_numbers(_text(_topology(root, next(iter(cpus), 0)))))),
+        quota=quota,
+        swapped=sum(_fields(_text(root / f"proc/{p}/status")).get("VmSwap", 0) for p in pids)
+        * 1024,
+        clock=_clock(root),
+        huge_pages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        remote=_remote(pids, cpus, nodes, root) if len(nodes) > 1 else 0.0,
+        nodes=max(1, len(nodes)),
+        free=memory.get("MemAvailable", 0) * 1024,
+    )
+    reads = {p: _fields(_text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
+    waits = {p: _disk_wait(p, root) for p in pids}
+    swapped = paging.get("pswpin", 0) + paging.get("pswpout", 0)
+    return Reading(now, throttled, swapped, reads, waits)
+
+
+def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Surroundings:
+    """Return the figures of the time between two readings.
+
+    Args:
+        stopped: share of the samples at which a process was stopped.
+    """
+    seconds = max(seconds, 1e-9)
+    read_bytes = sum(n - first.read_bytes.get(p, 0) for p, n in last.read_bytes.items())
+    waited = sum(s - first.disk_wait.get(p, 0.0) for p, s in last.disk_wait.items())
+    return msgspec.structs.replace(
+        last.now,
+        throttled=max(0.0, last.throttled - first.throttled),
+        stopped=stopped,
+        swap_rate=max(0, last.swapped_pages - first.swapped_pages) * _PAGE / seconds,
+        read_rate=max(0, read_bytes) / seconds,
+        disk_wait=max(0.0, waited),
+        clock=(first.now.clock + last.now.clock) / 2,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    """Counts how often a process of a family was seen stopped."""
+
+    pids: tuple[int, ...]
+    seen: int = 0
+    stopped: int = 0
+    root: Path = SYSTEM
+
+    def sample(self) -> StateCount:
+        """Look once; return the new counts."""
+        states = [process_state(pid, self.root) for pid in self.pids]
+        return replace(self, seen=self.seen + 1, stopped=self.stopped + ("T" in states))
+
+    @property
+    def share(self) -> float:
+        return self.stopped / max(1, self.seen)
+
+
+def process_state(pid: int, root: Path = SYSTEM) -> str:
+    """Return a process's state as in `/proc/PID/stat`: "R", "S", "D", "T" …"""
+    return _text(root / f"proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+
+
+def _allowed(pid: int, root: Path) -> set[int]:
+    lines = _text(root / f"proc/{pid}/status").splitlines()
+    listed = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
+    return _numbers(listed.partition(":")[2])
+
+
+class _Limit(NamedTuple):
+    quota: float
+    throttled: float
+
+
+def _limit(pid: int, root: Path) -> _Limit:
+    """Return the tightest CPU limit of the process's cgroups (v2), and its throttled seconds."""
+    path = _text(root / f"proc/{pid}/cgroup").rpartition("\n")[2].rpartition(":")[2]
+    base = root / "sys/fs/cgroup"
+    here = base / path.lstrip("/")
+    found = []
+    for folder in (here, *here.parents):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit() and int(period):
+            usage = _fields(_text(folder / "cpu.stat"))
+            found.append(_Limit(int(quota) / int(period), usage.get("throttled_usec", 0) / 1e6))
+        if folder == base:
+            break
+    return min(found, default=_Limit(0.0, 0.0))
+
+
+def _clock(root: Path) -> float:
+    """Return the mean speed of the CPUs, relative to the highest; 0.0 if unknown."""
+    ratios = []
+    for folder in _listed(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq"):
+        now, most = (_text(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
+        if now.isdigit() and most.isdigit() and int(most):
+            ratios.append(min(1.0, int(now) / int(most)))
+    return sum(ratios) / len(ratios) if ratios else 0.0
+
+
+def _remote(pids: Iterable[int], cpus: set[int], nodes: list[Path], root: Path) -> float:
+    """Return the share of the processes' pages on nodes that have none of their CPUs."""
+    near = {n.name for n in nodes if _numbers(_text(n / "cpulist")) & cpus}
+    pages = {node.name: 0 for node in nodes}
+    for pid in pids:
+        for word in _text(root / f"proc/{pid}/numa_maps").split():
+            name, _, count = word.partition("=")
+            if name[:1] == "N" and name[1:].isdigit() and count.isdigit():
+                node = f"node{name[1:]}"
+                pages[node] = pages.get(node, 0) + int(count)
+    total = sum(pages.values())
+    far = sum(count for name, count in pages.items() if name not in near)
+    return far / total if total and near else 0.0
+
+
+def _disk_wait(pid: int, root: Path) -> float:
+    """Return the seconds that a process's threads waited for disks; see `delayacct` in proc(5)."""
+    waited = 0.0
+    for task in _listed(root / f"proc/{pid}/task"):
+        fields = _text(task / "stat").rpartition(")")[2].split()
+        if len(fields) > 39 and fields[39].isdigit():  # field 42 of stat, the state is field 3
+            waited += int(fields[39]) / _TICK
+    return waited
+
+
+def _topology(root: Path, cpu: int) -> Path:
+    return root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+
+
+def _chosen(setting: str) -> str:
+    """Return the word in brackets of "always [madvise] never"."""
+    return setting.partition("[")[2].partition("]")[0]
+
+
+def _numbers(listed: str) -> set[int]:
+    """Return the numbers of a list such as "0-3,8"."""
+    found: set[int] = set()
+    for part in listed.strip().split(","):
+        low, _, high = part.strip().partition("-")
+        if low.isdigit():
+            found.update(range(int(low), int(high if high.isdigit() else low) + 1))
+    return found
+
+
+def _fields(text: str) -> dict[str, int]:
+    """Return the whole numbers of lines such as "name: 12 kB"."""
+    words = (line.replace(":", " ").split() for line in text.splitlines())
+    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
+
+
+def _listed(folder: Path, pattern: str = "*") -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,45 @@
+"""A server that does not answer gets a verdict from the system's own figures."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from quire.explain.host import HostUse
+from quire.explain.silent import listener, verdict
+from quire.explain.surroundings import Surroundings
+
+BUSY = HostUse(2.0, 4, busy=7.5, own=0.1, steal=0.0, waited=1.8)
+IDLE = HostUse(2.0, 4, busy=0.2, own=0.1, steal=0.0, waited=0.0)
+
+
+def cause(
+    states: dict[int, str], use: HostUse | None, around: Surroundings | None = None
+) -> str | None:
+    found = verdict(7, states, use, around or Surroundings())
+    return found.cause if found else None
+
+
+def test_each_reason_is_named() -> None:
+    assert cause({7: "S", 8: "T"}, BUSY) == "stopped"
+    assert cause({7: "R"}, BUSY) == "starved"
+    assert cause({7: "D"}, IDLE, Surroundings(swap_rate=1e8, disk_wait=1.9)) == "swapping"
+    assert cause({7: "S"}, IDLE) is None
+    assert cause({7: "S"}, None) is None
+
+
+def test_the_text_has_the_figures() -> None:
+    found = verdict(7, {7: "R"}, BUSY, Surroundings())
+    assert found is not None
+    assert "waited 90% of the time for a core" in found.text
+    assert "used 3.7 of 4 CPUs" in found.text
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs /proc")
+def test_the_process_behind_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listener(port) == os.getpid()
+    assert listener(port) is None

@@ -1,0 +1,108 @@
+"""What the system gives an engine, read from a made /proc and /sys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quire.explain.surroundings import StateCount, Surroundings, between, family, read
+
+STAT = "7 (a (b) c) {state} 1 7 7 0 -1 0 " + "0 " * 32 + "{wait} 0"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def machine(root: Path, *, throttled: int = 0, swapped: int = 0, read_bytes: int = 0) -> None:
+    """Two nodes of four CPUs each, two per core; process 7 with a child, 8, on node 0."""
+    nodes = "sys/devices/system/node"
+    write(
+        root,
+        {
+            "sys/devices/system/cpu/online": "0-7\n",
+            "sys/devices/system/cpu/cpu2/topology/thread_siblings_list": "2,6\n",
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "1500000\n",
+            "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3000000\n",
+            f"{nodes}/node0/cpulist": "0-3\n",
+            f"{nodes}/node1/cpulist": "4-7\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
+            "sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/pod/cpu.stat": f"usage_usec 9\nthrottled_usec {throttled}\n",
+            "sys/fs/cgroup/pod/engine/cpu.max": "max 100000\n",
+            "proc/meminfo": "MemTotal: 100 kB\nMemAvailable: 50 kB\n",
+            "proc/vmstat": f"pswpin {swapped}\npswpout 0\n",
+        },
+    )
+    for pid, children in ((7, "8 "), (8, "")):
+        write(
+            root,
+            {
+                f"proc/{pid}/task/{pid}/children": children,
+                f"proc/{pid}/task/{pid}/stat": STAT.format(state="S", wait=100 * (pid == 8)),
+                f"proc/{pid}/stat": STAT.format(state="T" if pid == 8 else "S", wait=0),
+                f"proc/{pid}/status": "Cpus_allowed_list:\t2-3\nVmSwap:\t 4 kB\n",
+                f"proc/{pid}/cgroup": "0::/pod/engine\n",
+                f"proc/{pid}/io": f"read_bytes: {read_bytes}\n",
+                f"proc/{pid}/numa_maps": "7f00 default anon=4 N0=1 N1=3\n",
+            },
+        )
+
+
+def test_a_machine_is_read(tmp_path: Path) -> None:
+    machine(tmp_path)
+    first = read(7, tmp_path)
+    machine(tmp_path, throttled=3_000_000, swapped=2, read_bytes=500)
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert between(first, read(7, tmp_path), 2.0, 0.25) == Surroundings(
+        online=8,
+        allowed=2,
+        siblings=2,
+        quota=1.5,
+        throttled=3.0,
+        stopped=0.25,
+        swapped=8 * 1024,
+        swap_rate=page,
+        read_rate=500.0,
+        disk_wait=0.0,
+        clock=0.5,
+        huge_pages="never",
+        remote=0.75,
+        nodes=2,
+        free=50 * 1024,
+    )
+
+
+def test_a_process_and_its_children_are_seen_stopped(tmp_path: Path) -> None:
+    machine(tmp_path)
+    assert family(7, tmp_path) == [7, 8]
+    count = StateCount((7,), root=tmp_path).sample()
+    assert count.share == 0.0
+    both = StateCount((7, 8), root=tmp_path).sample()
+    write(tmp_path, {"proc/8/stat": STAT.format(state="R", wait=0)})
+    assert both.sample().share == 0.5
+
+
+def test_time_that_threads_waited_for_disks(tmp_path: Path) -> None:
+    machine(tmp_path)
+    first = read(7, tmp_path)
+    ticks = os.sysconf("SC_CLK_TCK")
+    write(tmp_path, {"proc/8/task/8/stat": STAT.format(state="D", wait=100 + 3 * ticks)})
+    assert between(first, read(7, tmp_path), 5.0, 0.0).disk_wait == pytest.approx(3.0)
+
+
+def test_a_system_without_proc_gives_nothing(tmp_path: Path) -> None:
+    reading = read(7, tmp_path)
+    assert between(reading, reading, 1.0, 0.0) == Surroundings()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_this_system() -> None:
+    now = read().now
+    assert now.allowed == len(os.sched_getaffinity(0))
+    assert now.online >= now.allowed
