@@ -51,7 +51,7 @@ def verdict(
     figures = {"pid": pid, "waited_share": waited, "others_cpus": use.others, "disk_share": disk}
     if around.swap_rate and disk >= WAITING:
         text = (
-            f"The server does not answer: the machine swaps {around.swap_rate / 1e6:,.0f} MB/s, and "
+            f"The server does not answer: the machine swaps {around.swap_rate / 1e6:,.0f} MB/s; "
             f"{around.swapped / 2**20:,.0f} MiB of the server are in swap. Start it with less "
             "memory (--gpu-memory-utilization), or end other programs."
         )
