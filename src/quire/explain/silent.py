@@ -48,7 +48,12 @@ def verdict(
         return None
     waited = min(1.0, use.waited / use.seconds)
     disk = min(1.0, around.disk_wait / use.seconds)
-    figures = {"pid": pid, "waited_share": waited, "others_cpus": use.others, "disk_share": disk}
+    figures: dict[str, float | int | str] = {
+        "pid": pid,
+        "waited_share": waited,
+        "others_cpus": use.others,
+        "disk_share": disk,
+    }
     if around.swap_rate and disk >= WAITING:
         text = (
             f"The server does not answer: the machine swaps {around.swap_rate / 1e6:,.0f} MB/s; "
