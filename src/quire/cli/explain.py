@@ -25,8 +25,8 @@ _LOAD = {
 }
 
 
-PATIENCE = 20.0
-"""Seconds beyond the window that a server may take to answer."""
+PATIENCE = 45.0
+"""Seconds beyond the window that a server may take to answer; it waits 30 s for a first step."""
 
 
 class SilentServerError(QuireError):

@@ -97,7 +97,7 @@ def _name(change: Change) -> str:
 def _nothing(case: Case) -> Finding:
     w = case.window
     idle = w.share("idle")
-    if not w.steps and w.running > 0:
+    if not w.steps and (w.running > 0 or case.model > IDLE):
         text = (
             f"No step ended in {w.seconds:.1f} s, although requests run: there is nothing to "
             "explain yet. Watch for longer."

@@ -114,6 +114,13 @@ class Probe:
         for gauges in (self._all, self._half):
             gauges.add(self._stats, elapsed)
 
+    @property
+    def unfinished_step(self) -> bool:
+        """Return whether requests run but no step has ended since the start."""
+        s = self._stats.scheduler
+        steps = s.num_steps if s else 0
+        return steps <= self._all.first.counts["steps"] and self._stats.in_flight() > 0
+
     def split(self) -> None:
         """End the first half of the window."""
         self.sample()
@@ -163,7 +170,8 @@ class Probe:
             mix=last.mix.since(first.mix),
             **counts,
         )
-        busy = scheduler is not None and scheduler.num_running > 0
+        # The gauges are those of the latest step, which may have ended before these requests came.
+        busy = stats.in_flight() > 0 or (scheduler is not None and scheduler.num_running > 0)
         core = OFFLINE if stats.front.offline else CORE
         return _whole(window, core, "model" if busy else "idle")
 

@@ -88,6 +88,8 @@ class EngineStats:
         """Maximum adapters per batch; None if the engine serves none."""
         self.adapters: Callable[[], LoraUse] | None = None
         """Returns the adapters in use."""
+        self.in_flight: Callable[[], int] = int
+        """Returns the number of requests that have not ended."""
         self.observer: Callable[[], None] | None = None
         """Called after each step."""
         self._repeats = RepeatedPrefixes()

@@ -291,3 +291,16 @@ def test_a_step_under_way_is_no_idle_time(running: int, part: str) -> None:
     assert window.steps == 0
     text = explain(with_window(healthy(limits=None), **msgspec.structs.asdict(window))).verdict.text
     assert ("Watch for longer" in text) is (running > 0)
+
+
+def test_requests_in_flight_are_no_idle_time_before_their_first_step() -> None:
+    """Seen: eight long prompts in one step of six seconds, "100 % idle" in a window of four."""
+    stats, clock = EngineStats(), Clock()
+    told(stats, 1000, 0, CoreTimes(model=100.0))
+    stats.in_flight = lambda: 8
+    probe = Probe(stats, clock)
+    clock.now += 4.0
+    assert probe.unfinished_step
+    assert probe.end().window.share("model") == pytest.approx(1.0)
+    told(stats, 1001, 8, CoreTimes(model=106.0))
+    assert not probe.unfinished_step

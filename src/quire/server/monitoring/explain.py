@@ -27,6 +27,8 @@ from quire.server.state import server_state
 WINDOW = 5.0
 LONGEST_WINDOW = 60.0
 SAMPLE_SECONDS = 0.05
+MOST_STEP = 30.0
+"""Seconds by which a window grows until its first step has ended."""
 PROFILED_STEPS = 256
 """Most steps of a window whose operations are timed."""
 
@@ -67,7 +69,7 @@ async def explain_engine(request: Request) -> Response:
 
 
 async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:
-    """Return the engine's activity during the next `seconds`."""
+    """Return the engine's activity during the next `seconds`, or until the first step has ended."""
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
     try:
@@ -80,6 +82,10 @@ async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidenc
             if loop.time() >= half:
                 probe.split()
                 half = inf
+        longest = end + MOST_STEP
+        while probe.unfinished_step and loop.time() < longest:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            probe.sample()
         watched = probe.end()
         ops = await profile
     finally:
