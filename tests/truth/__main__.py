@@ -17,7 +17,7 @@ import transformers
 from tests.truth.choices import ARCHITECTURES, draw
 from tests.truth.compare import Outcome, run
 
-VERDICTS = ("same", "refused", "no oracle", "warned", "different", "crashed")
+VERDICTS = ("same", "refused", "no oracle", "warned", "near tie", "different", "crashed")
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def report(seed: int, outcomes: dict[int, Outcome]) -> None:
     for kind in (*ARCHITECTURES, "all"):
         counts = sum(table.values(), Counter()) if kind == "all" else table[kind]
         print(f"{kind:12}", *(f"{counts[verdict]:10}" for verdict in VERDICTS))
-    for verdict in VERDICTS[1:4]:
+    for verdict in VERDICTS[1:5]:
         reasons = Counter(o.why for o in outcomes.values() if o.verdict == verdict)
         for why, count in reasons.most_common():
             print(f"{verdict}: {count:4} × {why}")

@@ -28,6 +28,7 @@ from quire.models.registry import model_config
 from tests.golden.tiny_encoders import wordpiece
 from tests.golden.tiny_models import ONE_PLUS
 from tests.truth.choices import VOCAB_SIZE, Case
+from tests.truth.routing import first_near_tie
 
 PROMPT_LEN, NUM_TOKENS = 26, 8
 RATIO = 4.0
@@ -49,7 +50,9 @@ class Outcome:
 
     Attributes:
         verdict: "same"; "refused" by Quire, by name; "no oracle", because Transformers refuses;
-            "warned", a difference of which Quire warned; "different" and "crashed" are failures.
+            "warned", a difference of which Quire warned; "near tie", a difference that begins
+            where rounding decides between two experts (`tests.truth.routing`); "different" and
+            "crashed" are failures.
         why: the reason, short enough to count.
     """
 
@@ -96,14 +99,14 @@ def run(case: Case, folder: Path) -> Outcome:
     wordpiece().save_pretrained(folder)
     with Warnings() as warnings:
         try:
-            difference = _compare(case, folder, *models)
+            outcome = _compare(case, folder, *models)
         except QuireError as error:
             return Outcome("refused", _reason(error))
         except Exception as error:
             return Outcome("crashed", repr(error))
-    if not difference:
-        return Outcome("same")
-    return Outcome("warned" if warnings.said else "different", difference)
+    if outcome.failed and warnings.said:
+        return Outcome("warned", outcome.why)
+    return outcome
 
 
 def _reason(error: QuireError) -> str:
@@ -145,7 +148,7 @@ def _check_loaded(made: PreTrainedModel, loaded: PreTrainedModel) -> None:
         assert torch.equal(value, theirs[name]), f"Transformers did not load {name}"
 
 
-def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrainedModel) -> str:
+def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrainedModel) -> Outcome:
     generator = torch.Generator().manual_seed(case.weights_seed)
     prompt = torch.randint(5, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
     flags: dict[str, Any] = {"dtype": case.dtype, "num_threads": 1, "max_num_seqs": 2}
@@ -170,8 +173,9 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
             states = [model(ids).last_hidden_state[:, 0].double() for model in (exact, rounded)]
             expected, near = ((s / s.norm(dim=-1, keepdim=True)).numpy() for s in states)
     if found.shape != expected.shape:
-        return f"shape {found.shape}, not {expected.shape}"
-    return _judged(case, found, expected, near)
+        return Outcome("different", f"shape {found.shape}, not {expected.shape}")
+    error, allowed = np.abs(found - expected).max(), _allowed(case, expected, near)
+    return _off(error, allowed) if error > allowed else Outcome("same")
 
 
 def _activated(config: Any, logits: torch.Tensor) -> torch.Tensor:
@@ -185,7 +189,7 @@ def _activated(config: Any, logits: torch.Tensor) -> torch.Tensor:
 
 def _generates(
     case: Case, llm: LLM, prompt: list[int], exact: PreTrainedModel, rounded: PreTrainedModel
-) -> str:
+) -> Outcome:
     """Compare the prompt's log-probabilities, then each greedy token and its own."""
     params = SamplingParams(
         temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, prompt_logprobs=0
@@ -198,12 +202,19 @@ def _generates(
     given = [*(answer.prompt_logprobs or [])[1:], *(completion.logprobs or [])]
     found = np.array([each[token].logprob for each, token in zip(given, told, strict=True) if each])
     expected, near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
-    difference = _judged(case, found, expected, near)
-    best = rows[0][len(prompt) - 1 :].max(dim=1).values.numpy()
-    short = float((best - expected[len(prompt) - 1 :]).max())
-    if not difference and short > 2 * _allowed(case, expected, near):
-        difference = f"a greedy token is {short:.1e} below the best"
-    return difference
+    errors, allowed = np.abs(found - expected), _allowed(case, expected, near)
+    short = rows[0].max(dim=1).values.numpy() - expected
+    short[: len(prompt) - 1] = 0.0  # the prompt's own tokens
+    wrong = (errors > allowed) | (short > 2 * allowed)
+    if not wrong.any():
+        return Outcome("same")
+    if case.dtype != "float32":
+        tie = first_near_tie(exact, rounded, prompt + tokens[:-1])
+        if tie is not None and tie <= int(wrong.argmax()):
+            return Outcome("near tie", "rounding decides between two experts")
+    if errors.max() > allowed:
+        return _off(errors.max(), allowed)
+    return Outcome("different", f"a greedy token is {short.max():.1e} below the best")
 
 
 def _log_probabilities(
@@ -218,9 +229,8 @@ def _log_probabilities(
     return torch.cat(rows).double().log_softmax(-1)
 
 
-def _judged(case: Case, found: Any, expected: Any, near: Any) -> str:
-    error, allowed = float(np.abs(found - expected).max()), _allowed(case, expected, near)
-    return "" if error <= allowed else f"off by {error:.1e}, allowed {allowed:.1e}"
+def _off(error: float, allowed: float) -> Outcome:
+    return Outcome("different", f"off by {error:.1e}, allowed {allowed:.1e}")
 
 
 def _allowed(case: Case, expected: Any, near: Any) -> float:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from quire.core.config import RopeConfig
 from quire.models.architectures import llama
 from tests.truth.choices import ARCHITECTURES, Case, draw
 from tests.truth.compare import run
+from tests.truth.routing import first_near_tie
 
 CASES = 3 * len(ARCHITECTURES)
 
@@ -45,3 +47,24 @@ def test_a_wrong_base_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run(case, tmp_path).verdict == "same"
     monkeypatch.setattr(llama.ropes, "rope", wrong)
     assert run(case, tmp_path).verdict == "different"
+
+
+class Routed(torch.nn.Module):
+    """Chooses two experts for each token, by the scores of a table [tokens, experts]."""
+
+    def __init__(self, table: list[list[float]]) -> None:
+        super().__init__()
+        self.table = torch.tensor(table)
+
+    def forward(self, ids: torch.Tensor, use_cache: bool) -> torch.Tensor:
+        return self.table[ids[0]].topk(2).indices
+
+
+@pytest.mark.parametrize(("error", "first"), [(0.1, None), (0.125, 1), (0.25, 1), (0.375, 0)])
+def test_a_near_tie_is_within_twice_the_rounding(error: float, first: int | None) -> None:
+    """Of two experts 0.75 and 0.25 apart; a rounding of later tokens does not count."""
+    exact = [[4.0, 2.0, 1.25, 0.0], [4.0, 2.0, 1.75, 0.0], [9.0, 9.0, 0.0, 0.0]]
+    near = [[value + error for value in row] for row in exact[:2]] + [[0.0, 0.0, 9.0, 9.0]]
+    expected = 2 if first is None else first
+    assert first_near_tie(Routed(exact), Routed(near), [0, 1, 2]) == expected  # type: ignore[arg-type]
+    assert first_near_tie(Routed(exact), Routed(near), [0, 1]) == first  # type: ignore[arg-type]
