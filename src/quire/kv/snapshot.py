@@ -104,11 +104,11 @@ def _tree(cached: Ints, before: NDArray[np.int32], users: Ints, block_size: int)
         head = further
     lengths = np.bincount(head, minlength=count)
     heads = np.flatnonzero(is_head)
-    above = np.full(count + 1, -1)  # the last entry means no node
+    above = np.full(count, -1)
     above[heads] = np.where(parent[heads] >= 0, head[parent[heads]], -1)
     longest = heads[np.argsort(-lengths[heads], kind="stable")[:MAX_NODES]]
     listed = np.zeros(count + 1, dtype=bool)
-    listed[longest] = listed[-1] = True
+    listed[longest] = listed[-1] = True  # the last entry means no node
     ancestor = above[longest]
     while not (known := listed[ancestor]).all():
         ancestor = np.where(known, ancestor, above[ancestor])

@@ -192,7 +192,7 @@ class SequenceMatcher:
         self._num_followed = len(output)
         self._fill(matcher, 0)
         self.error = matcher.get_error() or None
-        if self.error or not len(drafts):
+        if not len(drafts):
             return
         fork = matcher.deep_copy()
         for row, draft in enumerate(drafts.tolist(), 1):

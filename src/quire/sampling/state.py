@@ -170,12 +170,13 @@ class SamplingState:
 
     def _mask(self, ahead: int) -> MaskWords:
         """Return the mask of allowed tokens after `ahead` drafts."""
-        fault = self.fault if self.matcher is None else self.matcher.error
-        if fault is not None or self.matcher is None:
+        matcher = self.matcher
+        if matcher is None or matcher.error is not None:
+            fault = self.fault if matcher is None else matcher.error
             wanted = self.params.structured_outputs
             assert wanted is not None
             raise InvalidRequestError(
                 f"{NOT_FOLLOWED}{fault}.", param=wanted.field or "structured_outputs"
             )
-        mask: MaskWords = self.matcher.masks[ahead]
+        mask: MaskWords = matcher.masks[ahead]
         return mask

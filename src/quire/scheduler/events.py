@@ -21,7 +21,7 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now: float
         self._noted: list[RequestEvent] = []
         self._last_end = 0.0
 

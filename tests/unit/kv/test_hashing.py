@@ -107,3 +107,15 @@ def test_a_hash_covers_each_embedding_up_to_its_blocks_end(differs: int) -> None
         )  # fmt: skip
         hashes.append(hasher(4).extend(given))
     assert [a == b for a, b in zip(*hashes, strict=True)] == [i < differs // 4 for i in range(4)]
+
+
+def test_tokens_behind_embeddings_are_hashed_too() -> None:
+    hashes = []
+    for token in (7, 8):
+        given = Request(
+            "a", [EMBEDDED] * 4, SamplingParams(), arrival_time=0, max_model_len=99,
+            prompt_embeds=b"rows",
+        )  # fmt: skip
+        given.token_ids.extend([token] * 4)
+        hashes.append(hasher(4).extend(given))
+    assert [a == b for a, b in zip(*hashes, strict=True)] == [True, False]

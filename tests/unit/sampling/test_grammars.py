@@ -252,7 +252,7 @@ def test_the_grammar_used_longest_ago_is_forgotten_first(
 def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
     filler, word = MaskFiller(grammars), StructuredOutputsParams(choice=["xy"])
     states = [state(structured_outputs=word), state("x", structured_outputs=word), state()]
-    filler.begin(states)
+    filler.begin([state(structured_outputs=None), *states])
     filler.end()
     filler.end()  # nothing is left to wait for
     masks = []

@@ -361,9 +361,13 @@ def test_a_prefix_is_loaded_only_if_that_is_faster(block_seconds: float, loads: 
     finish(s)
 
 
-@pytest.mark.parametrize(("mode", "swapped"), [("auto", 0), ("swap", 2)])
-def test_slow_copies_are_made_only_if_they_are_asked_for(mode: str, swapped: int) -> None:
-    s = preempted(mode, Copying(1e3))
+@pytest.mark.parametrize(
+    ("mode", "seconds", "swapped"), [("auto", 1e3, 0), ("auto", 0.0, 2), ("swap", 1e3, 2)]
+)
+def test_slow_copies_are_made_only_if_they_are_asked_for(
+    mode: str, seconds: float, swapped: int
+) -> None:
+    s = preempted(mode, Copying(seconds))
     s.reset_prefix_cache()
     assert s.kv.tier is not None
     finish(s)
@@ -398,6 +402,53 @@ def test_who_loads_has_a_seat(seats: int) -> None:
     assert len(first.block_copies.loads) == 2 * seats
     assert first.empty
     compute(s, first)
+    finish(s)
+
+
+def test_who_is_ready_waits_while_no_budget_is_left() -> None:
+    s = make(32, TierConfig(num_offload_slots=64))
+    for name in "ab":
+        s.add(request(name, 3 * BLOCK, max_tokens=1))
+        finish(s)
+    s.add(request("z", 31 * BLOCK, max_tokens=1))  # evicts them
+    finish(s)
+    for name in ("a2", "b2"):
+        s.add(request(name, 3 * BLOCK, max_tokens=1))
+    compute(s, s.schedule(0.0))
+    assert s._loading.run(0) == []
+    [first] = s._loading.run(BLOCK)
+    assert (first.request.request_id, first.scheduled) == ("a2", BLOCK)
+    assert len(s._loading) == 1
+
+
+def test_a_prompt_that_is_swapped_out_between_chunks_goes_on_there() -> None:
+    cache = CacheConfig(BLOCK, 8, tiers=TierConfig(num_swap_slots=8))
+    s = Scheduler(SchedulerConfig(1000, 2, 2 * BLOCK, preemption_mode="swap"), cache)
+    s.add(request("a", 6 * BLOCK, max_tokens=1))
+    compute(s, s.schedule(0.0))
+    s._preemption.preempt_last()
+    s.kv.pool.forget_all()
+    loading = s.schedule(0.0)
+    assert loading.block_copies is not None
+    assert len(loading.block_copies.loads) == 2
+    compute(s, loading)
+    assert s.schedule(0.0).num_computed_tokens.tolist() == [2 * BLOCK]
+
+
+def test_a_swapped_block_that_is_not_full_is_not_shared() -> None:
+    """Its last token is known, but not computed."""
+    s = make(8, TierConfig(num_swap_slots=8))
+    s.add(request("a", 2 * BLOCK - 1, max_tokens=9))
+    compute(s, s.schedule(0.0))
+    assert s.requests["a"].num_tokens == 2 * BLOCK
+    s._preemption.preempt_last()
+    loading = s.schedule(0.0)
+    assert loading.block_copies is not None
+    assert len(loading.block_copies.loads) == 1
+    compute(s, loading)
+    longer = request("a2", 3 * BLOCK)
+    longer.token_ids[: 2 * BLOCK] = s.requests["a"].token_ids
+    assert len(s.kv.find_prefix(longer)) == 1
     finish(s)
 
 

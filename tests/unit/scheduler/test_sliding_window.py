@@ -12,7 +12,7 @@ from quire.kv.manager import NO_BLOCK, KVCacheManager
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.kv.test_manager import admit
 from tests.unit.kv.test_manager import request as prompt
-from tests.unit.scheduler.test_scheduler import request, step
+from tests.unit.scheduler.test_scheduler import request, sampled, step
 
 BLOCK, WINDOW, BUDGET = 16, 40, 32
 MOST = (WINDOW + BUDGET - 2) // BLOCK + 2
@@ -57,6 +57,23 @@ def test_a_decoding_request_holds_its_window_only() -> None:
     computed = int(s.running.num_computed[0])
     assert all(b == NO_BLOCK for b in table[: (computed - 1 - WINDOW + 1) // BLOCK])
     assert s.kv.pool.num_used <= (WINDOW - 2) // BLOCK + 2
+
+
+def test_what_is_reserved_for_a_prompt_is_what_its_window_may_hold_yet() -> None:
+    s = make(num_blocks=20)
+    s.add(request("b", 1, max_tokens=200))
+    step(s)
+    s.add(request("a", 600))
+    seen = set()
+    for _ in range(600 // BUDGET):
+        batch = s.schedule(0.0)
+        table = s.kv.table("a")
+        held = len(table) - table.count(NO_BLOCK)
+        reserved = min(-(-600 // BLOCK) - len(table), MOST - held)
+        assert int(s._admission._reserved()[1]) == reserved
+        seen.add(reserved)
+        s.update(batch, sampled(s, batch, 5), 0.0)
+    assert {0, 1} < seen
 
 
 def manager() -> KVCacheManager:
