@@ -60,23 +60,30 @@ def test_equivalent_edits_exist_and_are_explained() -> None:
 
 SCRIPT = """
 from tools.mutants.edits import edits_of
-from tools.mutants.judge import PACKAGE, ROOMS, judge
-ROOMS["scheduler"] = [["tests/unit/scheduler/test_scheduler.py"]]
-edits = edits_of("scheduler/stop.py", (PACKAGE / "scheduler/stop.py").read_bytes())
-edits = [edit for edit in edits if "<= request.max_total_tokens" in edit.after]
-assert len(edits) == 1
-for edit, verdict in judge(["scheduler", *edits], 1):
-    print(verdict.by)
+from tools.mutants.judge import PACKAGE, judge
+wanted = {
+    "scheduler/stop.py": "FinishReason.LENGTH|    pass",
+    "scheduler/events.py": "tokens: int = 1",  # in no function's body
+    "kv/bounds.py": "return max(blocks",  # no window, so no test reaches it
+}
+edits = []
+for path, text in wanted.items():
+    found = edits_of(path, (PACKAGE / path).read_bytes())
+    edits += [edit for edit in found if text in "|".join([*edit.before.splitlines(), edit.after])]
+assert len(edits) == len(wanted)
+tests = [f"tests/unit/scheduler/test_{name}.py" for name in ("events", "scheduler")]
+judge(edits, 2, lambda edit, verdict: print(edit.path, verdict.by, sep=": "), tests)
 """
 
 
-def test_a_mistake_is_caught_and_the_sources_stay_as_they_are() -> None:
+def test_mistakes_are_caught_and_the_sources_stay_as_they_are() -> None:
     path = ROOT / "src/quire/scheduler/stop.py"
     before = path.read_bytes()
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    unedited, edited = done.stdout.splitlines()
-    assert unedited == ""
-    assert edited.startswith("tests/unit/scheduler/test_scheduler.py::")
+    by = dict(line.split(": ") for line in done.stdout.splitlines() if ".py: " in line)
+    assert by["scheduler/stop.py"].startswith("tests/unit/scheduler/test_scheduler.py::")
+    assert by["scheduler/events.py"].startswith("tests/unit/scheduler/test_events.py::")
+    assert by["kv/bounds.py"] == ""
     assert path.read_bytes() == before

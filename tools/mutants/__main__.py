@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from re import fullmatch, sub
 
+from tools.mutants.children import Verdict
 from tools.mutants.edits import Edit, edits_of
-from tools.mutants.judge import PACKAGE, ROOMS, ROOT, Verdict, judge, warm_up
+from tools.mutants.judge import PACKAGE, ROOMS, ROOT, judge
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 LEAST = 0.95
@@ -102,19 +103,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         edits = random.Random(args.seed).sample(edits, min(args.count, len(edits)))
     equal = [] if args.only else [edit for edit in edits if edit.name in same]
     rest = [edit for edit in edits if edit not in equal]
-    rooms = [room for room in ROOMS if any(e.path.startswith(f"{room}/") for e in rest)]
     begin = time.monotonic()
-    warm_up()
     counts = {edit.path: Counter[str]() for edit in edits}
     for edit in equal:
         counts[edit.path]["equivalent"] += 1
-    for tried, verdict in judge([*rooms, *rest], args.jobs):
-        if isinstance(tried, str):
-            if verdict.by:
-                sys.exit(f"{tried}: {verdict.by} fails without any edit")
-            continue
-        counts[tried.path]["caught" if verdict.by else "survived"] += 1
-        _tell(tried, verdict, verbose=args.verbose)
+
+    def tell(edit: Edit, verdict: Verdict) -> None:
+        counts[edit.path]["caught" if verdict.by else "survived"] += 1
+        _tell(edit, verdict, verbose=args.verbose)
+
+    judge(rest, args.jobs, tell)
     print(table(counts))
     caught = sum(row["caught"] for row in counts.values())
     print(

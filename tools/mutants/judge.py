@@ -1,62 +1,76 @@
-"""Run tests against an edited file, each edit in a forked child of a process that is warm."""
+"""Run tests against edits, each in a forked child of a process that has collected all tests.
 
+One pass without edits records which lines each test reaches. A child gives the functions of the
+edited file their new code, and runs only the tests that reach the edited statement.
+"""
+
+import ast
+import gc
 import importlib
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
+import pickle
 import pkgutil
-import resource
-import select
 import signal
 import sys
+import threading
 import time
-import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from inspect import CO_NEWLOCALS
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 
 import pytest
 
+from tools.mutants.children import TIMED_OUT, Tell, fork, in_children, join
 from tools.mutants.edits import Edit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/quire"
-_WORLDS = "tests/simulation/test_worlds.py"
-WORLDS = [f"{_WORLDS}::test_random_worlds[{batch}]" for batch in range(10)]
-WORLDS += [f"{_WORLDS}::test_whatever_cannot_be_loaded_is_computed_again"]
-ROOMS: dict[str, list[list[str]]] = {
-    "scheduler": [["tests/unit/scheduler"], ["tests/unit/kv"], WORLDS],
-    "kv": [["tests/unit/kv"], ["tests/unit/scheduler"], WORLDS],
-    "sampling": [["tests/unit/sampling"], ["tests/unit/runner/test_runner.py"]],
-}
-"""By room, the tests that judge it, in stages: all of `make test`, though not all that it has."""
-LAST = {"test_ahead.py"}
-"""Slow files, which run at the end of their stage."""
+ROOMS = ("scheduler", "kv", "sampling")
+TESTS = [f"tests/unit/{room}" for room in (*ROOMS, "engine")]
+TESTS += ["tests/unit/runner/test_runner.py", "tests/simulation"]
+"""Tests that judge: all of `make test`, though not all that it has."""
 WARM = ("hypothesis", "msgspec", "numpy", "torch", "xxhash", "llguidance")
 WARM_ROOMS = ("core", "ops", "parallel", "checkpoint", "text")
 """What every child needs, and no edit changes: rooms that import none of `ROOMS`."""
-TEST_SECONDS = 20
+TEST_SECONDS = 10
 """CPU time in which a test ends, unless it is in a loop; the slowest takes a fifth."""
-MEMORY = 8 << 30
-BROKEN, TIMED_OUT = 4, 5
+RECORDED_SECONDS = 1.0
+"""CPU time for which a test's lines are recorded. A longer test counts as one that reaches all
+lines of the files in which it was seen."""
+
+Lines = set[tuple[str, int]]
+"""Files, relative to the package, and lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of an edit.
+def judge(edits: Sequence[Edit], jobs: int, tell: Tell, tests: Sequence[str] = TESTS) -> None:
+    """Pass each edit with its verdict to `tell`, as they come.
 
-    Attributes:
-        by: the test that failed, "timeout" or "crash"; empty if the edit survived.
+    Raises:
+        RuntimeError: a test fails without any edit.
     """
+    _warm_up()
+    inside = [edit for edit in edits if _in_function(edit)]
+    outside = [edit for edit in edits if edit not in inside]
+    in_children(outside, jobs, lambda edit: _import_and_test(edit, tests), tell)
+    judging = _Judging(inside, jobs, tell)
+    pytest.main([*_OPTIONS, *tests], plugins=[judging])
+    if judging.error:
+        raise RuntimeError(judging.error)
 
-    by: str
-    seconds: float
+
+_OPTIONS = ["-x", "-qq", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-summary"]
+_OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # `WARM` is imported already
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """Import what all children share."""
     for name in WARM:
         importlib.import_module(name)
@@ -69,58 +83,216 @@ def warm_up() -> None:
     assert not edited, f"children would share {edited}"
 
 
-def judge(edits: Sequence[Edit | str], jobs: int) -> Iterator[tuple[Edit | str, Verdict]]:
-    """Yield each edit with its verdict, as they come; a room's name stands for no edit."""
-    line, running = [*edits][::-1], dict[int, tuple[Edit | str, int, float]]()
-    while line or running:
-        while line and len(running) < jobs:
-            edit = line.pop()
-            pid, pipe = _fork(lambda edit=edit: _run(edit))  # type: ignore[misc]
-            running[pipe] = edit, pid, time.monotonic()
-        for pipe in select.select([*running], [], [])[0]:
-            edit, pid, begin = running.pop(pipe)
-            code, report = _join(pid, pipe)
-            if code == BROKEN:
-                raise RuntimeError(f"{edit} could not be judged:\n{report}")
-            by = {0: report, TIMED_OUT: "timeout"}.get(code, "crash")
-            yield edit, Verdict(by, time.monotonic() - begin)
+class _Judging:
+    """A pytest plugin that judges edits instead of running the collected tests."""
+
+    def __init__(self, edits: Sequence[Edit], jobs: int, tell: Tell) -> None:
+        self._edits, self._jobs, self._tell = edits, jobs, tell
+        self.error = "no tests were collected"
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        items = {item.nodeid: item for item in session.items}
+        begin = time.monotonic()
+        reached, self.error = _recorded(session.items)
+        print(f"recorded {len(reached)} tests in {time.monotonic() - begin:.0f} s", flush=True)
+        if self.error:
+            return True
+        live = _live_functions()
+
+        def patch_and_test(edit: Edit) -> str:
+            for function, code in _new_code(edit, live):
+                function.__code__ = code
+            return _first_failure([items[name] for name in _judges(edit, reached)])
+
+        in_children(self._edits, self._jobs, patch_and_test, self._tell)
+        return True
 
 
-def _run(edit: Edit | str) -> str:
-    """In a child: the first test of the room that fails; empty if none does."""
-    room = edit if isinstance(edit, str) else edit.path.partition("/")[0]
-    watch = _Watch("")
-    if isinstance(edit, Edit):
-        path = PACKAGE / edit.path
-        sys.meta_path.insert(0, _Edited(path, edit.apply(path.read_bytes())))
-        watch.first = f"test_{path.name}"
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # `WARM` is imported already
-    for stage in ROOMS[room]:
-        status = pytest.main([*options, *stage], plugins=[watch])
-        if watch.failed or status != pytest.ExitCode.OK:
-            return watch.failed or f"pytest: {status!r}"
-    return ""
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """What a test did without any edit: the lines and whole files that it reached, its CPU time."""
+
+    lines: Lines
+    whole: set[str]
+    seconds: float
+
+
+def _recorded(items: Sequence[pytest.Item]) -> tuple[dict[str, _Reach], str]:
+    """In a child, run all tests. Returns what each reached, and an error if one failed."""
+    pid, pipe = fork(lambda: _record(items))
+    code, answer = join(pid, pipe)
+    if code:
+        return {}, f"recording failed:\n{answer.decode()}"
+    reached, failed = pickle.loads(answer)
+    return reached, f"{failed} fails without any edit" if failed else ""
+
+
+def _record(items: Sequence[pytest.Item]) -> bytes:
+    lines: Lines = set()
+    end = 0.0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
+        path = _path(frame.f_code.co_filename)
+        if path is None:
+            return None
+        if time.process_time() > end:
+            sys.settrace(None)
+            return None
+
+        def line(frame: FrameType, event: str, arg: object) -> Callable[..., object]:
+            lines.add((path, frame.f_lineno))
+            return line
+
+        return line
+
+    reached = {}
+    threading.settrace(trace)
+    for item in items:
+        lines.clear()
+        begin = time.process_time()
+        end = begin + RECORDED_SECONDS
+        sys.settrace(trace)
+        failed = _first_failure([item])
+        sys.settrace(None)
+        # One that counts bytes or calls has counted those of `trace`.
+        if failed and _first_failure([item]):
+            return pickle.dumps(({}, failed))
+        seconds = time.process_time() - begin
+        whole = {path for path, _ in lines} if seconds > RECORDED_SECONDS else set()
+        reached[item.nodeid] = _Reach(set(lines), whole, seconds)
+    return pickle.dumps((reached, ""))
+
+
+@cache
+def _path(filename: str) -> str | None:
+    """Return the path of a file of `ROOMS`, relative to the package; None for others."""
+    path = Path(filename)
+    if path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).parts[0] in ROOMS:
+        return path.relative_to(PACKAGE).as_posix()
+    return None
+
+
+def _judges(edit: Edit, reached: dict[str, _Reach]) -> list[str]:
+    """Return the tests that reach the edited statement: first its module's own, then by time."""
+    statement = {(edit.path, line) for line in _statement(edit)}
+    own = f"/test_{Path(edit.path).name}:"
+    names = [
+        name
+        for name, reach in reached.items()
+        if edit.path in reach.whole or not statement.isdisjoint(reach.lines)
+    ]
+    return sorted(names, key=lambda name: (own not in name, reached[name].seconds))
+
+
+@cache
+def _source(path: str) -> bytes:
+    return (PACKAGE / path).read_bytes()
+
+
+@cache
+def _tree(path: str) -> ast.Module:
+    return ast.parse(_source(path))
+
+
+def _statement(edit: Edit) -> range:
+    """Return the lines of the innermost statement around an edit, without the body of a block."""
+    around = [
+        node
+        for node in ast.walk(_tree(edit.path))
+        if isinstance(node, ast.stmt) and node.lineno <= edit.line <= (node.end_lineno or 0)
+    ]
+    node = max(around, key=lambda node: node.lineno)
+    body = getattr(node, "body", None)
+    end = body[0].lineno - 1 if body else node.end_lineno or 0
+    return range(node.lineno, max(end, edit.line) + 1)
+
+
+def _in_function(edit: Edit) -> bool:
+    """Return whether an edit changes a function's body, not its signature or its module."""
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and node.body[0].lineno <= edit.line <= (node.end_lineno or 0)
+        for node in ast.walk(_tree(edit.path))
+    )
+
+
+Place = tuple[str, str, int]
+"""A function's file, qualified name and first line."""
+
+
+def _live_functions() -> dict[Place, list[FunctionType]]:
+    """Return the functions of `ROOMS`, wherever they are: wrapped or in properties, too."""
+    gc.unfreeze()
+    found: dict[Place, list[FunctionType]] = defaultdict(list)
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and _path(thing.__code__.co_filename):
+            found[_place(thing.__code__)].append(thing)
+    gc.freeze()
+    return found
+
+
+def _place(code: CodeType) -> Place:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _new_code(
+    edit: Edit, live: dict[Place, list[FunctionType]]
+) -> Iterator[tuple[FunctionType, CodeType]]:
+    """Yield the functions of the edited file, each with its new code."""
+    old, new = (
+        _functions(compile(source, str(PACKAGE / edit.path), "exec"))
+        for source in (_source(edit.path), edit.apply(_source(edit.path)))
+    )
+    for before, after in zip(old, new, strict=True):
+        for function in live[_place(before)]:
+            yield function, after
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """Yield the functions of a module or class, without those inside functions."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_flags & CO_NEWLOCALS:
+                yield constant
+            else:
+                yield from _functions(constant)
+
+
+def _import_and_test(edit: Edit, tests: Sequence[str]) -> str:
+    """Import the edited file, then collect and run all tests."""
+    sys.meta_path.insert(0, _Edited(PACKAGE / edit.path, edit.apply(_source(edit.path))))
+    watch = _Watch()
+    status = pytest.main([*_OPTIONS, *tests], plugins=[watch])
+    return watch.failed or ("" if status == pytest.ExitCode.OK else f"pytest: {status!r}")
+
+
+def _first_failure(items: Sequence[pytest.Item]) -> str:
+    """Run tests up to the first that fails, and return its name; empty if none does."""
+    if not items:
+        return ""
+    watch = _Watch()
+    plugins = items[0].config.pluginmanager
+    plugins.register(watch)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if watch.failed:
+            break
+    plugins.unregister(watch)
+    return watch.failed
 
 
 class _Watch:
-    """A pytest plugin: runs the edited module's own tests first, stops a test that is in a loop,
-    and notes the first failure."""
+    """A pytest plugin: stops a test that is in a loop, and notes the first failure."""
 
-    def __init__(self, first: str) -> None:
-        self.first = first
-        self.failed = ""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: (item.path.name in LAST, item.path.name != self.first))
+    failed = ""
 
     def pytest_runtest_setup(self) -> None:
-        signal.signal(signal.SIGPROF, _time_out)
+        signal.signal(signal.SIGPROF, lambda *_: _time_out())
         signal.setitimer(signal.ITIMER_PROF, TEST_SECONDS)
-        signal.signal(signal.SIGALRM, _time_out)  # for one that waits and takes no CPU time
-        signal.alarm(6 * TEST_SECONDS)
+        ticks = iter(range(12))  # for one that waits and takes no CPU time
+        signal.signal(signal.SIGALRM, lambda *_: next(ticks, None) is None and _time_out())
+        signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS, TEST_SECONDS)  # none while stopped
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:
@@ -141,13 +313,13 @@ class _Edited(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, fullname: str, path: object, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         return importlib.util.spec_from_loader(fullname, self._loader)
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
+class _Loader(SourceFileLoader):
     source: bytes
 
     def get_code(self, fullname: str) -> CodeType:
@@ -155,35 +327,5 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return code
 
 
-def _fork(work: Callable[[], str]) -> tuple[int, int]:
-    """Run `work` in a child. Returns its pid, and a pipe from which its answer can be read."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(write)
-        return pid, read
-    code = BROKEN
-    try:
-        os.setpgid(0, 0)
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(quiet, number)
-        answer, code = work(), 0
-    except BaseException:
-        answer = traceback.format_exc()
-    os.write(write, answer.encode())
-    os._exit(code)
-
-
-def _join(pid: int, pipe: int) -> tuple[int, str]:
-    """The exit code and the answer of a child that has ended, or is about to."""
-    with os.fdopen(pipe) as file:
-        report = file.read()
-    _, status = os.waitpid(pid, 0)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # what a test has left behind
-    return os.waitstatus_to_exitcode(status), report
-
-
-def _time_out(signum: int, frame: FrameType | None) -> None:
+def _time_out() -> None:
     os._exit(TIMED_OUT)
