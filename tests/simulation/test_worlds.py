@@ -12,8 +12,8 @@ from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40
-FAST = 10
-"""Batches in `make test`; tools/mutants runs the same."""
+FAST = 5
+"""Batches in `make test`."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""
 
@@ -56,15 +56,15 @@ def test_worlds_preempt_and_share() -> None:
 def test_whatever_cannot_be_loaded_is_computed_again() -> None:
     """Every load fails, of swapped blocks, evicted ones and files: nobody waits for ever."""
     failed = swapped = 0
-    for seed in range(80):
+    for seed in range(40):
         world = World(seed)
         world.corruption_rate = 1.0
         world.check(world.run())
         if tier := world.core.scheduler.kv.tier:
             failed += tier.stats().failed
             swapped += tier.stats().swapped_in
-    assert failed > 20
-    assert swapped > 10
+    assert failed > 10
+    assert swapped > 5
 
 
 def test_a_soak_tells_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
