@@ -105,7 +105,7 @@ class SamplingState:
             and not Masks.needed(self.params, self.num_output_tokens)
         )
 
-    def draw_key(self, ahead: int = 0) -> int:
+    def draw_key(self, ahead: int) -> int:
         """Return the key of the token after the output and `ahead` drafts; 0 if it is greedy."""
         if self.params.greedy:
             return 0
