@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,11 +25,15 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import CO_NEWLOCALS
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from tools.mutants.children import TIMED_OUT, Tell, fork, in_children, join
 from tools.mutants.edits import Edit
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/quire"
@@ -132,7 +136,7 @@ def _record(items: Sequence[pytest.Item]) -> bytes:
     lines: Lines = set()
     end = 0.0
 
-    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
+    def trace(frame: FrameType, event: str, arg: object) -> "TraceFunction | None":
         path = _path(frame.f_code.co_filename)
         if path is None:
             return None
@@ -140,7 +144,7 @@ def _record(items: Sequence[pytest.Item]) -> bytes:
             sys.settrace(None)
             return None
 
-        def line(frame: FrameType, event: str, arg: object) -> Callable[..., object]:
+        def line(frame: FrameType, event: str, arg: object) -> "TraceFunction":
             lines.add((path, frame.f_lineno))
             return line
 
@@ -290,9 +294,10 @@ class _Watch:
     def pytest_runtest_setup(self) -> None:
         signal.signal(signal.SIGPROF, lambda *_: _time_out())
         signal.setitimer(signal.ITIMER_PROF, TEST_SECONDS)
-        ticks = iter(range(12))  # for one that waits and takes no CPU time
-        signal.signal(signal.SIGALRM, lambda *_: next(ticks, None) is None and _time_out())
-        signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS, TEST_SECONDS)  # none while stopped
+        # One that waits takes no CPU time. A process that is stopped counts no seconds.
+        seconds = iter(range(12 * TEST_SECONDS, 0, -1))
+        signal.signal(signal.SIGALRM, lambda *_: None if next(seconds, 0) else _time_out())
+        signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:
@@ -327,5 +332,5 @@ class _Loader(SourceFileLoader):
         return code
 
 
-def _time_out() -> None:
+def _time_out() -> NoReturn:
     os._exit(TIMED_OUT)
