@@ -48,10 +48,8 @@ class EngineStats:
         """Requests refused because the queue was full."""
         self.ignored_fields: Counter[str] = Counter()
         """Fields of requests that had no effect, by endpoint."""
-        self.restarts = 0
-        """Engine cores that replaced a lost one."""
-        self.retried = 0
-        """Requests that started again in another core."""
+        self.restarts = self.retried = 0
+        """Engine cores that replaced a lost one; requests that started again in another core."""
         self.slow_outputs = 0
         """Outputs that waited because their client read slowly."""
         self.scrapes, self.scrape_seconds = 0, 0.0
