@@ -13,7 +13,6 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.system.hardware import detect
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
-from tests.golden.tiny_encoders import TEXTS, make_encoder
 
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 
@@ -63,6 +62,8 @@ def test_adapters(tmp_path: Path) -> None:
 )
 def test_texts_are_pooled(kind: str, labels: int, tmp_path: Path) -> None:
     """An encoder's embeddings, and a cross-encoder's scores."""
+    from tests.golden.tiny_encoders import TEXTS, make_encoder  # imports torch
+
     make_encoder(tmp_path, kind, labels=labels, hidden_size=64, num_attention_heads=4)
 
     def vectors(ranks: int) -> np.ndarray:

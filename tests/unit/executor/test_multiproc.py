@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from quire.core.batch import (
     BlockCopies,
@@ -43,14 +42,6 @@ from tests.unit.executor.configs import config
 two_cores = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 GREEDY = SamplingParams(temperature=0.0)
 TP2 = {"tensor_parallel_size": 2, "ops": "cpu", "num_threads": 2}
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """A worker sets torch's threads for its process."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def ranks() -> list[psutil.Process]:
