@@ -13,10 +13,11 @@ import torch
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
 from quire.ops.providers import load_ops
+from quire.quantize.source import Source
 from tests.golden.gguf_model import write_gguf_model
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE
-from tests.golden.tiny_models import MAX_POSITIONS
+from tests.golden.tiny_models import MAX_POSITIONS, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
 MODELS = [
@@ -54,6 +55,15 @@ MODELS = [
     "nemotron",
     "hunyuan",
     "ministral3",
+    "gpt-oss",
+    "glm4-moe",
+    "ernie4_5-moe",
+    "granitemoe",
+    "llama4-published",
+    "deepseek-v2",
+    "deepseek-v3",
+    "glm4-moe-lite",
+    "minicpm3",
 ]
 
 
@@ -72,6 +82,34 @@ def test_equals_transformers(
     torch.testing.assert_close(
         torch.cat(sequence.logits), expected.logits, rtol=0.0, atol=LOGIT_TOLERANCE
     )
+
+
+def test_an_old_file_of_latent_attention(tmp_path: Path) -> None:
+    """It has `kv_b_proj` in one tensor, and the widths of heads under other keys."""
+    make_tiny("deepseek-v2", seed=0, folder=tmp_path / "model")
+    path, old = write_gguf_model(tmp_path / "model", tmp_path / "new.gguf"), tmp_path / "old.gguf"
+    source = Source(str(tmp_path / "model"), None, None)
+    name, file = "model.layers.{}.self_attn.kv_b_proj.weight", GGUFFile(path)
+    values = {
+        f"blk.{i}.attn_kv_b.weight": source.weights.read(name.format(i))
+        for i in range(source.config.num_hidden_layers)
+    }
+    values |= {
+        name: file.raw(name).view(np.float32).reshape(tensor.shape)
+        for name, tensor in file.tensors.items()
+        if "attn_k_b" not in name and "attn_v_b" not in name
+    }
+    keys = {key: value for key, value in file.metadata.items() if not key.endswith("_mla")}
+    keys["deepseek2.attention.key_length"] = file.metadata["deepseek2.attention.key_length_mla"]
+    keys["deepseek2.attention.value_length"] = file.metadata["deepseek2.attention.value_length_mla"]
+    planned = [PlannedTensor(name, "F32", array.shape) for name, array in values.items()]
+    with GGUFWriter(old, keys, planned) as writer:
+        for name, array in values.items():
+            writer.add(name, array)
+    one, two = (Source(str(each), None, None) for each in (path, old))
+    assert one.config == two.config
+    for name in one.names():
+        assert np.array_equal(one.read(name), two.read(name)), name
 
 
 STORY = Path(__file__).resolve().parents[2] / "src" / "quire" / "assets" / "story"

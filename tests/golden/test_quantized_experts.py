@@ -14,7 +14,7 @@ from quire import LLM, SamplingParams
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.dtypes import FLOAT32, Floats
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.core.quantized import dense
 from quire.models.registry import model_config
 from quire.models.weights.stored import StoredParameters
@@ -91,14 +91,22 @@ def test_calibration_of_experts(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert f"layer-00001: no calibration row reached experts {unseen};" in caplog.text
 
 
-@pytest.mark.parametrize(("name", "kind"), [("mixtral", "F16"), ("qwen3-moe", "Q8_0")])
-def test_a_gguf_file_of_experts(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "method"),
+    [
+        ("mixtral", "F16", "awq"),
+        ("qwen3-moe", "Q8_0", "awq"),
+        ("gpt-oss", "Q8_0", "rtn"),
+        ("deepseek-v3", "Q8_0", "rtn"),
+    ],
+)
+def test_a_gguf_file_of_experts(name: str, kind: str, method: Any, tmp_path: Path) -> None:
     """Read by gguf's own reader, and run. Mixtral's rows of 80 are no blocks of 32."""
     import gguf
 
     model = tmp_path / "model"
     make_model(name, model)
-    path = write(model, "out.gguf", "q8_0", "awq")
+    path = write(model, "out.gguf", "q8_0", method)
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     down = tensors["blk.1.ffn_down_exps.weight"]
     assert down.tensor_type.name == kind
@@ -108,6 +116,30 @@ def test_a_gguf_file_of_experts(name: str, kind: str, tmp_path: Path) -> None:
     with LLM(str(path), num_gpu_blocks_override=16, pack_cache_bytes=0) as llm:
         [output] = llm.generate([{"prompt_token_ids": [5, 6, 7]}], PARAMS, use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 3
+
+
+def test_latent_attention_is_rounded_and_not_calibrated(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    make_model("deepseek-v3", model)
+    with pytest.raises(UnsupportedModelError, match="latent attention, which cannot be calibrated"):
+        write(model, "awq", "int8", "awq")
+    folder = write(model, "out", "int8")
+    source, target = Source(str(model), None, None), target_of(Recipe("int8"), FLOAT32)
+    for name in ("attn.q_b.weight", "attn.out.weight"):
+        weight = source.read(f"layers.1.{name}")
+        assert np.array_equal(read(folder, f"layers.1.{name}"), target.nearest(weight).dequantize())
+    heads = "layers.1.attn.kv_b.weight"
+    assert np.array_equal(read(folder, heads), source.read(heads))
+    with LLM(str(folder), num_gpu_blocks_override=16, pack_cache_bytes=0) as llm:
+        [output] = llm.generate([{"prompt_token_ids": [5, 6, 7]}], PARAMS, use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 3
+
+
+def test_gguf_refuses_what_its_readers_would_misread(tmp_path: Path) -> None:
+    """Their Llama 4 has the published chunks."""
+    make_model("llama4", tmp_path / "model")
+    with pytest.raises(UnsupportedModelError, match=r"its \w+[\w.]* is .*, and readers would take"):
+        write(tmp_path / "model", "out.gguf", "q8_0")
 
 
 def test_gguf_cannot_ignore_some_experts(tmp_path: Path) -> None:

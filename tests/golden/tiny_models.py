@@ -330,6 +330,20 @@ TINY_MODELS: dict[str, TinyModel] = {
             "floor_scale": 20,
         },
     ),
+    # What GGUF files can say: the published models' layers.
+    "llama4-published": TinyModel(
+        "llama4_text",
+        {
+            "head_dim": 16,
+            "intermediate_size": 48,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 6,
+            "interleave_moe_layer_step": 2,
+            "num_hidden_layers": 4,
+            "attention_chunk_size": 8192,
+            "floor_scale": 8192,
+        },
+    ),
     "llama4-chosen-layers": TinyModel(
         "llama4_text",
         {
@@ -416,7 +430,6 @@ TINY_MODELS: dict[str, TinyModel] = {
             "kv_lora_rank": 44,
             "qk_nope_head_dim": 12,
             "v_head_dim": 20,
-            "attention_bias": True,
             "first_k_dense_replace": 1,
             "num_experts_per_tok": 3,
             "n_group": 4,
@@ -430,8 +443,19 @@ TINY_MODELS: dict[str, TinyModel] = {
             ),
         },
     ),
+    "deepseek-v3-biased": TinyModel(
+        "deepseek_v3",
+        _LATENT
+        | {
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 2,
+            "topk_group": 1,
+        },
+    ),
     "glm4-moe-lite": TinyModel("glm4_moe_lite", _LATENT | {"num_experts_per_tok": 3}),
-    "minicpm3": TinyModel("minicpm3", _LATENT | {"dim_model_base": 40, "scale_depth": 1.2}),
+    "minicpm3": TinyModel("minicpm3", _LATENT | {"scale_depth": 1.4}),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(

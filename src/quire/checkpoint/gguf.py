@@ -14,7 +14,7 @@ import math
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,19 @@ class GGUFTensor:
     start: int
     nbytes: int
     part: int = 0
+
+
+class GGUFDescription(Protocol):
+    """What a file says of its model, before any weight is read."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def metadata(self) -> dict[str, Any]: ...
+    @property
+    def tensors(self) -> dict[str, GGUFTensor]: ...
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a tensor of RoPE's factors."""
 
 
 class GGUFFile:

@@ -7,17 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf import GGUFDescription
+from quire.checkpoint.gguf_experts import EXPERTS, LATENT, latent
 from quire.checkpoint.gguf_families import CHANGES, rotated_part, sliding_types
-from quire.checkpoint.gguf_names import (
-    LONG_FACTORS,
-    NORMALIZED,
-    ROPE_FACTORS,
-    SHORT_FACTORS,
-    WIDEST_LAYERS,
-)
+from quire.checkpoint.gguf_names import WIDEST_LAYERS
+from quire.checkpoint.gguf_rope import rope_scaling
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.core.layers import yarn_magnitude
 
 _ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
@@ -45,9 +40,21 @@ _ARCHITECTURES = {
     "nemotron": ("nemotron", "NemotronForCausalLM"),
     "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
     "mistral3": ("ministral3", "Ministral3ForCausalLM"),
+    "gpt-oss": ("gpt_oss", "GptOssForCausalLM"),
+    "glm4moe": ("glm4_moe", "Glm4MoeForCausalLM"),
+    "ernie4_5-moe": ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"),
+    "granitemoe": ("granitemoe", "GraniteMoeForCausalLM"),
+    "llama4": ("llama4_text", "Llama4ForCausalLM"),
+    "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
+    "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
 }
+_REFUSED = {
+    "bitnet": "whether its gates are SiLU or squared ReLU",
+    "phimoe": "how far experts' scores may lie apart, and by how much RoPE's cosines are scaled",
+}
+"""Architectures that Quire has, and what their files do not say."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
-_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "nemotron")
+_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron")
 _LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
 _NO_TOKEN = 0xFFFFFFFF
 _MISSING = object()
@@ -56,7 +63,7 @@ _MISSING = object()
 class _Metadata:
     """Typed access to the keys of one architecture; errors name the file and the key."""
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: GGUFDescription) -> None:
         self.file = file
         architecture = file.metadata.get("general.architecture")
         if not isinstance(architecture, str):
@@ -80,7 +87,7 @@ class _Metadata:
         value = self._get(key, default)
         if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
             raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a number")
-        return value
+        return value if type(value) is not float else _decimal(value)
 
     def flag(self, key: str) -> bool:
         """Return whether the key is present and true."""
@@ -120,7 +127,14 @@ class _Metadata:
         )
 
 
-def hf_config(file: GGUFFile) -> dict[str, Any]:
+def _decimal(value: float) -> float:
+    """Return the shortest decimal number that float32 rounds to `value`: 1e-6, not 9.9999999e-7."""
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value)
+    return float(str(rounded)) if rounded == value else value
+
+
+def hf_config(file: GGUFDescription) -> dict[str, Any]:
     """Return the config.json of the model in `file`.
 
     Raises:
@@ -128,20 +142,8 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
         CheckpointError: a needed key is missing or of the wrong type; names it.
     """
     meta = _Metadata(file)
-    if meta.architecture not in _ARCHITECTURES:
-        raise UnsupportedModelError(
-            f"{file.path.name}: GGUF architecture {meta.architecture!r} is not supported.",
-            fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
-        )
+    _check_architecture(meta)
     model_type, name = _ARCHITECTURES[meta.architecture]
-    count = meta.integer("expert_count", 0)
-    if count and model_type not in ("llama", "olmoe", "qwen2_moe", "qwen3_moe"):
-        raise UnsupportedModelError(
-            f"{file.path.name} is a mixture of experts of the architecture {meta.architecture!r}.",
-            fix="Use a dense model, or a llama, olmoe, qwen2moe or qwen3moe.",
-        )
-    if count and model_type == "llama":  # how llama.cpp stores Mixtral
-        model_type, name = "mixtral", "MixtralForCausalLM"
     common = {
         "architectures": [name],
         "model_type": model_type,
@@ -153,7 +155,9 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
     }
     if model_type == "gpt2":
         return common | _gpt2(meta)
-    config = common | _llama(meta) | (_experts(meta, model_type) if count else {})
+    config = common | _llama(meta)
+    if meta.integer("expert_count", 0):
+        return config | EXPERTS[meta.architecture](meta, config)
     if model_type == "phi3":
         return config | _phi3(meta, config)
     if model_type in ("stablelm", "starcoder2"):
@@ -162,6 +166,26 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
         return config | _gemma(meta, config)
     changes = CHANGES.get(meta.architecture)
     return config if changes is None else config | changes(meta, config)
+
+
+def _check_architecture(meta: _Metadata) -> None:
+    name, file = meta.architecture, meta.file.path.name
+    if name in _REFUSED:
+        raise UnsupportedModelError(
+            f"{file}: GGUF files of architecture {name!r} do not say {_REFUSED[name]}.",
+            fix="Use the model's safetensors.",
+        )
+    if name not in _ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{file}: GGUF architecture {name!r} is not supported.",
+            fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
+        )
+    count = meta.integer("expert_count", 0)
+    if name != "llama" and bool(count) != (name in EXPERTS):
+        raise UnsupportedModelError(
+            f"{file} is of the architecture {name!r}, and has {count} experts.",
+            fix=f"Experts are in files of {', '.join(EXPERTS)}, and in all of them but llama.",
+        )
 
 
 def generation_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +201,7 @@ def _eos(meta: _Metadata) -> int | list[int] | None:
     return tokens if len(tokens) > 1 else next(iter(tokens), None)
 
 
-def _dtype(file: GGUFFile) -> str:
+def _dtype(file: GGUFDescription) -> str:
     """Return the dtype of the weights; bfloat16 if quantized, as such models were trained in it."""
     return _DTYPES.get(file.tensors["token_embd.weight"].type.name, "bfloat16")
 
@@ -203,34 +227,28 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
             f"{meta.file.path.name}: {hidden} hidden elements do not divide into {heads} heads.",
             fix="The file is damaged or no model; convert or download it again.",
         )
-    head_dim = meta.integer("attention.key_length", hidden // heads)
-    if not head_dim or meta.integer("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModelError(
-            f"{meta.file.path.name}: heads of values are not as wide as those of keys, or empty.",
-            fix="Quire has no such architecture; use another model.",
-        )
-    rotary_dim = meta.integer("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and meta.architecture not in _PARTLY_ROTATED:
-        raise UnsupportedModelError(
-            f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
-            fix="Quire rotates whole heads in this architecture; use another model.",
-        )
+    if meta.architecture in LATENT:
+        widths = latent(meta, heads)
+        rotated = widths["qk_rope_head_dim"]
+    else:
+        rotated = _head_dim(meta, hidden // heads)
+        groups = meta.integer("attention.head_count_kv", heads)
+        widths = {"head_dim": rotated, "num_key_value_heads": groups}
     norm = "layer_norm" if meta.architecture in _LAYER_NORMED else "layer_norm_rms"
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in meta.file.tensors,
-        "head_dim": head_dim,
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": meta.integer("feed_forward_length"),
         "max_position_embeddings": meta.integer("context_length"),
         "num_attention_heads": heads,
-        "num_hidden_layers": meta.integer("block_count"),
-        "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
+        "num_hidden_layers": meta.integer("block_count")
+        - meta.integer("nextn_predict_layers", 0),  # which draft, and follow the others
         "rms_norm_eps": meta.number(f"attention.{norm}_epsilon"),
         "rope_theta": meta.number("rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(meta, head_dim),
-    }
+        "rope_scaling": rope_scaling(meta, rotated),
+    } | widths
     window = meta.integer("attention.sliding_window", 0)
     if meta.architecture == "mistral":
         config["sliding_window"] = window or None  # absent would mean Mistral's default
@@ -243,21 +261,21 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
     return config
 
 
-def _experts(meta: _Metadata, model_type: str) -> dict[str, Any]:
-    """Return the fields of a mixture of experts."""
-    fields = {
-        "num_experts": meta.integer("expert_count"),
-        "num_experts_per_tok": meta.integer("expert_used_count"),
-        "norm_topk_prob": model_type in NORMALIZED,
-    }
-    if model_type in ("mixtral", "olmoe"):
-        return fields  # experts are as wide as the feed_forward_length
-    width = meta.extent("blk.0.ffn_down_exps.weight", 2)
-    fields["moe_intermediate_size"] = meta.integer("expert_feed_forward_length", width)
-    if model_type == "qwen2_moe":
-        shared = meta.extent("blk.0.ffn_gate_shexp.weight", 0)
-        fields["shared_expert_intermediate_size"] = shared
-    return fields
+def _head_dim(meta: _Metadata, default: int) -> int:
+    """Return the elements of a head."""
+    head_dim: int = meta.integer("attention.key_length", default)
+    if not head_dim or meta.integer("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: heads of values are not as wide as those of keys, or empty.",
+            fix="Quire has no such architecture; use another model.",
+        )
+    rotary_dim = meta.integer("rope.dimension_count", head_dim)
+    if rotary_dim != head_dim and meta.architecture not in _PARTLY_ROTATED:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
+            fix="Quire rotates whole heads in this architecture; use another model.",
+        )
+    return head_dim
 
 
 def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
@@ -316,136 +334,3 @@ def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
     if types is not None:
         return {"layer_types": types}
     return {"sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6)}
-
-
-def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
-    """Return RoPE's scaling, with llama.cpp's meaning of the keys."""
-    kind = meta.text("rope.scaling.type", "linear")
-    factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 0.0)) or 1.0
-    if kind == "none":
-        factor = 1.0
-    _refuse_neglected(meta, kind, factor)
-    sharper = meta.number("rope.scaling.attn_factor", 1.0)
-    if sharper != 1.0 and meta.architecture == "gemma3":
-        raise _no_such_scaling(meta, "rope.scaling.attn_factor", sharper)
-    own_factors = ROPE_FACTORS in meta.file.tensors or LONG_FACTORS in meta.file.tensors
-    if own_factors and factor != 1.0:
-        raise _no_such_scaling(
-            meta, "rope.scaling.factor", factor, " together with a tensor of factors"
-        )
-    if ROPE_FACTORS in meta.file.tensors:
-        return _llama3_scaling(meta, head_dim, sharper)
-    if LONG_FACTORS in meta.file.tensors:
-        return _longrope(meta, sharper)
-    if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedModelError(
-            f"{meta.file.path.name}: RoPE scaling {kind!r} is not supported.",
-            fix="Quire knows none, linear, yarn, Llama 3's, and longrope with its factors.",
-        )
-    original = meta.integer("rope.scaling.original_context_length", 0)
-    trained = {"original_max_position_embeddings": original} if original else {}
-    if kind == "yarn":
-        return _yarn(meta, factor, sharper) | trained
-    if sharper != 1.0:
-        rotary_dim = meta.integer("rope.dimension_count", head_dim)
-        return _factors(meta, [factor] * (rotary_dim // 2), sharper)
-    return {"rope_type": "linear", "factor": factor} | trained if factor != 1.0 else None
-
-
-_YARN_KEYS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-
-
-def _yarn(meta: _Metadata, factor: float, sharper: float) -> dict[str, Any]:
-    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor}
-    for key, name in _YARN_KEYS.items():
-        value = meta.number(f"rope.scaling.{key}", 0.0)
-        if value:
-            scaling[name] = value
-    if sharper != 1.0:
-        scaling["attention_factor"] = sharper * yarn_magnitude(scaling)
-    return scaling
-
-
-def _refuse_neglected(meta: _Metadata, kind: str, factor: float) -> None:
-    """Refuse keys that llama.cpp does not apply to these architectures."""
-    is_yarn = kind == "yarn"
-    neutral = {
-        "yarn_attn_factor": (yarn_magnitude({"factor": factor}),) if is_yarn else (1.0,),
-        "yarn_ext_factor": (-1.0, 1.0) if is_yarn else (-1.0, 0.0),
-        "yarn_log_multiplier": (0.0, 1.0) if meta.architecture == "mistral3" else (0.0,),
-        "alpha": (0.0,),
-    }
-    for key, values in neutral.items():
-        value = meta.number(f"rope.scaling.{key}", values[0])
-        if not any(math.isclose(value, each, rel_tol=1e-6) for each in values):
-            raise _no_such_scaling(meta, f"rope.scaling.{key}", value)
-
-
-def _no_such_scaling(
-    meta: _Metadata, key: str, value: float, where: str = ""
-) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"{meta.file.path.name}: {meta.architecture}.{key} is {value:g}{where}; Quire has no such "
-        "RoPE scaling.",
-        fix="Convert the model again without it, or use its safetensors.",
-    )
-
-
-def _factors(meta: _Metadata, factors: list[float], sharper: float) -> dict[str, Any]:
-    """Return factors for all lengths, in LongRoPE's form."""
-    return {
-        "rope_type": "longrope",
-        "short_factor": factors,
-        "long_factor": factors,
-        "attention_factor": sharper,
-        "original_max_position_embeddings": meta.integer("context_length"),
-    }
-
-
-def _longrope(meta: _Metadata, sharper: float) -> dict[str, Any]:
-    """Return LongRoPE's factors from their two tensors."""
-    lists = {"short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS}
-    scaling: dict[str, Any] = {"rope_type": "longrope", "attention_factor": sharper}
-    for field, name in lists.items():
-        tensor = meta.file.tensors.get(name)
-        if tensor is None or tensor.type.name != "F32":
-            raise UnsupportedModelError(
-                f"{meta.file.path.name}: tensor {name!r} is missing or not F32.",
-                fix="Convert the model again.",
-            )
-        scaling[field] = meta.file.raw(name).view("<f4").tolist()
-    scaling["original_max_position_embeddings"] = meta.integer(
-        "rope.scaling.original_context_length", meta.integer("context_length")
-    )
-    return scaling
-
-
-def _llama3_scaling(meta: _Metadata, head_dim: int, sharper: float) -> dict[str, Any]:
-    """Return Llama 3's parameters, recovered from the factors in the file.
-
-    Only the largest factor is a parameter; the others follow from it and from constants that
-    all models of the family share. They are computed again and compared. Other factors are taken
-    as they are, in the form that LongRoPE's have.
-    """
-    tensor = meta.file.tensors[ROPE_FACTORS]
-    parameters = {
-        "rope_type": "llama3",
-        "factor": 1.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    if tensor.type.name != "F32" or tensor.shape != (head_dim // 2,):
-        raise UnsupportedModelError(
-            f"{meta.file.path.name}: tensor {ROPE_FACTORS!r} is not F32 [{head_dim // 2}].",
-            fix="Convert the model again.",
-        )
-    stored = meta.file.raw(tensor.name).view("<f4")
-    parameters["factor"] = factor = float(stored.max())
-    theta = meta.number("rope.freq_base", 10000.0)
-    wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-    smooth = np.clip((8192 / wavelengths - 1.0) / 3.0, 0.0, 1.0)
-    usual = 1 / ((1 - smooth) / factor + smooth) if factor > 0 else np.nan
-    if sharper == 1.0 and np.allclose(stored, usual, rtol=1e-3):
-        return parameters
-    return _factors(meta, stored.tolist(), sharper)

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from quire.checkpoint.gguf_experts import expert_keys, latent_keys
 from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
-from quire.checkpoint.gguf_names import (
-    LONG_FACTORS,
-    NAMES,
-    NORMALIZED,
-    ROPE_FACTORS,
-    SHORT_FACTORS,
-    WIDEST_LAYERS,
-    Names,
-    Translation,
-    translation_of,
-)
+from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS, Names, Translation, translation_of
+from quire.checkpoint.gguf_rope import scaling_keys
 from quire.checkpoint.gguf_writer import Value
-from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.core.layers import MoEConfig, QueryGrowth, yarn_magnitude
+from quire.core.layers import QueryGrowth, yarn_magnitude
 
 ARCHITECTURES = {
     name: name
@@ -39,12 +28,15 @@ ARCHITECTURES = {
 ARCHITECTURES |= {"mistral": "llama", "internlm3": "llama", "gemma3_text": "gemma3"}
 ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "ministral3": "mistral3"}
 ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe", "olmo3": "olmo2"}
-ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "glm4_moe": "glm4moe"}
+ARCHITECTURES |= {"gpt_oss": "gpt-oss", "ernie4_5_moe": "ernie4_5-moe", "llama4_text": "llama4"}
+ARCHITECTURES |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "deepseek2")
+ARCHITECTURES |= {"granitemoe": "granitemoe", "minicpm3": "minicpm3"}
 """`ModelConfig.architecture` → GGUF's."""
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
-_NO_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias)")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_KEYS_AND_VALUES = "attn_kv_b.weight"
 _QUANTIZATION_VERSION = 2
 
 
@@ -54,24 +46,15 @@ class ExportedTensor:
 
     Attributes:
         name: GGUF's.
-        source: the checkpoint's; of experts, which are one tensor in GGUF, the first one's.
+        sources: the model's tensor; of experts, which are one tensor in GGUF, that of each.
         shape: GGUF's, row-major: [out, in] of a matrix.
-        translation: from GGUF's values to the checkpoint's.
-        others: the tensors of the other experts.
+        translation: from GGUF's values to the model's.
     """
 
     name: str
-    source: str
+    sources: tuple[str, ...]
     shape: tuple[int, ...]
     translation: Translation
-    others: tuple[str, ...] = ()
-
-    def read(self, weights: Weights) -> npt.NDArray[np.float32]:
-        """Return its values in GGUF's form."""
-        values = weights.read(self.source)
-        if self.others:
-            values = np.stack([values, *map(weights.read, self.others)])
-        return self.translation.undo(values).astype(np.float32, copy=False)
 
 
 def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
@@ -91,8 +74,13 @@ def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
     return keys | {f"{architecture}.{key}": value for key, value in own.items()}
 
 
-def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTensor]:
-    """Return the tensors of `weights` under GGUF's names, without a redundant tied lm_head.
+def exported_tensors(
+    model: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> list[ExportedTensor]:
+    """Return the tensors of a model under GGUF's names.
+
+    Args:
+        shapes: Hugging Face's names → [out, in] or [width]; each expert has its own.
 
     Raises:
         UnsupportedModelError: a tensor has no name in GGUF.
@@ -104,59 +92,44 @@ def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTenso
         "num_attention_heads": model.num_attention_heads,
         "num_key_value_heads": model.num_key_value_heads,
     }
+    groups: dict[str, list[str]] = {}
+    for source in shapes:
+        groups.setdefault(_EXPERT.sub(".experts.", source), []).append(source)
     found = []
-    for (source, *others), shape in _sources(weights):
-        name = _gguf_name(_EXPERT.sub(".experts.", source), names)
+    for source, sources in groups.items():
+        name = _gguf_name(source, names)
+        if name == _HEAD and model.tie_word_embeddings:  # it was stored as the head
+            name = _EMBEDDINGS
         translation = translation_of(name, architecture, config) if name else None
         if name is None or translation is None:
             raise UnsupportedModelError(
                 f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}.",
                 fix="Write compressed-tensors instead.",
             )
-        stored = translation.shape(shape)
-        found.append(ExportedTensor(name, source, stored, translation, tuple(others)))
-    return _one_of_tied(found) if model.tie_word_embeddings else found
-
-
-def _sources(weights: Weights) -> list[tuple[list[str], tuple[int, ...]]]:
-    """Return the checkpoint's tensors, the experts of a layer together, and their shapes."""
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for source in weights.tensors:
-        if not _NO_WEIGHTS.fullmatch(source):
-            expert = _EXPERT.search(source)
-            group = groups.setdefault(_EXPERT.sub(".experts.", source), [])
-            group.append((int(expert[1]) if expert else 0, source))
-    found = []
-    for group in groups.values():
-        sources = [source for _, source in sorted(group)]
-        shape = weights.tensors[sources[0]].shape
-        found.append((sources, (len(sources), *shape) if _EXPERT.search(sources[0]) else shape))
+        shape = shapes[sources[0]]
+        if _EXPERT.search(sources[0]):
+            shape = (len(sources), *shape)
+        elif translation.reorder == "one_row":
+            shape = shape[1:]
+        tensor = ExportedTensor(name, tuple(sources), shape, translation)
+        found += _parted(tensor, model) if name.endswith(_KEYS_AND_VALUES) else [tensor]
     return found
 
 
-def _one_of_tied(tensors: list[ExportedTensor]) -> list[ExportedTensor]:
-    """Return only the embedding of a tied pair; the head may replace it."""
-    names = {tensor.name for tensor in tensors}
-    if _EMBEDDINGS in names:
-        return [tensor for tensor in tensors if tensor.name != _HEAD]
-    return [replace(t, name=_EMBEDDINGS) if t.name == _HEAD else t for t in tensors]
-
-
-def factor_tensors(rope: RopeConfig | None) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the frequency factors that a file stores as tensors: Llama 3's and LongRoPE's."""
-    if rope is None or rope.scaling not in ("llama3", "longrope"):
-        return {}
-    p = rope.params
-    if rope.scaling == "longrope":
-        return {
-            LONG_FACTORS: np.array(p["long_factor"], np.float32),
-            SHORT_FACTORS: np.array(p["short_factor"], np.float32),
-        }
-    frequencies = rope.theta ** -(np.arange(0, rope.rotary_dim, 2) / rope.rotary_dim)
-    turns = p["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    low, high = p["low_freq_factor"], p["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return {ROPE_FACTORS: (1 / ((1 - kept) / p["factor"] + kept)).astype(np.float32)}
+def _parted(tensor: ExportedTensor, model: ModelConfig) -> list[ExportedTensor]:
+    """Return the keys and the values of a latent's heads, which are two tensors in new files."""
+    latent, heads = model.latent, model.num_attention_heads
+    if latent is None or model.architecture == "minicpm3":
+        return [tensor]
+    stem = tensor.name.removesuffix(_KEYS_AND_VALUES)
+    name, nope = tensor.translation.name, latent.nope_dim
+    keys, values = (Translation(name, part, heads, nope) for part in ("key_heads", "value_heads"))
+    return [
+        replace(tensor, name=f"{stem}attn_k_b.weight", shape=(heads, latent.rank, nope),
+                translation=keys),
+        replace(tensor, name=f"{stem}attn_v_b.weight", shape=(heads, latent.value_dim, latent.rank),
+                translation=values),
+    ]  # fmt: skip
 
 
 def _architecture(model: ModelConfig) -> str:
@@ -172,14 +145,20 @@ def _gguf_name(source: str, names: Names) -> str | None:
     """Return GGUF's name of a checkpoint's tensor; a leading "model." may be missing."""
     stem, _, kind = source.rpartition(".")
     base = names.layers.rpartition(".")[0]
+    stems: dict[str, str] = {}
+    for part, known in names.block.items():
+        stems.setdefault(known, part)
     for candidate in (stem, f"{base}.{stem}"):
         for part, known in names.top.items():
             if candidate == known:
                 return f"{part}.{kind}"
         block = re.fullmatch(re.escape(names.layers) + r"\.(\d+)\.(.+)", candidate)
-        for part, known in names.block.items() if block else ():
-            if block and block[2] == known:
-                return f"blk.{block[1]}.{part}.{kind}"
+        if block is None:
+            continue
+        if whole := stems.get(f"{block[2]}.{kind}"):
+            return f"blk.{block[1]}.{whole}"
+        if block[2] in stems:
+            return f"blk.{block[1]}.{stems[block[2]]}.{kind}"
     return None
 
 
@@ -210,48 +189,30 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         f"attention.{norm}_epsilon": model.norm_eps,
         "rope.dimension_count": model.rope.rotary_dim,
         "rope.freq_base": model.rope.theta,
-        **_rope_scaling(model.rope),
+        **scaling_keys(model.rope, _architecture(model)),
+        **latent_keys(model),
+        **expert_keys(model),
     }
-    if model.moe is not None:
-        keys |= _experts(model, model.moe)
     _check_layers(model)
-    if model.sliding_window is not None:
+    if model.sliding_window is not None and not model.chunked:
         keys["attention.sliding_window"] = model.sliding_window
     if model.attention_softcap is not None:
         keys["attn_logit_softcapping"] = model.attention_softcap
     if model.logits_softcap is not None:
         keys["final_logit_softcapping"] = model.logits_softcap
-    if model.query_growth is not None:
+    if model.query_growth is not None and not model.query_growth.unrotated:
         keys |= _growth(model.query_growth, model.rope)
-    if model.architecture == "granite":
+    if model.architecture.startswith("granite"):
         keys |= _granite(model)
-    elif model.logits_scale is not None:
+    elif model.logits_scale is not None and model.latent is None:
         keys["logit_scale"] = model.logits_scale
-    elif model.attention_scale is not None:
+    elif _architecture(model) in WIDEST_LAYERS and model.attention_scale is not None:
         _check_attention_scale(model)
     if model.architecture == "olmo3":
         keys["attention.sliding_window_pattern"] = list(model.sliding_layers or ())
     elif model.local_rope is not None:
         keys["rope.freq_base_swa"] = model.local_rope.theta
         keys["attention.sliding_window_pattern"] = _pattern(model)
-    return keys
-
-
-def _experts(model: ModelConfig, moe: MoEConfig) -> dict[str, Value]:
-    if moe.layers is not None or moe.route.renormalize != (model.architecture in NORMALIZED):
-        what = "dense layers" if moe.layers is not None else "weights of experts like these"
-        raise UnsupportedModelError(
-            f"GGUF has no way to say that this architecture has {what}.",
-            fix="Write compressed-tensors instead.",
-        )
-    keys: dict[str, Value] = {
-        "expert_count": moe.num_experts,
-        "expert_used_count": moe.route.top_k,
-    }
-    if moe.intermediate_size != model.intermediate_size:
-        keys["expert_feed_forward_length"] = moe.intermediate_size
-    if moe.shared_size:
-        keys["expert_shared_feed_forward_length"] = moe.shared_size
     return keys
 
 
@@ -341,44 +302,3 @@ def _pattern(model: ModelConfig) -> int:
             fix="Write compressed-tensors instead.",
         )
     return pattern
-
-
-def _rope_scaling(rope: RopeConfig) -> dict[str, Value]:
-    p: dict[str, Any] = rope.params
-    match rope.scaling:
-        case "default" | "llama3":  # whose factors are a tensor
-            return {}
-        case "linear":
-            return {"rope.scaling.type": "linear", "rope.scaling.factor": float(p["factor"])}
-        case "yarn":
-            return _yarn(p)
-        case "longrope":
-            return {
-                "rope.scaling.original_context_length": p["original_max_position_embeddings"],
-                "rope.scaling.attn_factor": p["attention_factor"],
-            }
-    raise UnsupportedModelError(
-        f"GGUF cannot say that RoPE is scaled in the way {rope.scaling!r}.",
-        fix="Write compressed-tensors instead.",
-    )
-
-
-def _yarn(p: dict[str, Any]) -> dict[str, Value]:
-    """Return YaRN's keys; GGUF readers round its range and sharpen by the factor alone."""
-    if not p.get("truncate", True):
-        raise UnsupportedModelError(
-            "YaRN's truncate is false, and GGUF has no way to say it.",
-            fix="Write compressed-tensors instead.",
-        )
-    keys: dict[str, Value] = {
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": float(p["factor"]),
-        "rope.scaling.original_context_length": p["original_max_position_embeddings"],
-    }
-    for name in ("beta_fast", "beta_slow"):
-        if name in p:
-            keys[f"rope.scaling.yarn_{name}"] = float(p[name])
-    sharper = yarn_magnitude(p) / yarn_magnitude({"factor": p["factor"]})
-    if sharper != 1.0:
-        keys["rope.scaling.attn_factor"] = sharper
-    return keys

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf import GGUFDescription
 
 Config = dict[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -23,11 +23,14 @@ PERIOD = 4
 class Metadata(Protocol):
     """The keys of one architecture; each raises an error that names the key."""
 
-    file: GGUFFile
+    file: GGUFDescription
     architecture: str
 
     def integer(self, key: str, default: Any = ...) -> Any: ...
     def number(self, key: str, default: Any = ...) -> Any: ...
+    def text(self, key: str, default: Any = ...) -> Any: ...
+    def flag(self, key: str) -> bool: ...
+    def extent(self, tensor: str, axis: int) -> int: ...
 
 
 def sliding_types(meta: Metadata, layers: int) -> list[str] | None:
@@ -38,11 +41,21 @@ def sliding_types(meta: Metadata, layers: int) -> list[str] | None:
     return None
 
 
+def window_types(meta: Metadata, layers: int, period: int) -> list[str]:
+    """Return `layer_types`: of each period of layers, the last one attends to all."""
+    types = sliding_types(meta, layers)
+    if types is not None:
+        return types
+    period = meta.integer("attention.sliding_window_pattern", period)
+    slides = (period == 0 or layer % period < period - 1 for layer in range(layers))
+    return [SLIDING if slide else FULL for slide in slides]
+
+
 def _smollm3(meta: Metadata, config: Config) -> Config:
     return {"no_rope_layer_interval": PERIOD}
 
 
-def _granite(meta: Metadata, config: Config) -> Config:
+def granite(meta: Metadata, config: Config) -> Config:
     scale = meta.number("attention.scale", 0.0) or config["head_dim"] ** -0.5
     return {
         "attention_multiplier": scale,
@@ -117,9 +130,13 @@ def _ernie4_5(meta: Metadata, config: Config) -> Config:
     return {"use_bias": config["attention_bias"]}
 
 
+def _minicpm3(meta: Metadata, config: Config) -> Config:
+    return {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+
+
 CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "smollm3": _smollm3,
-    "granite": _granite,
+    "granite": granite,
     "seed_oss": _seed_oss,
     "olmo2": _olmo,
     "glm4": _glm4,
@@ -128,6 +145,7 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "ernie4_5": _ernie4_5,
     "nemotron": _nemotron,
     "mistral3": _mistral3,
+    "minicpm3": _minicpm3,
 }
 """By GGUF's `general.architecture`."""
 

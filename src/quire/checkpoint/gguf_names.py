@@ -11,6 +11,7 @@ Face's name of one, without its number, stands for it (`models.weights.stacks`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import UnsupportedModelError
 
 Array = npt.NDArray[Any]
-Reorder = Literal["none", "halves_from_pairs", "transpose", "minus_one", "one_row"]
+Reorder = Literal[
+    "none", "halves_from_pairs", "transpose", "minus_one", "one_row", "key_heads", "value_heads"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """An architecture's tensor names: GGUF's stem → Hugging Face's.
+    """An architecture's tensor names: GGUF's stem → Hugging Face's, or both in full.
 
     Attributes:
         layers: what precedes a layer's number in Hugging Face's names.
@@ -77,6 +80,57 @@ _SHARED_EXPERT = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+_SHARED_EXPERTS = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_CORRECTION = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
+_GPT_OSS_BLOCK = {k: v for k, v in _NO_MLP.items() if k != "ffn_norm"} | {
+    "attn_sinks.weight": "self_attn.sinks",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_GRANITE_MOE_BLOCK = _NO_MLP | {
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
+    "ffn_up_exps": "block_sparse_moe.experts.up_proj",
+    "ffn_down_exps": "block_sparse_moe.experts.down_proj",
+}
+_LLAMA4_BLOCK = _NO_MLP | {
+    "ffn_gate": "feed_forward.gate_proj",
+    "ffn_up": "feed_forward.up_proj",
+    "ffn_down": "feed_forward.down_proj",
+    "ffn_gate_inp": "feed_forward.router",
+    "ffn_gate_exps": "feed_forward.experts.gate_proj",
+    "ffn_up_exps": "feed_forward.experts.up_proj",
+    "ffn_down_exps": "feed_forward.experts.down_proj",
+    "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
+    "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
+    "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+}
+_LATENT_BLOCK = {k: v for k, v in _BLOCK.items() if k not in ("attn_k", "attn_v")} | {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+}
+_SPLIT: dict[str, Reorder] = {"attn_k_b": "key_heads", "attn_v_b": "value_heads"}
+"""Stems of the two parts of `kv_b_proj`."""
+_SPLIT_NAMES = dict.fromkeys(_SPLIT, "self_attn.kv_b_proj")
+_NEXTN = {
+    "nextn.eh_proj": "eh_proj",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
 }
 _MIXTRAL_BLOCK = _NO_MLP | {
     "ffn_gate_inp": "block_sparse_moe.gate",
@@ -168,6 +222,25 @@ NAMES: dict[str, Names] = {
         },
     ),
     "mistral3": Names(_TOP, _BLOCK, interleaved=True),
+    "gpt-oss": Names(_TOP, _GPT_OSS_BLOCK),
+    "glm4moe": Names(
+        _TOP,
+        {k: v for k, v in _BLOCK.items() if k != "ffn_norm"}
+        | {"post_attention_norm": "post_attention_layernorm"}
+        | {**_HEAD_NORMS, **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION, **_NEXTN},
+    ),
+    "ernie4_5-moe": Names(
+        _TOP,
+        _BLOCK
+        | {**_EXPERTS, **_SHARED_EXPERTS}
+        | {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+    ),
+    "granitemoe": Names(_TOP, _GRANITE_MOE_BLOCK, interleaved=True),
+    "llama4": Names(_TOP, _LLAMA4_BLOCK),
+    "deepseek2": Names(
+        _TOP, {**_LATENT_BLOCK, **_SPLIT_NAMES, **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION}
+    ),
+    "minicpm3": Names(_TOP, _LATENT_BLOCK),
     "nemotron": Names(
         _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
     ),
@@ -179,8 +252,6 @@ LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.we
 """Frequency factors (Llama 3's, LongRoPE's); `hf_config` turns them into `rope_scaling`."""
 
 
-NORMALIZED = {"mixtral", "qwen3_moe"}
-"""Hugging Face's types whose experts' weights add up to 1, which files do not say."""
 WIDEST_LAYERS = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries alone are scaled by hidden_size / heads, which files do
 not say."""
@@ -188,11 +259,17 @@ not say."""
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A tensor's Hugging Face name, and how to convert its values from GGUF's order."""
+    """A tensor's Hugging Face name, and how to convert its values from GGUF's order.
+
+    Attributes:
+        heads: whose rows change places.
+        keys: rows of keys in each head of a `kv_b_proj`; known only where it is written.
+    """
 
     name: str
     reorder: Reorder = "none"
     heads: int = 0
+    keys: int = 0
 
     def apply(self, values: Array) -> Array:
         """Return GGUF's values in Hugging Face's order."""
@@ -203,6 +280,8 @@ class Translation:
             return values.astype(np.float32) - np.float32(1.0)
         if self.reorder == "one_row":
             return values.reshape(1, -1)
+        if self.reorder == "key_heads":
+            return values.swapaxes(1, 2)
         return self.apply_to_rows(values)
 
     def apply_to_rows(self, rows: Array) -> Array:
@@ -213,9 +292,7 @@ class Translation:
         return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
     def undo(self, values: Array) -> Array:
-        """Return Hugging Face's values in GGUF's order."""
-        if self.reorder == "transpose":
-            return np.ascontiguousarray(values.T)
+        """Return Hugging Face's rows, [out, in], in GGUF's order."""
         if self.reorder == "minus_one":
             return values + np.float32(1.0)
         if self.reorder == "one_row":
@@ -223,12 +300,20 @@ class Translation:
         if self.reorder == "halves_from_pairs":
             split = values.reshape(self.heads, 2, -1, *values.shape[1:])
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
+        if self.reorder in ("key_heads", "value_heads"):
+            split = values.reshape(self.heads, -1, values.shape[-1])
+            if self.reorder == "value_heads":
+                return np.ascontiguousarray(split[:, self.keys :])
+            return np.ascontiguousarray(split[:, : self.keys].swapaxes(1, 2))
         return values
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Return Hugging Face's shape of a GGUF shape, and the reverse."""
+        """Return Hugging Face's shape of a GGUF shape."""
         if self.reorder == "one_row":
-            return stored[1:] if len(stored) == 2 else (1, *stored)
+            return (1, *stored)
+        if self.reorder in ("key_heads", "value_heads"):
+            *heads, rows, columns = stored
+            return (*heads, columns, rows) if self.reorder == "key_heads" else stored
         return tuple(reversed(stored)) if self.reorder == "transpose" else stored
 
 
@@ -241,7 +326,7 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
     architecture = file.metadata["general.architecture"]
     table = {}
     for name in file.tensors:
-        if name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
+        if name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS) or _drafts(name, config):
             continue
         translation = translation_of(name, architecture, config)
         if translation is None:
@@ -254,22 +339,33 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
     return table
 
 
+def _drafts(name: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a tensor is of a layer behind the last one, which Quire does not compute."""
+    block = re.match(r"blk\.(\d{1,6})\.", name)
+    behind = block is not None and int(block[1]) >= config.get("num_hidden_layers", math.inf)
+    return behind and config.get("model_type") in ("deepseek_v2", "deepseek_v3")
+
+
 def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
     """Return the translation of GGUF's tensor `name`; None if Hugging Face has no such tensor."""
     names = NAMES["mixtral" if config.get("model_type") == "mixtral" else architecture]
     stem, _, kind = name.rpartition(".")
-    block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+)", stem)
+    block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+(?:\.\w+)?)", stem)
     part = block[2] if block else stem
     known = names.block if block else names.top
+    prefix = f"{names.layers}.{int(block[1])}." if block else ""
+    if whole := known.get(f"{part}.{kind}"):
+        return Translation(prefix + whole)
     if part not in known or kind not in ("weight", "bias"):
         return None
-    prefix = f"{names.layers}.{int(block[1])}." if block else ""
     target = f"{prefix}{known[part]}.{kind}"
     if block and part in names.transposed and kind == "weight":
         return Translation(target, "transpose")
     if names.interleaved and block and part in ("attn_q", "attn_k"):
         heads = "num_attention_heads" if part == "attn_q" else "num_key_value_heads"
         return Translation(target, "halves_from_pairs", config[heads])
+    if block and part in _SPLIT:
+        return Translation(target, _SPLIT[part])
     if block and part in names.rows:
         return Translation(target, "one_row")
     if names.norms_plus_one and part.endswith("_norm") and kind == "weight":

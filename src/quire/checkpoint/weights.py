@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf import GGUFFile
@@ -105,30 +106,65 @@ class SafetensorsWeights(Weights):
 
 
 class GGUFWeights(Weights):
-    """One .gguf file, its tensors renamed and reordered to Hugging Face's convention."""
+    """One .gguf file, its tensors renamed and reordered to Hugging Face's convention.
+
+    A tensor of Hugging Face's may be two of GGUF's, [heads, rows, columns] each: the rows of both
+    alternate by heads (`kv_b_proj` of latent attention). Such a tensor is read as float32.
+    """
 
     def __init__(self, file: GGUFFile) -> None:
         self.tensors = {}
         self.aliases = {}
         self._file = file
-        self._stored: dict[str, str] = {}
+        self._stored: dict[str, list[str]] = {}
         self._translation = translate(file, hf_config(file))
         for stored, translation in self._translation.items():
-            tensor = file.tensors[stored]
-            if tensor.type.name not in PLAIN and tensor.type.name not in QUANTIZED:
+            type_ = file.tensors[stored].type.name
+            if type_ not in PLAIN and type_ not in QUANTIZED:
                 raise UnsupportedModelError(
-                    f"{file.path.name}: tensor {stored!r} has the type {tensor.type.name}.",
+                    f"{file.path.name}: tensor {stored!r} has the type {type_}.",
                     fix=f"Quire reads {', '.join((*PLAIN, *QUANTIZED))}; use a file in one of "
                     "these.",
                 )
-            shape = translation.shape(tensor.shape)
-            name = translation.name
-            dtype = "F32" if translation.reorder == "minus_one" else tensor.type.name
-            self.tensors[name] = TensorInfo(name, dtype, shape, tensor.nbytes, file.path)
-            self._stored[name] = stored
+            self._stored.setdefault(translation.name, []).append(stored)
+        for name, names in self._stored.items():
+            self.tensors[name] = self._info(name, names)
+
+    def _info(self, name: str, names: list[str]) -> TensorInfo:
+        tensors = [self._file.tensors[stored] for stored in names]
+        shapes = [
+            self._translation[stored].shape(tensor.shape)
+            for stored, tensor in zip(names, tensors, strict=True)
+        ]
+        shape, kind = shapes[0], tensors[0].type.name
+        reorder = self._translation[names[0]].reorder
+        if reorder in ("key_heads", "value_heads"):
+            fits = [len(each) == 3 and each[::2] == shape[::2] for each in shapes]
+            if len(names) != 2 or not all(fits):
+                raise CheckpointError(
+                    f"{self._file.path.name}: the tensors {', '.join(map(repr, names))} of shape "
+                    f"{', '.join(str(list(tensor.shape)) for tensor in tensors)} are no keys and "
+                    "values of the same heads.",
+                    fix="The file is damaged or no model; convert or download it again.",
+                )
+            shape, kind = (shape[0] * sum(each[1] for each in shapes), shape[2]), "F32"
+        elif reorder == "minus_one":
+            kind = "F32"
+        return TensorInfo(
+            name, kind, shape, sum(tensor.nbytes for tensor in tensors), self._file.path
+        )
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        stored = self._stored[name]
+        parts = {self._translation[stored].reorder: stored for stored in self._stored[name]}
+        if len(parts) == 1:
+            return self._values(self._stored[name][0])
+        keys, values = (
+            self._values(parts[reorder]).astype(np.float32)
+            for reorder in ("key_heads", "value_heads")
+        )
+        return np.concatenate([keys, values], axis=1).reshape(self.tensors[name].shape)
+
+    def _values(self, stored: str) -> npt.NDArray[Any]:
         tensor = self._file.tensors[stored]
         raw = self._file.raw(stored)
         if tensor.type.name in PLAIN:
@@ -139,9 +175,9 @@ class GGUFWeights(Weights):
         return self._translation[stored].apply(values.reshape(tensor.shape))
 
     def quantized(self, name: str) -> QuantizedWeight | None:
-        stored = self._stored[name]
+        stored, *others = self._stored[name]
         tensor = self._file.tensors[stored]
-        if tensor.type.name in PLAIN or len(tensor.shape) < 2:
+        if others or tensor.type.name in PLAIN or len(tensor.shape) < 2:
             return None
         *outer, columns = tensor.shape
         rows = math.prod(outer)
@@ -150,7 +186,8 @@ class GGUFWeights(Weights):
         return quantized_arrays(raw, tensor.type, rows, columns)
 
     def release(self, name: str) -> None:
-        self._file.release(self._stored[name])
+        for stored in self._stored[name]:
+            self._file.release(stored)
 
 
 def open_weights(source: ModelSource) -> Weights:

@@ -107,6 +107,12 @@ class _Run:
             ConfigError, UnsupportedModelError: it cannot; the message names the reason.
         """
         recipe, source = self._recipe, self._source
+        if source.config.latent is not None and recipe.needs_calibration:
+            raise UnsupportedModelError(
+                f"{self._job.model} has latent attention, which cannot be calibrated yet.",
+                fix="Round to nearest: --method rtn.",
+                param="MODEL",
+            )
         if recipe.is_gguf:
             gguf_metadata(source, recipe)
             self._check_stacks()

@@ -46,6 +46,11 @@ class Part:
         """The stored tensor."""
         return self.piece.name
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in], or [width] of a vector."""
+        return (self.rows, self.columns) if self.columns else (self.rows,)
+
 
 class Source:
     """A checkpoint in floating point.
@@ -54,6 +59,7 @@ class Source:
         found: its location.
         config: its shape.
         weights: its tensors.
+        parts: name → each tensor that can be written.
 
     Raises:
         ConfigError: it is already quantized, or has no weights.
@@ -76,12 +82,6 @@ class Source:
                 fix="Quantize it while it is loaded: quire serve --quantization int8.",
                 param="MODEL",
             )
-        if self.config.latent is not None:
-            raise UnsupportedModelError(
-                f"{model} has latent attention, which cannot be calibrated yet.",
-                fix="Quantize it while it is loaded: quire serve --quantization int4.",
-                param="MODEL",
-            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names, wanted = weight_names(self.config), parameters(self.config)
@@ -95,18 +95,11 @@ class Source:
                 )
             self._pieces[found.parameter].append(found)
         self._parts = {p.name: self._parts_of(p, names) for p in wanted}
-        self._written: defaultdict[str, list[str]] = defaultdict(list)
-        for part in (part for parts in self._parts.values() for part in parts):
-            self._written[part.source].append(part.name)
+        self.parts = {part.name: part for parts in self._parts.values() for part in parts}
 
     def pieces(self, parameter: str) -> list[Part]:
         """Return the tensors whose rows make up a parameter."""
         return self._parts.get(parameter, [])
-
-    def written(self, stored: str) -> list[str]:
-        """Return the names of the tensors that replace a stored one: of a tensor of all experts,
-        those of each, in order."""
-        return self._written.get(stored, [])
 
     def _parts_of(self, parameter: Parameter, names: WeightNames) -> list[Part]:
         pieces = self._pieces[parameter.name]
@@ -138,14 +131,18 @@ class Source:
         rows, columns = sum(part.rows for part in parts), parts[0].columns
         whole = np.empty((rows, columns) if columns else (rows,), np.float32)
         for part in parts:
-            values, piece = self.stored(part.source), part.piece
-            if piece.cut is not None:
-                values = piece.cut.of(values, piece.rows, transposed=piece.transposed)
-            matrix = values.T if piece.transposed else values
-            whole[part.row : part.row + part.rows] = matrix.reshape(part.rows, *whole.shape[1:])
+            whole[part.row : part.row + part.rows] = self.values(part)
         for source in {part.source for part in parts}:
             self.weights.release(source)
         return whole
+
+    def values(self, part: Part) -> HostArray:
+        """Return a part, [out, in], in the dtype in which it is stored."""
+        values, piece = self.stored(part.source), part.piece
+        if piece.cut is not None:
+            values = piece.cut.of(values, piece.rows, transposed=piece.transposed)
+        matrix: HostArray = values.T if piece.transposed else values
+        return matrix.reshape(part.shape)
 
     def layer(self, index: int) -> dict[str, HostArray]:
         """Return the parameters of a decoder layer: float32."""

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.checkpoint.gguf_export import (
-    ExportedTensor,
-    exported_tensors,
-    factor_tensors,
-    metadata,
-)
+from quire.checkpoint.gguf_export import ExportedTensor, exported_tensors
+from quire.checkpoint.gguf_rope import factor_tensors
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor, Value
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.errors import ConfigError
+from quire.quantize.gguf_check import checked_metadata
 from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
@@ -55,7 +52,7 @@ def gguf_metadata(source: Source, recipe: Recipe) -> dict[str, Value]:
             param="MODEL",
         )
     return {
-        **metadata(source.config, Path(source.found.name).name),
+        **checked_metadata(source.config, Path(source.found.name).name, _shapes(source)),
         "general.file_type": _FILE_TYPES[recipe.scheme],
         **tokenizer_metadata(path, source.config.vocab_size),
     }
@@ -77,29 +74,34 @@ def write_gguf(source: Source, recipe: Recipe, content: Content, path: Path) -> 
 def _plan(source: Source, recipe: Recipe, content: Content) -> Iterator[_Planned]:
     for name, factors in factor_tensors(source.config.rope).items():
         yield _Planned(PlannedTensor(name, "F32", factors.shape), factors.copy)
-    for exported in exported_tensors(source.config, source.weights):
+    for exported in exported_tensors(source.config, _shapes(source)):
         if exported.name in _TABLES:
             yield _table(source, recipe, exported)
             continue
-        stored = (exported.source, *exported.others)
-        names = [name for each in stored for name in source.written(each)]
-        values = [content[name] for name in names if name in content]
+        values = [content[name] for name in exported.sources if name in content]
         blocks = [value for value in values if isinstance(value, Blocks)]
         arrays = [value for value in values if isinstance(value, np.ndarray)]
         if blocks:
             yield _ordered(exported, blocks[0].type, [each.raw for each in blocks])
         else:
-            yield _plain(exported, arrays or [source.stored(exported.source)])
+            stored = [source.values(source.parts[name]) for name in exported.sources]
+            yield _plain(exported, arrays or stored)
+
+
+def _shapes(source: Source) -> dict[str, tuple[int, ...]]:
+    return {name: part.shape for name, part in source.parts.items()}
 
 
 def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned:
     """Plan the embedding or the output projection; it is quantized when it is written."""
     logits = exported.name == "output.weight" or source.config.tie_word_embeddings
     target = GGUFTarget("q6_k" if logits and recipe.scheme not in _WIDE else recipe.scheme)
+    [name] = exported.sources
+    part = source.parts[name]
 
     def make() -> HostArray:
-        found = target.nearest(source.stored(exported.source)).raw
-        source.weights.release(exported.source)
+        found = target.nearest(source.values(part)).raw
+        source.weights.release(part.source)
         return found
 
     type_ = target.type_of(exported.shape[1])
@@ -114,11 +116,10 @@ def _plain(exported: ExportedTensor, parts: Sequence[HostArray]) -> _Planned:
 
 
 def _ordered(exported: ExportedTensor, type_: str, parts: Sequence[HostArray]) -> _Planned:
-    """Plan rows in GGUF's order, all experts together; those in `content` are [out, in]."""
-    translation = exported.translation
+    """Plan rows in GGUF's order, all experts together."""
 
     def make() -> HostArray:
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return rows if translation.reorder == "transpose" else translation.undo(rows)
+        return exported.translation.undo(rows)
 
     return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)

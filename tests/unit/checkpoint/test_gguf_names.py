@@ -12,6 +12,7 @@ import pytest
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_config import generation_config, hf_config
+from quire.checkpoint.gguf_names import NAMES, translation_of
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.errors import CheckpointError, UnsupportedModelError
@@ -273,6 +274,10 @@ def test_other_frequency_factors_are_taken_as_they_are(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"architecture": "mamba"}, "'mamba' is not supported"),
+        ({"architecture": "phimoe"}, "'phimoe' do not say how far experts' scores"),
+        ({"architecture": "bitnet"}, "do not say whether its gates"),
+        ({"architecture": "qwen3moe"}, "'qwen3moe', and has 0 experts"),
+        ({"architecture": "qwen2", "qwen2__expert_count": 8}, "'qwen2', and has 8 experts"),
         ({"llama__expert_count": 8}, "expert_used_count is missing"),
         ({"llama__rope__scaling__type": "longrope"}, "'longrope' is not supported"),
         ({"llama__rope__dimension_count": 8}, "8 of 16 elements of a head"),
@@ -288,3 +293,37 @@ def test_configs_that_quire_does_not_have(
 ) -> None:
     with pytest.raises(CheckpointError, match=said):
         config(tmp_path, **options)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - {"mistral"}))
+def test_names_are_those_of_gguf_py(name: str) -> None:
+    """llama.cpp's converter uses its tables; it splits some tensors that they do not know."""
+    stored = "llama" if name == "mixtral" else name
+    [architecture] = (key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == stored)
+    known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[architecture]}
+    table, names = gguf.get_tensor_name_map(architecture, 2), NAMES[name]
+    for part, theirs in names.block.items():
+        stem, found = part, theirs
+        if part.endswith((".weight", ".bias")):
+            stem, found = part.rpartition(".")[0], theirs.removesuffix("_bias")
+        elif stem in ("attn_k_b", "attn_v_b"):
+            found = theirs.replace("kv_b", stem.removeprefix("attn_"))
+        merged = stem == "ffn_gate_up_exps"  # by an option of the converter
+        assert merged or f"blk.{{bid}}.{stem}" in known or (name, stem) in UNUSED
+        got = table.get_name(f"{names.layers}.1.{found}", try_suffixes=(".weight", ".bias"))
+        assert got in (f"blk.1.{stem}", None), part
+    for part, theirs in names.top.items():
+        assert table.get_name(theirs, try_suffixes=(".weight", ".bias")) in (part, None)
+
+
+UNUSED = {("qwen3moe", f"ffn_{part}") for part in ("gate", "up", "down")} | {("minicpm3", "attn_q")}
+"""Names of layers that these architectures may have, and no file has."""
+
+
+def test_layers_behind_the_last_one() -> None:
+    """GLM-4.5's are a draft head; Quire has none of DeepSeek's."""
+    config = {"num_hidden_layers": 2, "model_type": "glm4_moe"}
+    found = translation_of("blk.2.nextn.eh_proj.weight", "glm4moe", config)
+    assert found is not None
+    assert found.name == "model.layers.2.eh_proj.weight"
+    assert translation_of("blk.2.nextn.eh_proj.weight", "deepseek2", config) is None

@@ -71,11 +71,13 @@ def stacks(
     stacked = names.stacked.get(stem.removesuffix(".weight"))
     if stacked is not None:
         bare = names.layer_prefix.format(number) + stacked.name
-        for name in (bare, f"{bare}.weight"):  # the second is GGUF's
-            if name in stored:
-                return [(name, stacked, parts)]
+        if bare in stored:
+            return [(bare, stacked, parts)]
         if f"{bare}.blocks" in stored:  # quantized as published, never transposed
             return [(bare, replace(stacked, transposed=False), parts)]
+        if f"{bare}.weight" in stored:  # a linear layer of experts, or GGUF's
+            plain = replace(stacked, transposed=False, interleaved=False)
+            return [(f"{bare}.weight", plain, parts)]
     sources = names.sources(parameter.name)
     every = [name.replace(".{}", "") for name in sources]
     if every[0] == sources[0] or every[0] not in stored:
