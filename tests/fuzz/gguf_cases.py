@@ -9,6 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HIDDEN, HEADS, KV_HEADS, WIDTH, VOCABULARY = 64, 4, 2, 96, 16
+_LATENT = {
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 48,
+    "attention.value_length": 32,
+    "attention.key_length_mla": 48,
+    "attention.value_length_mla": 32,
+    "rope.dimension_count": 16,
+    "expert_count": 2,
+    "expert_used_count": 1,
+    "expert_feed_forward_length": WIDTH,
+    "expert_shared_count": 1,
+}
 _NUMBERS = {
     0: "<B",
     1: "<b",
@@ -89,25 +101,31 @@ def array(kind: int, values: list[Any], count: int | None = None) -> bytes:
 
 
 def sound_file(dice: random.Random) -> File:
-    """A whole model of one layer with its tokenizer, its matrices in one of several types."""
+    """A whole model of one layer with its tokenizer, its matrices in one of several types.
+
+    One in four has latent attention and experts.
+    """
+    name = dice.choice((b"llama", b"llama", b"llama", b"deepseek2"))
     numbers = {
         "context_length": 64, "embedding_length": HIDDEN, "feed_forward_length": WIDTH,
         "block_count": 1, "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
     }  # fmt: skip
-    entries = [Entry(b"general.architecture", _STRING, text(b"llama"))]
-    entries += [Entry(f"llama.{k}".encode(), 4, encoded(4, v)) for k, v in numbers.items()]
+    if name == b"deepseek2":
+        numbers |= _LATENT
+    entries = [Entry(b"general.architecture", _STRING, text(name))]
+    entries += [Entry(name + f".{k}".encode(), 4, encoded(4, v)) for k, v in numbers.items()]
     entries += [
-        Entry(b"llama.attention.layer_norm_rms_epsilon", 6, encoded(6, 1e-5)),
-        Entry(b"llama.rope.freq_base", 6, encoded(6, 1e4)),
+        Entry(name + b".attention.layer_norm_rms_epsilon", 6, encoded(6, 1e-5)),
+        Entry(name + b".rope.freq_base", 6, encoded(6, 1e4)),
         Entry(b"general.alignment", 4, encoded(4, 32)),
         *_tokenizer(dice),
     ]
     kind = dice.choice(list(_BLOCKS))
     tensors, data = [], b""
-    for name, shape in _shapes().items():
-        stored = kind if len(shape) == 2 else 0
+    for name_, shape in (_shapes() if name == b"llama" else _latent_shapes()).items():
+        stored = kind if len(shape) > 1 and "gate_inp" not in name_ else 0
         values, size = _BLOCKS[stored]
-        tensors.append(Tensor(name.encode(), shape[::-1], stored, len(data)))
+        tensors.append(Tensor(name_.encode(), shape[::-1], stored, len(data)))
         data += bytes(math.prod(shape) // values * size)
         data += bytes(-len(data) % 32)
     return File(entries, tensors, data)
@@ -145,6 +163,32 @@ def _shapes() -> dict[str, list[int]]:
         "blk.0.ffn_up.weight": [WIDTH, HIDDEN],
         "blk.0.ffn_down.weight": [HIDDEN, WIDTH],
     }
+
+
+def _latent_shapes() -> dict[str, list[int]]:
+    numbers = _LATENT
+    rank, experts = numbers["attention.kv_lora_rank"], numbers["expert_count"]
+    key, value = (numbers[f"attention.{part}_length_mla"] for part in ("key", "value"))
+    rotated = numbers["rope.dimension_count"]
+    layer = {
+        "attn_norm": [HIDDEN],
+        "attn_q": [HEADS * key, HIDDEN],
+        "attn_kv_a_mqa": [rank + rotated, HIDDEN],
+        "attn_kv_a_norm": [rank],
+        "attn_k_b": [HEADS, rank, key - rotated],
+        "attn_v_b": [HEADS, value, rank],
+        "attn_output": [HIDDEN, HEADS * value],
+        "ffn_norm": [HIDDEN],
+        "ffn_gate_inp": [experts, HIDDEN],
+        "ffn_gate_exps": [experts, WIDTH, HIDDEN],
+        "ffn_up_exps": [experts, WIDTH, HIDDEN],
+        "ffn_down_exps": [experts, HIDDEN, WIDTH],
+        "ffn_gate_shexp": [WIDTH, HIDDEN],
+        "ffn_up_shexp": [WIDTH, HIDDEN],
+        "ffn_down_shexp": [HIDDEN, WIDTH],
+    }
+    top = {"token_embd.weight": [VOCABULARY, HIDDEN], "output_norm.weight": [HIDDEN]}
+    return top | {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
 
 
 def tampered_gguf(dice: random.Random) -> bytes:

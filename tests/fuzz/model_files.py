@@ -64,13 +64,16 @@ def open_gguf(folder: Path, seed: int) -> None:
 
 
 def open_folder(folder: Path, seed: int) -> None:
-    if not folder.joinpath("config.json").exists():
-        folder_cases.write_sound(folder)
-    spoiled = folder_cases.tamper(random.Random(seed), folder)
+    dice = random.Random(seed)
+    sound = dice.choice((folder_cases.DENSE, folder_cases.EXPERTS))
+    path = folder / ("dense" if sound is folder_cases.DENSE else "experts")
+    if not path.exists():
+        sound.write(path)
+    spoiled = sound.tamper(dice, path)
     try:
-        open_model(str(folder))
+        open_model(str(path))
     finally:
-        folder_cases.mend(folder, spoiled)
+        sound.mend(path, spoiled)
 
 
 def open_model(name: str) -> None:
