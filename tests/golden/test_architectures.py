@@ -15,8 +15,8 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, load_decoder
-from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
-from tests.golden.transformers_oracle import NUM_TOKENS, Golden, greedy
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden, greedy
 
 LOGIT_TOLERANCE = 1e-4
 
@@ -45,6 +45,21 @@ def test_equals_transformers(
         seed=block_size,
     )
     (sequence,) = model.generate([expected.prompt], NUM_TOKENS)
+    assert sequence.tokens == expected.tokens
+    torch.testing.assert_close(
+        torch.cat(sequence.logits), expected.logits, rtol=0.0, atol=LOGIT_TOLERANCE
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_128_tokens_are_transformers(name: str, tmp_path: Path) -> None:
+    expected = find_golden(make_tiny(name, seed=1, folder=tmp_path), 128)
+    ops = load_ops("cpu")
+    paged = PagedModel(
+        load_decoder(tmp_path, MAX_POSITIONS, ops), ops, block_size=16, num_blocks=40
+    )
+    (sequence,) = paged.generate([expected.prompt], 128)
     assert sequence.tokens == expected.tokens
     torch.testing.assert_close(
         torch.cat(sequence.logits), expected.logits, rtol=0.0, atol=LOGIT_TOLERANCE

@@ -31,12 +31,12 @@ class Golden:
         return self.tokens[len(self.prompt) :]
 
 
-def find_golden(model: PreTrainedModel) -> Golden:
-    """The first of twenty random prompts that keeps the best two logits apart."""
-    for seed in range(20):
+def find_golden(model: PreTrainedModel, count: int = NUM_TOKENS) -> Golden:
+    """The first of some random prompts that keeps the best two logits apart."""
+    for seed in range(count):
         generator = torch.Generator().manual_seed(seed)
         prompt = torch.randint(2, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
-        tokens = greedy(model, prompt, NUM_TOKENS)
+        tokens = greedy(model, prompt, count)
         with torch.no_grad():
             logits = model(torch.tensor([tokens[:-1]])).logits[0]
         best = logits[PROMPT_LEN - 1 :].topk(2).values
