@@ -234,7 +234,7 @@ class _Matcher:
             if info.dtype not in spec.dtypes or not fits:
                 raise CheckpointError(
                     f"Tensor {stored!r} does not fit its layer: {_expected(spec)}, got "
-                    f"{info.dtype} {list(info.shape)}.",
+                    f"{info.dtype} {list(info.shape)} in {info.file.name}.",
                     fix=_FIX,
                 )
             self._used.add(stored)
@@ -248,10 +248,11 @@ class _Matcher:
             raise CheckpointError(
                 f"Tensor {name!r} is missing; expected shape {list(shape)}.", fix=_FIX
             )
-        got = self._weights.tensors[stored].shape
-        if got != shape:
+        info = self._weights.tensors[stored]
+        if info.shape != shape:
             raise CheckpointError(
-                f"Tensor {stored!r} has the wrong shape: expected {list(shape)}, got {list(got)}.",
+                f"Tensor {stored!r} has the wrong shape: expected {list(shape)}, got "
+                f"{list(info.shape)} in {info.file.name}.",
                 fix=_FIX,
             )
         self._used.add(stored)

@@ -185,7 +185,8 @@ class StoredParameters:
         if piece.parameter in self._routers and not np.isfinite(values).all():
             layer = piece.parameter.split(".")[1]
             raise CheckpointError(
-                f"Tensor {name!r}, the router of layer {layer}, has values that are not finite.",
+                f"Tensor {name!r}, the router of layer {layer}, has values that are not finite "
+                f"({self._weights.tensors[name].file.name}).",
                 fix="Download the model again, or use another copy of it.",
             )
         return _transposed(values) if piece.transposed else values
