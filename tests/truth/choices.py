@@ -618,7 +618,10 @@ def scaling(rng: Random, rotary: int, only: str = "") -> tuple[Config, Config]:
     if kind != "default":
         table["factor"] = rng.choice((2.0, 4, 8.0, 1.0, 40.0))
     if kind == "llama3":
-        table |= {"low_freq_factor": rng.choice((1.0, 1)), "high_freq_factor": rng.choice((4.0, 2))}
+        table |= {
+            "low_freq_factor": rng.choice((1.0, 1)),
+            "high_freq_factor": rng.choice((4.0, 2, 1)),
+        }
     if kind == "yarn":
         extras: Config = {
             "beta_fast": (32, 8.0, 0, None), "beta_slow": (1, 2.0), "mscale": (1.0, 0.7),

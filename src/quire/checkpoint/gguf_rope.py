@@ -177,7 +177,7 @@ def factor_tensors(rope: RopeConfig | None) -> dict[str, npt.NDArray[np.float32]
     frequencies = rope.theta ** -(np.arange(0, rope.rotary_dim, 2) / rope.rotary_dim)
     turns = p["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     low, high = p["low_freq_factor"], p["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    kept = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else turns >= low
     return {ROPE_FACTORS: (1 / ((1 - kept) / p["factor"] + kept)).astype(np.float32)}
 
 

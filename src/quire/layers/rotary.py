@@ -97,7 +97,10 @@ def _llama3(config: RopeConfig, max_len: int) -> _Frequencies:
     frequencies, _ = _default(config, max_len)
     low, high = p["low_freq_factor"], p["high_freq_factor"]
     turns = np.float32(p["original_max_position_embeddings"]) * frequencies / _TURN
-    kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
+    if high > low:
+        kept = np.clip((turns - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
+    else:  # nothing is blended (Llama 4)
+        kept = (turns >= np.float32(low)).astype(np.float32)
     stretched = (np.float32(1.0) - kept) * frequencies / np.float32(p["factor"])
     return stretched + kept * frequencies, 1.0
 

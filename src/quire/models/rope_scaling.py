@@ -89,11 +89,11 @@ def _scaling(params: HFConfig, kind: str, rotary_dim: int, max_len: int) -> dict
 def _llama3(params: HFConfig) -> dict[str, Any]:
     names = ("factor", "low_freq_factor", "high_freq_factor")
     found: dict[str, Any] = {name: _factor(params, name) for name in names}
-    if found["high_freq_factor"] <= found["low_freq_factor"]:
+    if found["high_freq_factor"] < found["low_freq_factor"]:
         raise wrong(
             "high_freq_factor",
             params["high_freq_factor"],
-            f"above low_freq_factor, {found['low_freq_factor']:g}",
+            f"at least low_freq_factor, {found['low_freq_factor']:g}",
         )
     return found | {TRAINED: integer(params, TRAINED)}
 

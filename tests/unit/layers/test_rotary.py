@@ -31,6 +31,14 @@ SCALINGS: list[dict[str, Any]] = [
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
+    {  # Llama 4's
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED},
     {
         "rope_type": "yarn",

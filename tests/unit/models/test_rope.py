@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
       for value in (3.0, [], [1.0] * 7, [1.0] * 9, ["1"] * 8, [0.0] * 8, [float("nan")] * 8)),
     wrong("longrope", TRAINED, 1),
     wrong("longrope", "attention_factor", "1"),
-    wrong("llama3", "high_freq_factor", 1.0),
+    wrong("llama3", "high_freq_factor", 0.5),
     ("llama", {"rope_theta": "10000"}, "rope_theta"),
     ("llama", {"rope_theta": 0.5}, "rope_theta"),
     ("llama", {"rope_theta": 1.0, "rope_scaling": YARN}, "rope_theta"),
