@@ -20,7 +20,6 @@ from quire.models.adapters import lora_tables
 from quire.models.parameters import Progress
 from quire.models.weights.offload import WeightOffload
 from quire.models.weights.pack_cache import PackCache, open_cache
-from quire.system.futures import both
 from quire.system.hardware import detect
 from quire.system.stopwatch import Stopwatch
 
@@ -185,7 +184,7 @@ class Worker:
             grammar = self._grammars.prepare_tokenizer()
         if adapter_wanted is not None and self._adapters is not None:
             adapter = self._adapters.prefetch(adapter_wanted)
-        return both(grammar, adapter) if grammar and adapter else grammar or adapter
+        return _both(grammar, adapter) if grammar and adapter else grammar or adapter
 
     def call(self, method: str, args: list[Any]) -> Any:
         """Run a method of `profile.profiling.Profiling`, or of adapters, between two steps."""
@@ -238,3 +237,18 @@ class Worker:
             self._host.close()
         if self._cache is not None:
             self._cache.close()
+
+
+def _both(first: Future[Any], second: Future[Any]) -> Future[None]:
+    """Return a future that is done when both are; it raises the first error of the two."""
+    done: Future[None] = Future()
+
+    def settle(_: Future[Any]) -> None:
+        error = first.exception() or second.exception()
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    first.add_done_callback(lambda _: second.add_done_callback(settle))
+    return done
