@@ -31,11 +31,10 @@ from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.models.adapters import lora_targets
 from quire.runner.state import SequenceStates
+from tests.fuzz.asked import VOCAB, Asked
 from tests.fuzz.engines import (
     MODELS,
     PLENTY,
-    VOCAB,
-    Asked,
     World,
     drafting_by,
     draw_world,
@@ -261,7 +260,7 @@ def together(
     names = [f"r{i}" for i in range(len(world.asked))]
     with engine.llm:
         engine.fail_at(world.failures)
-        for step in range(MAX_STEPS):
+        for step in range(MAX_STEPS + 100 * len(world.asked)):
             if step in world.resets:
                 engine.llm.call("reset_prefix_cache")
             for _, number in filter(lambda reload: reload[0] == step, world.reloads):

@@ -1,39 +1,42 @@
 """The grid of speculation: `python -m tests.fuzz.speculation`.
 
-Each cell is a method, a number of concurrent requests and a temperature, on a random engine. Tokens
-and log-probabilities must equal those of the same requests alone, without speculation.
+Each cell is a method, a number of concurrent requests and a temperature, on a random engine. The
+requests use what Quire has: structures, tool calls, penalties, log-probabilities, adapters, stop
+strings and more. Some clients leave, and some steps fail. Tokens and log-probabilities must equal
+those of the same requests alone, without speculation.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from quire import LLM, SamplingParams
-from quire.core.outputs import RequestOutput
-from tests.fuzz.combinations import PLAIN
-from tests.fuzz.engines import (
-    MODELS,
-    VOCAB,
-    draft_methods,
-    drafting_by,
-    draw_world,
-    speculation,
-    write_model,
-)
+from quire.core.errors import ConfigError
+from tests.fuzz.asked import VOCAB, Asked, draw_params
+from tests.fuzz.combinations import alone, difference, together
+from tests.fuzz.engines import MODELS, World, draft_methods, draw_world, speculation
 
 METHODS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3")
 CONCURRENCY = (1, 8, 32)
 TEMPERATURES = (0.0, 0.7, 1.0)
 MAX_TOKENS = 24
-DROPPED = ("speculative_config", "kv_offloading_dir", "enable_lora", "max_loras", "max_cpu_loras")
-"""Flags of random engines that the grid sets itself, or that these requests do not use."""
+TOOL_CALL: dict[str, Any] = {
+    "structural_tag": {
+        "structures": [{"begin": "a", "schema": {"type": "integer"}, "end": "e"}],
+        "triggers": ["a"],
+    }
+}
+"""A call begins at the letter, which random weights write now and then."""
+DROPPED = ("speculative_config", "kv_offloading_dir")
+"""Flags of random engines that the grid sets itself or leaves out."""
 
 
 class Cell(NamedTuple):
@@ -50,47 +53,93 @@ class Found(NamedTuple):
     drafted: int
     accepted: int
     token_differences: int
-    logprob_differences: int
+    logprob_differences: int  # and those of text, prompt_logprobs and reasons
+    features: Counter[str]
 
 
 def run(cell: Cell, num_prompts: int, seed: int) -> Found:
     """Answer the same prompts alone without speculation, and together with it."""
     random = Random(f"{seed} {cell}")
-    while cell.method not in draft_methods((world := draw_world(random)).model):
-        pass
-    prompts = [_prompt(random) for _ in range(num_prompts)]
-    prompts[1::4] = prompts[: len(prompts[1::4])]  # suffix decoding finds earlier answers
-    params = [_params(random, cell, prompt) for prompt in prompts]
-    numbers = dict(world.numbers)
-    if MODELS[world.model]:
-        numbers["load_format"] = "dummy"
+    while True:
+        world = draw(random, cell, num_prompts)
+        try:
+            return _run(world)
+        except ConfigError:  # flags of this engine exclude each other
+            continue
+        except BaseException as error:
+            error.add_note(f"{cell}, seed {seed}: {world.model}, {world.numbers}, {world.flags}")
+            raise
+
+
+def _run(world: World) -> Found:
     with tempfile.TemporaryDirectory() as folder:
-        model = write_model(Path(folder) / "model", world.model)
-        with LLM(model, **{**numbers, **PLAIN}) as plain:
-            expected = _answers(plain, prompts, params)
-        flags = {
-            **numbers,
-            **_flags(random, world.flags, cell, prompts),
-            **_drafts(random, cell, numbers),
-        }
-        with LLM(model, **drafting_by(model, flags)) as llm:
-            got = _answers(llm, prompts, params)
-            stats = llm.stats.scheduler
-    assert stats is not None
-    assert stats.spec_decoding is not None
+        expected = alone(world, Path(folder))
+        engine, got = together(world, Path(folder), expected)
+    stats = engine.scheduler.stats()
+    drafts = stats.spec_decoding
+    assert drafts is not None
+    wrong: Counter[str] = Counter()
+    for one, other in zip(got, expected, strict=True):
+        if found := difference(one, other):
+            wrong["tokens" if ": tokens: " in found else "logprobs"] += 1
+    features = _features(world)
+    features |= Counter(preempted=stats.num_preemptions, failed_steps=engine.num_failed)
     return Found(
         world.model,
-        sum(len(each.outputs[0].token_ids) for each in got),
-        stats.spec_decoding.num_draft_tokens,
-        stats.spec_decoding.num_accepted_tokens,
-        sum(
-            a.outputs[0].token_ids != b.outputs[0].token_ids
-            for a, b in zip(got, expected, strict=True)
-        ),
-        sum(
-            a.outputs[0].logprobs != b.outputs[0].logprobs
-            for a, b in zip(got, expected, strict=True)
-        ),
+        sum(len(each["tokens"]) for answers in got for each in answers),
+        drafts.num_draft_tokens,
+        drafts.num_accepted_tokens,
+        wrong["tokens"],
+        wrong["logprobs"],
+        features,
+    )
+
+
+def draw(random: Random, cell: Cell, num_prompts: int) -> World:
+    """Return an engine that drafts by the cell's method, and requests of the cell's temperature."""
+    while cell.method not in draft_methods((world := draw_world(random)).model):
+        pass
+    if random.random() < 0.1 and world.numbers.get("ops") is None and world.model != "embedded":
+        world.numbers |= {"tensor_parallel_size": 2, "num_threads": 2}
+    lora = random.random() < 0.3
+    world.asked = [_request(random, cell, number, lora) for number in range(num_prompts)]
+    for one, other in zip(world.asked[1::4], world.asked, strict=False):
+        one.prompt = other.prompt  # suffix decoding finds earlier answers
+    world.flags = _flags(random, world, cell) | _drafts(random, cell, world.numbers)
+    steps = range(1, 4 * num_prompts)
+    world.resets = sorted(random.sample(steps, 2)) if world.resets else []
+    world.failures = sorted(random.sample(steps, 4)) if world.failures else []
+    if "tensor_parallel_size" in world.numbers:
+        world.failures = []  # they would be of one rank
+    world.reloads = [(random.choice(steps), 1)] if world.reloads and lora else []
+    world.oracle = False
+    return world
+
+
+def _request(random: Random, cell: Cell, number: int, lora: bool) -> Asked:
+    prompt = _prompt(random)
+    params = draw_params(random, embeds=False)
+    params["max_tokens"] = most = min(params["max_tokens"], MAX_TOKENS)
+    params["temperature"] = cell.temperature
+    if cell.temperature:
+        params["seed"] = number
+    else:
+        params = {key: value for key, value in params.items() if key not in ("seed", "top_p")}
+    if "min_tokens" in params:
+        params["min_tokens"] = min(params["min_tokens"], most)
+    if params.get("structured_outputs") and random.random() < 0.5:
+        params["structured_outputs"] = TOOL_CALL
+    elif random.random() < 0.2 and "structured_outputs" not in params:
+        params["allowed_token_ids"] = sorted(set(prompt))[:3]  # few tokens repeat often
+    return Asked(
+        prompt,
+        params,
+        adapter=random.randint(0, 3) if lora else 0,
+        salt=random.choice([None, None, None, "salt"]),
+        priority=random.randint(0, 3),
+        comes=number * MAX_TOKENS // 2 // cell.concurrency,
+        stays=random.randint(1, 30) if random.random() < 0.1 else None,
+        kind=random.choice([0, 1, 2, 2]),
     )
 
 
@@ -100,26 +149,15 @@ def _prompt(random: Random) -> list[int]:
     return (phrase * 8)[: random.randint(1, 50)]
 
 
-def _params(random: Random, cell: Cell, prompt: list[int]) -> SamplingParams:
-    return SamplingParams(
-        temperature=cell.temperature,
-        seed=len(prompt),
-        max_tokens=MAX_TOKENS,
-        logprobs=random.randint(0, 2),
-        top_p=random.choice([1.0, 0.9]),
-        # Few tokens repeat often.
-        allowed_token_ids=random.choice([None, sorted(set(prompt))[:3]]),
-    )
-
-
-def _flags(
-    random: Random, drawn: dict[str, Any], cell: Cell, prompts: list[list[int]]
-) -> dict[str, Any]:
-    flags = {name: value for name, value in drawn.items() if name not in DROPPED}
+def _flags(random: Random, world: World, cell: Cell) -> dict[str, Any]:
+    flags = {k: v for k, v in world.flags.items() if k not in DROPPED and "lora" not in k}
     flags["max_num_seqs"] = cell.concurrency
     if "max_num_batched_tokens" in flags:
         flags["max_num_batched_tokens"] = max(cell.concurrency, flags["max_num_batched_tokens"])
-    longest = max(map(len, prompts)) + MAX_TOKENS
+    if "tensor_parallel_size" in world.numbers:
+        for name in ("num_threads", "cpu_offload_gb"):
+            flags.pop(name, None)
+    longest = max(len(each.prompt) for each in world.asked) + MAX_TOKENS
     share = random.choice([0.5, 1.0])  # with half of the blocks, requests are preempted
     blocks = -(-longest // flags["block_size"])
     flags["num_gpu_blocks_override"] = blocks * max(2, int(share * cell.concurrency))
@@ -135,10 +173,35 @@ def _drafts(random: Random, cell: Cell, numbers: dict[str, Any]) -> dict[str, An
     return {"speculative_config": config}
 
 
-def _answers(
-    llm: LLM, prompts: list[list[int]], params: list[SamplingParams]
-) -> list[RequestOutput]:
-    return llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+def _features(world: World) -> Counter[str]:
+    """Count requests, and cells, by what they use."""
+    numbers, flags, shape = world.numbers, world.flags, MODELS[world.model]
+    found: Counter[str] = Counter()
+    for asked in world.asked:
+        params = asked.params
+        structure = params.get("structured_outputs")
+        found.update(name for name in params if name not in ("temperature", "seed", "max_tokens"))
+        found["tool_call"] += structure is TOOL_CALL
+        found["adapter"] += asked.adapter > 0
+        found["cancelled"] += asked.stays is not None
+    engine = {
+        "sliding_window": "sliding_window" in shape or "attention_chunk_size" in shape,
+        "moe": any("experts" in key for key in shape),
+        "latent_kv": "kv_lora_rank" in shape,
+        "tensor_parallel": "tensor_parallel_size" in numbers,
+        "async": flags.get("async_scheduling", False),
+        "multi_step": flags.get("num_scheduler_steps", 1) > 1,
+        "swap": flags.get("preemption_mode") == "swap",
+        "host_kv": "kv_offloading_size" in flags,
+        "weights_in_file": "cpu_offload_gb" in flags,
+        "eager": flags.get("enforce_eager", False),
+        "depth_by_prediction": "num_speculative_tokens_per_batch_size"
+        not in flags["speculative_config"],
+        f"kv_{numbers.get('kv_cache_dtype', 'auto')}": True,
+        f"weights_{numbers.get('quantization', numbers['dtype'])}": True,
+    }
+    found.update(f"engine:{name}" for name, used in engine.items() if used)
+    return found
 
 
 def main() -> int:
@@ -147,16 +210,22 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--engines", type=int, default=1, help="random engines per cell")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--concurrency", nargs="+", type=int, default=CONCURRENCY)
     args = parser.parse_args()
+    logging.disable(logging.ERROR)
     total, wrong, requests, begin = 0, 0, 0, time.monotonic()
-    grid = list(itertools.product(METHODS, CONCURRENCY, TEMPERATURES))
+    features: Counter[str] = Counter()
+    grid = list(itertools.product(args.method, args.concurrency, TEMPERATURES))
     for engine, each in itertools.product(range(args.engines), grid):
         cell = Cell(*each)
         found = run(cell, args.prompts, args.seed + engine)
-        print(*cell, *found, sep="\t", flush=True)
+        print(*cell, *found[:-1], sep="\t", flush=True)
         wrong += found.token_differences + found.logprob_differences
         total += found.tokens
+        features += found.features
         requests += args.prompts
+    print("Requests, and engines, by feature:", dict(sorted(features.items())))
     print(
         f"{requests} requests, {total} tokens, {wrong} differences in "
         f"{time.monotonic() - begin:.0f} s"

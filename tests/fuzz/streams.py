@@ -27,8 +27,9 @@ from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app
 from quire.server.http.protocol import HttpProtocol, Site
 from quire.system.hardware import detect
+from tests.fuzz.asked import STRUCTURES
 from tests.fuzz.combinations import PLAIN
-from tests.fuzz.engines import STRUCTURES, drafting_by, draw_world, write_model
+from tests.fuzz.engines import drafting_by, draw_world, write_model
 from tests.fuzz.http import Wire
 from tests.unit.server.fake_engine import LoopClient
 
