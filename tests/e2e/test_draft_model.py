@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 -- numpy's bfloat16
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+import quire
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.messages import SpecDecodingStats
 from quire.core.structured_outputs import StructuredOutputsParams
 
+ASSETS = Path(quire.__file__).parent / "assets"
 PROMPTS = ["Once upon a time", "The cat and the dog", "One day, a girl named Lily found", "Tom"]
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=60, logprobs=1),
@@ -81,7 +88,33 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
     assert stats.spec_decoding.num_accepted_tokens == stats.spec_decoding.num_draft_tokens > 100
 
 
-def test_another_vocabulary_is_refused(shared_dir: Any) -> None:
-    other = str(shared_dir / "models" / "tinystories-656k")
-    with pytest.raises(ConfigError, match="both need the same vocabulary"):
-        LLM("embedded", speculative_config={"model": other})
+def test_another_order_of_the_vocabulary_changes_no_draft(plain: list[Any], tmp_path: Path) -> None:
+    """The same draft model with other token ids: its drafts are matched by their texts."""
+    found, drafted, _ = answers(speculative_config=DRAFT)
+    write_shuffled(tmp_path)
+    others, shuffled, _ = answers(speculative_config={**DRAFT, "model": str(tmp_path)})
+    assert others == found == plain
+    assert shuffled == drafted
+
+
+def write_shuffled(folder: Path) -> None:
+    """Write the embedded draft with its control tokens first and all others in random order."""
+    source = ASSETS / "story-draft"
+    vocab = json.loads((source / "tokenizer.json").read_text())["model"]["vocab"]
+    order = np.arange(len(vocab))
+    order[7:] = np.random.default_rng(0).permutation(order[7:])  # new id → old id
+    new_ids = np.argsort(order)
+    for path in source.glob("*.json"):
+        text = json.loads(path.read_text())
+        if path.name == "tokenizer.json":
+            text["model"]["vocab"] = {name: int(new_ids[old]) for name, old in vocab.items()}
+        (folder / path.name).write_text(json.dumps(text))
+    tensors = load_file(source / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    tensors[name] = np.ascontiguousarray(tensors[name][order])
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_another_vocabulary_without_texts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no tokenizer to match their texts by"):
+        LLM("opt-125m", load_format="dummy", speculative_config={"model": "embedded-draft"})

@@ -288,8 +288,8 @@ class SpeculativeConfig:
 
     Attributes:
         num_speculative_tokens: most drafts of a sequence in one pass.
-        model: of `draft_model`, or the head's; `quantization` and `max_model_len` are its own.
-        draft_tensor_parallel_size: 1; each rank has the whole draft model.
+        model: of `draft_model`, or the head's; `revision`, `quantization` and `max_model_len` are
+            its own.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams of `ngram`.
         suffix_decoding_max_tree_depth: most tokens of a context, and of drafts.
         suffix_decoding_max_cached_requests: earlier answers to search; 0 searches only the request.
@@ -297,16 +297,16 @@ class SpeculativeConfig:
         suffix_decoding_min_token_prob: least estimated probability of a draft.
         num_speculative_tokens_per_batch_size: (first, last, drafts): fixed numbers of drafts by the
             number of decoding sequences. Without it, predicted times decide.
-        synthetic_acceptance_rate: probability of accepting a draft whatever it is, for
-            measurements; the answers have no meaning then.
+        synthetic_acceptance: for each position, the probability of accepting a draft whatever it
+            is, if those before it were accepted. For measurements: the answers have no meaning.
     """
 
     method: SpeculativeMethod
     num_speculative_tokens: int
     model: str | None = None
+    revision: str | None = None
     quantization: str | None = None
     max_model_len: int | None = None
-    draft_tensor_parallel_size: int = 1
     prompt_lookup_min: int = 5
     prompt_lookup_max: int = 5
     suffix_decoding_max_tree_depth: int = 24
@@ -314,7 +314,7 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float = 1.0
     suffix_decoding_min_token_prob: float = 0.1
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
-    synthetic_acceptance_rate: float | None = None
+    synthetic_acceptance: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ def _with_draft(
     if wanted is None or wanted.model is None:
         return config
     draft = resolve(EngineArgs(**draft_fields(args, wanted)), hardware).config
-    check_draft(draft, config.model)
+    check_draft(draft, config.model, config.tokenizer_path)
     return dataclasses.replace(config, draft=draft)
 
 

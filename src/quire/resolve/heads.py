@@ -40,7 +40,7 @@ def resolve_head(
     source = checkpoint.resolve(
         wanted.model or args.model,
         load_format=args.load_format,
-        revision=None if wanted.model else args.revision,
+        revision=wanted.revision if wanted.model else args.revision,
         download_dir=args.download_dir,
     )
     weights = open_weights(source) if source.kind == "hf" else None

@@ -18,17 +18,32 @@ MAX_DRAFTS = 64
 """Most drafts of a sequence in one pass, and the longest n-gram."""
 
 _DEFAULT_DRAFTS = 4
-_FIELDS = [field.name for field in dataclasses.fields(SpeculativeConfig)]
+_FIELDS = [
+    field.name
+    for field in dataclasses.fields(SpeculativeConfig)
+    if field.name != "synthetic_acceptance"
+]
+_EXACT = "a draft is accepted if it is the token that the model samples"
+_BY_TIMES = "the number of drafts follows predicted step times"
 _WITHOUT_EFFECT = {
-    "rejection_sample_method": "a draft is accepted if it is the token that the model samples",
-    "draft_sample_method": "a draft is accepted if it is the token that the model samples",
+    "rejection_sample_method": _EXACT,
+    "draft_sample_method": _EXACT,
+    "acceptance_method": _EXACT,
+    "spec_decoding_acceptance_method": _EXACT,
+    "draft_tensor_parallel_size": "each rank has the whole draft model",
+    "use_heterogeneous_vocab": "tokens of another vocabulary are matched by their texts anyway",
+    "enable_adaptive_verification": _BY_TIMES,
+    "code_revision": "Quire never runs code from a checkpoint",
+    "use_local_argmax_reduction": "each rank has the whole draft model",
     "disable_padded_drafter_batch": "no batch is padded",
     "enforce_eager": "drafting from text runs no model",
-    "disable_by_batch_size": "the number of drafts follows predicted step times",
-    "speculative_disable_by_batch_size": "the number of drafts follows predicted step times",
+    "disable_by_batch_size": _BY_TIMES,
+    "speculative_disable_by_batch_size": _BY_TIMES,
     "disable_logprobs": "log-probabilities are the same with drafts",
 }
 """vLLM's other fields that need nothing: name → why."""
+_SYNTHETIC = ("acceptance_rate", "acceptance_rates", "acceptance_length")
+"""vLLM's spellings of `synthetic_acceptance`, each behind `synthetic_`."""
 _METHODS = get_args(SpeculativeMethod)
 _OLD_MTP = (
     "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "ernie_mtp", "mimo_mtp", "exaone_moe_mtp",
@@ -59,17 +74,27 @@ def parse_speculative_config(
             param=FLAG,
         ) from None
     fields = {name: value for name, value in fields.items() if value is not None}
+    if fields.get("rejection_sample_method") == "synthetic":
+        del fields["rejection_sample_method"]
+        if not any(f"synthetic_{name}" in fields for name in _SYNTHETIC):
+            raise _wrong(
+                "rejection_sample_method is 'synthetic' without a rate.",
+                'Add "synthetic_acceptance_rate": 0.8, for example.',
+            )
     for name in [name for name in fields if name in _WITHOUT_EFFECT]:
         del fields[name]
         notes.append(f"{FLAG}: {name} has no effect: {_WITHOUT_EFFECT[name]}.")
+    rates = {name: fields.pop(name) for name in [*fields] if name.startswith("synthetic_")}
     config = _converted(_completed(fields))
     _check(config)
+    if rates:
+        config = dataclasses.replace(config, synthetic_acceptance=_synthetic(rates, config))
     if config.num_speculative_tokens >= max_num_batched_tokens:
         raise _wrong(
             f"num_speculative_tokens is {config.num_speculative_tokens}, but a step has at most "
             f"{max_num_batched_tokens} tokens (max_num_batched_tokens)."
         )
-    if config.synthetic_acceptance_rate is not None:
+    if config.synthetic_acceptance:
         notes.append(f"{FLAG}: synthetic acceptance is for measurements; the answers are wrong.")
     return config
 
@@ -80,12 +105,13 @@ def draft_fields(args: EngineArgs, config: SpeculativeConfig) -> dict[str, Any]:
     return {
         **{name: getattr(args, name) for name in (*shared, "load_format", "enforce_eager")},
         "model": config.model,
+        "revision": config.revision,
         "quantization": config.quantization,
         "max_model_len": config.max_model_len,
     }
 
 
-def check_draft(draft: EngineConfig, model: ModelConfig) -> None:
+def check_draft(draft: EngineConfig, model: ModelConfig, tokenizer_path: str | None) -> None:
     """Check that a draft model fits the target `model`.
 
     Raises:
@@ -93,10 +119,12 @@ def check_draft(draft: EngineConfig, model: ModelConfig) -> None:
     """
     if draft.pooling is not None:
         raise _wrong(f"the draft model {draft.model_path} generates no text.")
-    if draft.model.vocab_size != model.vocab_size:
+    texts = draft.tokenizer_path is not None and tokenizer_path is not None
+    if draft.model.vocab_size != model.vocab_size and not texts:
         raise _wrong(
-            f"the draft model has {draft.model.vocab_size} tokens, the model {model.vocab_size}; "
-            "both need the same vocabulary."
+            f"the draft model has {draft.model.vocab_size} tokens, the model {model.vocab_size}, "
+            "and one of them has no tokenizer to match their texts by.",
+            "Use a draft model with the same vocabulary.",
         )
 
 
@@ -150,7 +178,6 @@ def _converted(fields: Mapping[str, Any]) -> SpeculativeConfig:
 def _check(config: SpeculativeConfig) -> None:
     ranges: dict[str, tuple[float, float]] = {
         "num_speculative_tokens": (1, MAX_DRAFTS),
-        "draft_tensor_parallel_size": (1, 1),
         "prompt_lookup_min": (1, MAX_DRAFTS),
         "prompt_lookup_max": (config.prompt_lookup_min, MAX_DRAFTS),
         "suffix_decoding_max_tree_depth": (1, 1024),
@@ -160,8 +187,6 @@ def _check(config: SpeculativeConfig) -> None:
     }
     if config.max_model_len is not None:
         ranges["max_model_len"] = (2, 2**31 - 1)
-    if config.synthetic_acceptance_rate is not None:
-        ranges["synthetic_acceptance_rate"] = (0, 1)
     for name, (low, high) in ranges.items():
         value = getattr(config, name)
         if not low <= value <= high:
@@ -175,6 +200,38 @@ def _check(config: SpeculativeConfig) -> None:
                 "[first batch size, last one, drafts], with at most num_speculative_tokens drafts."
             )
         last = end
+
+
+def _synthetic(given: Mapping[str, Any], config: SpeculativeConfig) -> tuple[float, ...]:
+    """Return the acceptance of each position, given that those before it were accepted.
+
+    Args:
+        given: one of vLLM's spellings. A rate is that of each draft. Rates are those of runs: the
+            i-th is the probability that the first i drafts are all accepted. A length is the mean
+            number of tokens per pass; the runs are then as equal as possible.
+    """
+    count = config.num_speculative_tokens
+    name, *others = given
+    if others or name.removeprefix("synthetic_") not in _SYNTHETIC:
+        known = ", ".join(f"synthetic_{each}" for each in _SYNTHETIC)
+        raise _wrong(f"it has {' and '.join(given)}; give one of {known}.")
+    value = given[name]
+    several, number = name.endswith("rates"), isinstance(value, int | float)
+    values = value if isinstance(value, list) else [value]
+    high = count + 1 if name.endswith("length") else 1
+    low = 1 if name.endswith("length") else 0
+    fits = all(type(each) in (int, float) and low <= each <= high for each in values)
+    if not fits or several is number or (several and len(values) != count):
+        wanted = f"a list of {count} numbers" if several else "a number"
+        raise _wrong(f"{name} is {value!r}; it must be {wanted} in [{low}, {high}].")
+    if several and values != sorted(values, reverse=True):
+        raise _wrong(f"{name} is {value!r}; no rate may be above the one before it.")
+    if name.endswith("rate"):
+        return (float(value),) * count
+    if not several:
+        values = [min(max(value - 1 - position, 0.0), 1.0) for position in range(count)]
+    before = [1.0, *values[:-1]]
+    return tuple(now / run if run else 0.0 for now, run in zip(values, before, strict=True))
 
 
 def _wrong(why: str, fix: str = "") -> ConfigError:

@@ -40,6 +40,15 @@ def _each(names: str, foreign: Foreign) -> dict[str, Foreign]:
     return dict.fromkeys(names.split(), foreign)
 
 
+def _drafting(**names: str) -> dict[str, Foreign]:
+    """Return flags that are fields of --speculative-config, by field."""
+    return {
+        name: Foreign(f"use --speculative-config, a JSON object with the field {field!r}")
+        for field, flags in names.items()
+        for name in flags.split()
+    }
+
+
 _ON, _OFF = ("true",), ("false",)
 _ONE = ("1",)
 _ONE_MACHINE = "one process on one machine serves all requests; run more servers behind a router"
@@ -173,9 +182,25 @@ FOREIGN: dict[str, Foreign] = {
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
     "enable_mm_embeds": Foreign(_TEXT, _OFF, switch=True),
     "default_mm_loras": Foreign(_TEXT),
+    **_drafting(
+        model="speculative_model spec_model",
+        method="speculative_method spec_method",
+        num_speculative_tokens="num_speculative_tokens spec_tokens",
+        prompt_lookup_max="ngram_prompt_lookup_max",
+        prompt_lookup_min="ngram_prompt_lookup_min",
+        quantization="speculative_model_quantization",
+        max_model_len="speculative_max_model_len",
+        draft_tensor_parallel_size="speculative_draft_tensor_parallel_size",
+    ),
     **_each(
-        "speculative_model num_speculative_tokens speculative_method",
-        Foreign("use --speculative-config, a JSON object"),
+        "speculative_disable_by_batch_size speculative_disable_mqa_scorer "
+        "spec_decoding_acceptance_method disable_logprobs_during_spec_decoding",
+        _always("drafts change no answer, and their number follows step times", switch=False),
+    ),
+    "per_request_spec_decode_metrics": Foreign(
+        "usage.completion_tokens_details always has accepted_prediction_tokens and "
+        "rejected_prediction_tokens",
+        ("none",),
     ),
     "structured_outputs_config": Foreign(
         "llguidance handles structures; parsers have their own flags"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from quire.ops.array import Array
     from quire.runner.state import SequenceStates
 
-Agrees = Callable[[SamplingState, int, int], bool]
-"""Whether a sequence's sampled token accepts the draft at its position."""
+Agrees = Callable[[SamplingState, int, int, int], bool]
+"""Whether a sampled token accepts a draft: the state, the draft's number, token and draft."""
 
 
 class Proposer(Protocol):
@@ -95,14 +95,16 @@ def sampling_rows(states: SequenceStates, slots: Column, drafts: Column) -> Samp
     )
 
 
-def is_draft(state: SamplingState, token: int, draft: int) -> bool:
+def is_draft(state: SamplingState, number: int, token: int, draft: int) -> bool:
     """Return whether the sampled token is the draft."""
     return token == draft
 
 
-def synthetic(rate: float) -> Agrees:
+def synthetic(rates: Sequence[float]) -> Agrees:
     """Return an `Agrees` that accepts a share of all drafts, right or wrong, for measurements."""
-    return lambda state, token, draft: uniform(0x5EED, state.num_output_tokens) < rate
+    return lambda state, number, token, draft: (
+        uniform(0x5EED, state.num_output_tokens) < rates[number]
+    )
 
 
 def accept(
@@ -138,7 +140,8 @@ def accept(
             if row in result.errors:
                 break
             token, taken = tokens[row], row + 1
-            right = row < first + count and agrees(state, token, guesses[row - first])
+            number = row - first
+            right = number < count and agrees(state, number, token, guesses[number])
             accepted += right
             if row in result.logprobs:
                 output.logprobs.setdefault(name, []).append(result.logprobs[row])

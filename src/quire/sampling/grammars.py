@@ -157,31 +157,49 @@ class SequenceMatcher:
         grammar: in its initial state.
         vocab_size: of the logits.
         eos_token_ids: the only allowed tokens once the text is complete.
+        mark: notes the grammar while it is followed.
 
     Attributes:
         masks: int32 [rows, words], for the next token and for the tokens after drafts.
-        key: the structure's key.
         error: why the mask could not be filled.
     """
 
-    def __init__(self, grammar: Compiled, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, grammar: Compiled, vocab_size: int, eos_token_ids: tuple[int, ...], mark: Mark
+    ) -> None:
         self.masks: MaskWords = np.zeros((1, -(-vocab_size // BITS)), dtype=np.int32)
-        self.key = grammar.key
         self.error: str | None = None
+        self._key = grammar.key
+        self._mark = mark
         # Cached: reading it takes as long as filling a small mask.
         self._address = self.masks.ctypes.data
         self._matcher = grammar.matcher.deep_copy()
         self._eos_token_ids = eos_token_ids
         self._num_followed = 0
+        # Of the present output: filled rows, the drafts before them, and what follows these.
+        self._num_filled = 0
+        self._drafts: list[int] = []
+        self._fork: LLMatcher | None = None
 
     def fill(self, output: TokenRow, drafts: TokenRow) -> None:
         """Fill the masks for the token after `output`, [n], and after each of `drafts` [k].
 
-        Masks after a draft that the structure rules out have no meaning.
+        Masks after a draft that the structure rules out have no meaning. What was filled for the
+        same output and drafts stays: a drafter asks draft by draft, before all are verified.
         """
-        if len(self.masks) <= len(drafts):
-            self.masks = np.zeros((1 + len(drafts), self.masks.shape[1]), dtype=np.int32)
-            self._address = self.masks.ctypes.data
+        self._mark.enter(self._key)
+        try:
+            self._follow(output)
+            self._fill_rows(drafts.tolist())
+        except BaseException as error:  # a Rust panic is not an Exception
+            logger.exception("a mask could not be filled")
+            self.error = repr(error)
+        finally:
+            self._mark.leave()
+
+    def _follow(self, output: TokenRow) -> None:
+        if self._num_followed == len(output) and self._num_filled:
+            return
         matcher = self._matcher
         if self._num_followed > len(output):  # a failed step's tokens were removed
             matcher.reset()
@@ -189,17 +207,32 @@ class SequenceMatcher:
         for token in output[self._num_followed :].tolist():
             if not matcher.is_stopped():  # else an end token that did not end the request
                 matcher.consume_token(token)
-        self._num_followed = len(output)
-        self._fill(matcher, 0)
-        self.error = matcher.get_error() or None
-        if not len(drafts):
-            return
-        fork = matcher.deep_copy()
-        for row, draft in enumerate(drafts.tolist(), 1):
-            if not fork.try_consume_tokens([draft]):
+        self._num_followed, self._num_filled = len(output), 0
+
+    def _fill_rows(self, drafts: list[int]) -> None:
+        self._reserve(1 + len(drafts))
+        if not self._num_filled:
+            self._fill(self._matcher, 0)
+            self.error = self._matcher.get_error() or None
+            self._num_filled, self._drafts, self._fork = 1, [], None
+        shared = min(len(self._drafts), len(drafts))
+        if self._drafts[:shared] != drafts[:shared]:
+            self._num_filled, self._drafts, self._fork = 1, [], None
+        for row in range(self._num_filled, 1 + len(drafts)):
+            if self._fork is None:
+                self._fork = self._matcher.deep_copy()
+            if not self._fork.try_consume_tokens(drafts[row - 1 : row]):
                 self.masks[row:] = self.masks[row - 1]
+                self._num_filled, self._drafts, self._fork = 1, [], None
                 return
-            self._fill(fork, row)
+            self._fill(self._fork, row)
+            self._num_filled, self._drafts = row + 1, drafts[:row]
+
+    def _reserve(self, rows: int) -> None:
+        if rows > len(self.masks):
+            filled, self.masks = self.masks, np.zeros((rows, self.masks.shape[1]), dtype=np.int32)
+            self.masks[: len(filled)] = filled
+            self._address = self.masks.ctypes.data
 
     def _fill(self, matcher: LLMatcher, row: int) -> None:
         mask = self.masks[row]
@@ -239,8 +272,7 @@ class MaskFiller:
                 continue
             work.append((state.matcher, state.output, state.drafts(state.num_drafts)))
         if work:
-            assert self._grammars is not None
-            self._filling = self._thread.submit(_fill, work, self._grammars.mark)
+            self._filling = self._thread.submit(_fill, work)
 
     def end(self) -> None:
         """Wait until the masks are filled."""
@@ -265,16 +297,12 @@ class MaskFiller:
         ready = self._grammars.prepare(
             params.structured_outputs, state.eos_token_ids, params.written_structure
         )
-        return SequenceMatcher(ready.result(), self._grammars.vocab_size, state.eos_token_ids)
+        grammars = self._grammars
+        return SequenceMatcher(
+            ready.result(), grammars.vocab_size, state.eos_token_ids, grammars.mark
+        )
 
 
-def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow, TokenRow]], mark: Mark) -> None:
+def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow, TokenRow]]) -> None:
     for matcher, output, drafts in work:
-        mark.enter(matcher.key)
-        try:
-            matcher.fill(output, drafts)
-        except BaseException as error:  # a Rust panic is not an Exception
-            logger.exception("a mask could not be filled")
-            matcher.error = repr(error)
-        finally:
-            mark.leave()
+        matcher.fill(output, drafts)

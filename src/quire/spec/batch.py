@@ -13,6 +13,7 @@ from quire.ops.metadata import AttentionMetadata
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.runner.state import SequenceStates
 from quire.sampling.state import SamplingState
+from quire.spec.vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
@@ -26,12 +27,14 @@ def draft_tokens(
     counts: Column | None,
     block_size: int,
     ahead: int = 0,
+    vocabulary: DraftVocabulary | None = None,
 ) -> tuple[Array, Array, AttentionMetadata]:
     """Return ids, positions and metadata of positions [start[i], start[i] + counts[i]) of slots[i].
 
     Args:
         counts: None is one each.
         ahead: how far behind its position each token is.
+        vocabulary: the drafter's, if its ids are others.
     """
     begins = np.arange(len(slots) + 1)
     if counts is None:
@@ -52,18 +55,28 @@ def draft_tokens(
         num_seqs=len(slots),
         block_size=block_size,
     )
-    # Prompts of embeddings have no ids; any token will do.
-    return ops.array(np.maximum(ids, 0)), ops.array(positions), metadata
+    ids = np.maximum(ids, 0)  # prompts of embeddings have no ids; any token will do
+    if vocabulary is not None and vocabulary.reads is not None:
+        ids = vocabulary.reads[ids]
+    return ops.array(ids), ops.array(positions), metadata
 
 
 def sample_drafts(
-    ops: Ops, states: SequenceStates, slots: Column, logits: Array, ahead: int
+    ops: Ops,
+    states: SequenceStates,
+    slots: Column,
+    logits: Array,
+    ahead: int,
+    vocabulary: DraftVocabulary | None = None,
 ) -> Column:
     """Return a token of each sequence, as the target would sample from these logits.
 
     Args:
         ahead: drafts of each sequence before this one.
+        vocabulary: of the logits, if it is not the target's.
     """
+    if vocabulary is not None:
+        logits = ops.array(vocabulary.widen(ops.numpy(logits)))
     tokens, _ = ops.argmax(logits)
     rows: list[SampleRow] = []
     for row, slot in enumerate(slots.tolist()):
@@ -81,10 +94,9 @@ def sample_drafts(
 
 
 def _edits(state: SamplingState, vocab_size: int, ahead: int) -> LogitEdits | None:
-    """Return the target's edits; none for structures, whose masks are not filled yet."""
-    params = state.params
-    if params.structured_outputs is not None or params.limits_thinking:
-        return None
+    """Return the target's edits; none in the first step of a structure, which makes its matcher."""
+    if state.matcher is not None:
+        state.matcher.fill(state.output, state.drafts(ahead))
     try:
         return state.edits(vocab_size, ahead)
     except QuireError:  # the target's own sampling reports it

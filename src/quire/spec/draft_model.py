@@ -1,4 +1,4 @@
-"""Drafts from a smaller model with the same vocabulary."""
+"""Drafts from a smaller model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.state import SequenceStates
 from quire.spec.batch import draft_tokens, sample_drafts
+from quire.spec.vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -36,6 +37,7 @@ class DraftModelProposer:
         config: of the draft model, with the target's limits.
         max_model_len: positions that the draft model has.
         most: most drafts of a sequence in one pass.
+        vocabulary: the draft model's, if its token ids are not the target's.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class DraftModelProposer:
         num_blocks: int,
         max_model_len: int,
         most: int,
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
         limits = config.scheduler
         self._ops = ops
+        self._vocabulary = vocabulary
         self._block_size = config.block_size
         self._max_tokens = min(limits.max_num_batched_tokens, CATCH_UP_TOKENS + limits.max_num_seqs)
         self._max_model_len = max_model_len
@@ -95,7 +99,9 @@ class DraftModelProposer:
                 self._fed[ahead, number - 1] = states.token_ids[ahead, position]
                 self._num_fed[ahead] = number
                 logits = self._run(states, ahead, position, None, np.arange(len(ahead)))
-            tokens = sample_drafts(self._ops, states, slots[drafting], logits, number)
+            tokens = sample_drafts(
+                self._ops, states, slots[drafting], logits, number, self._vocabulary
+            )
             states.token_ids[slots[drafting], known[drafting] + number] = tokens
         return counts
 
@@ -126,7 +132,7 @@ class DraftModelProposer:
     ) -> Array:
         """Compute tokens as `draft_tokens` chooses them; return the logits of `rows`."""
         ids, positions, metadata = draft_tokens(
-            self._ops, states, slots, start, counts, self._block_size
+            self._ops, states, slots, start, counts, self._block_size, vocabulary=self._vocabulary
         )
         chosen, everyone = self._ops.array(rows), np.arange(len(slots))
         inputs = StepInputs(ids, positions, metadata, chosen, everyone)

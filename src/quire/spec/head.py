@@ -14,6 +14,7 @@ from quire.ops.array import Array
 from quire.runner.state import SequenceStates
 from quire.spec.batch import draft_tokens, sample_drafts
 from quire.spec.head_model import HeadModel
+from quire.spec.vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     from quire.models.draft_head import DraftHead
@@ -42,7 +43,7 @@ class HeadProposer:
     Args:
         config: of the head, with the target's limits.
         most: most drafts of a sequence in one pass.
-        token_ids: the target's token of each of the head's; None if they are the same.
+        vocabulary: of the head, if it has some of the target's tokens only.
 
     Attributes:
         taps: layers of the target whose inputs it reads; () if it reads the last norm's results.
@@ -57,8 +58,7 @@ class HeadProposer:
         num_blocks: int,
         most: int,
         max_model_len: int,
-        vocab_size: int,
-        token_ids: Column | None = None,
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
         draft, limits = config.model.draft_head, config.scheduler
         assert draft is not None
@@ -66,8 +66,7 @@ class HeadProposer:
         self._ops = ops
         self._block_size = config.block_size
         self._max_model_len = max_model_len
-        self._vocab_size = vocab_size
-        self._token_ids = token_ids
+        self._vocabulary = vocabulary
         self._flushes = config.enable_prefix_caching and ops.ranks == 1
         self._room = most + WAITING_ROWS
         self._max_tokens = max(
@@ -136,7 +135,8 @@ class HeadProposer:
                 given = self._ops.array(hidden[drafting])
                 position, each = known[drafting] + number - 2, np.ones_like(ahead)
                 outputs, hidden[drafting] = self._run(states, ahead, position, each, given)
-            tokens = self._draw(states, ahead, self._model.logits(self._ops.array(outputs)), number)
+            logits = self._model.logits(self._ops.array(outputs))
+            tokens = sample_drafts(self._ops, states, ahead, logits, number, self._vocabulary)
             states.token_ids[ahead, known[drafting] + number] = tokens
         return counts
 
@@ -193,14 +193,3 @@ class HeadProposer:
         last = self._ops.array(np.cumsum(counts) - 1)
         outputs, own = self._model.forward(ids, positions, hidden, meta, last)
         return self._ops.numpy(outputs).copy(), self._ops.numpy(own).copy()
-
-    def _draw(self, states: SequenceStates, slots: Column, logits: Array, ahead: int) -> Column:
-        """Return a draft of each sequence, among the tokens that the head has."""
-        names = self._token_ids
-        if names is None:
-            return sample_drafts(self._ops, states, slots, logits, ahead)
-        if all(states.sampling[slot].plain_greedy for slot in slots.tolist()):
-            return names[np.maximum(self._ops.argmax(logits)[0], 0)]
-        wide = np.full((len(slots), self._vocab_size), -np.inf, dtype=np.float32)
-        wide[:, names] = self._ops.numpy(logits)
-        return sample_drafts(self._ops, states, slots, self._ops.array(wide), ahead)

@@ -14,6 +14,7 @@ from quire.runner.drafts import Agrees, Proposer, RowReader, is_draft, synthetic
 from quire.spec.head import HeadProposer
 from quire.spec.synthetic import FullDrafts
 from quire.spec.text_index import ngram_proposer, suffix_proposer
+from quire.spec.vocabulary import DraftVocabulary, draft_vocabulary
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -49,7 +50,7 @@ def new_proposer(
         proposer = suffix_proposer(wanted, limits.max_num_seqs)
     else:
         proposer = ngram_proposer(wanted, limits.max_num_seqs)
-    if wanted.synthetic_acceptance_rate is not None:
+    if wanted.synthetic_acceptance:
         proposer = FullDrafts(proposer)
     return proposer, reader
 
@@ -69,6 +70,7 @@ def _draft_model(config: EngineConfig, num_blocks: int, ops: Ops, most: int) -> 
         num_blocks=num_blocks,
         max_model_len=min(config.scheduler.max_model_len, draft.scheduler.max_model_len),
         most=most,
+        vocabulary=draft_vocabulary(config, draft),
     )
 
 
@@ -96,13 +98,12 @@ def _head(config: EngineConfig, num_blocks: int, ops: Ops, target: Decoder) -> H
         num_blocks=num_blocks,
         most=wanted.num_speculative_tokens,
         max_model_len=min(max_len, wanted.max_model_len or max_len),
-        vocab_size=target.config.vocab_size,
-        token_ids=_token_ids(draft, target.config.vocab_size),
+        vocabulary=_head_vocabulary(draft, target.config.vocab_size),
     )
 
 
-def _token_ids(draft: EngineConfig, vocab_size: int) -> Column | None:
-    """Return the target's token of each of a head's; None if the head has all of them.
+def _head_vocabulary(draft: EngineConfig, vocab_size: int) -> DraftVocabulary | None:
+    """Return which of the target's tokens a head has; None if it has all of them.
 
     Raises:
         CheckpointError: the checkpoint's d2t, which has differences, does not fit.
@@ -114,25 +115,25 @@ def _token_ids(draft: EngineConfig, vocab_size: int) -> Column | None:
     assert head is not None
     if head.vocab_size in (0, vocab_size):
         return None
+    tokens = np.arange(head.vocab_size)
     if draft.load_format == "dummy":
-        return np.arange(head.vocab_size)
+        return DraftVocabulary(tokens, tokens, vocab_size)
     weights = open_weights(resolve(draft.model_path, load_format=draft.load_format))
     if "d2t" not in weights.tensors:
         raise CheckpointError("Tensor 'd2t' is missing: which tokens the draft head has.")
     differences = weights.read("d2t").astype(np.int64)
-    tokens = np.arange(head.vocab_size)
     found: Column = tokens + differences if differences.shape == tokens.shape else differences[:0]
     if not len(found) or found.min() < 0 or found.max() >= vocab_size:
         raise CheckpointError(
             f"Tensor 'd2t' must map the draft head's {head.vocab_size} tokens to the model's "
             f"{vocab_size}."
         )
-    return found
+    return DraftVocabulary(tokens, found, vocab_size)
 
 
 def acceptance(limits: SchedulerConfig) -> Agrees:
     """Return the rule by which an engine with these limits accepts drafts."""
     config = limits.speculative
-    if config is None or config.synthetic_acceptance_rate is None:
+    if config is None or not config.synthetic_acceptance:
         return is_draft
-    return synthetic(config.synthetic_acceptance_rate)
+    return synthetic(config.synthetic_acceptance)

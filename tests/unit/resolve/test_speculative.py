@@ -37,6 +37,23 @@ def test_fields_that_change_nothing_are_noted() -> None:
     assert "rejection_sample_method has no effect" in notes[0]
     parse({"method": "ngram", "synthetic_acceptance_rate": 0.8}, notes)
     assert "the answers are wrong" in notes[1]
+    others = {"draft_tensor_parallel_size": 2, "use_heterogeneous_vocab": True}
+    draft = parse({"model": "some/draft", **others}, notes)
+    assert draft == SpeculativeConfig("draft_model", 4, "some/draft")
+    assert [line.split()[1] for line in notes[2:]] == list(others)
+
+
+def test_synthetic_acceptance_in_vllms_spellings() -> None:
+    def rates(**fields: Any) -> tuple[float, ...]:
+        config = parse({"method": "ngram", "rejection_sample_method": "synthetic", **fields})
+        assert config is not None
+        return config.synthetic_acceptance
+
+    assert rates(synthetic_acceptance_rate=0.8) == (0.8,) * 4
+    assert rates(synthetic_acceptance_rates=[1.0, 0.5, 0.25, 0]) == (1.0, 0.5, 0.5, 0.0)
+    assert rates(synthetic_acceptance_rates=[0, 0, 0, 0]) == (0.0,) * 4
+    assert rates(synthetic_acceptance_length=3.5) == (1.0, 1.0, 0.5, 0.0)
+    assert rates(synthetic_acceptance_length=5) == (1.0,) * 4
 
 
 @pytest.mark.parametrize(
@@ -47,7 +64,6 @@ def test_fields_that_change_nothing_are_noted() -> None:
         ({"method": "medusa"}, "no method 'medusa'. Use one of: ngram, suffix, draft_model"),
         ({}, "it has no method. Use one of"),
         ({"method": "draft_model"}, "needs a `model`"),
-        ({"model": "some/draft", "draft_tensor_parallel_size": 2}, "is 2; it must"),
         ({"method": "ngram", "model": "some/draft"}, "has no model"),
         ({"method": "ngram", "num_draft_tokens": 3}, "'num_draft_tokens'; did you mean"),
         ({"method": "ngram", "num_speculative_tokens": 0}, r"is 0; it must be in \[1, 64\]"),
@@ -57,6 +73,20 @@ def test_fields_that_change_nothing_are_noted() -> None:
         ({"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, 9]]}, "1, 4, 9"),
         ({"method": "ngram", "num_speculative_tokens_per_batch_size": [[5, 4, 1]]}, "ascending"),
         ({"method": "suffix", "synthetic_acceptance_rate": -0.1}, "is -0.1; it must"),
+        ({"method": "ngram", "synthetic_acceptance_rate": "0.8"}, "'0.8'; it must be a number"),
+        ({"method": "ngram", "synthetic_acceptance_rates": [0.5]}, "a list of 4 numbers"),
+        (
+            {"method": "ngram", "synthetic_acceptance_rates": [0.5, 0.6, 0, 0]},
+            "no rate may be above the one before it",
+        ),
+        ({"method": "ngram", "synthetic_acceptance_length": 5.5}, r"a number in \[1, 5\]"),
+        (
+            {"method": "ngram", "synthetic_acceptance_rate": 1, "synthetic_acceptance_length": 2},
+            "give one of synthetic_acceptance_rate, synthetic_acceptance_rates",
+        ),
+        ({"method": "ngram", "synthetic_rate": 1}, "it has synthetic_rate; give one of"),
+        ({"method": "ngram", "synthetic_acceptance": [1, 1]}, "it has synthetic_acceptance; give"),
+        ({"method": "ngram", "rejection_sample_method": "synthetic"}, "'synthetic' without a rate"),
     ],
 )
 def test_wrong_configurations_are_refused(fields: Any, why: str) -> None:

@@ -149,15 +149,40 @@ def test_a_panic_of_native_code_is_that_rows_error(
     lost, sound = state("{"), state("{")
     allowed(filler, lost)
 
-    def fill(output: Any, drafts: Any) -> None:
+    def panic(*args: Any) -> None:
         raise Panic("index out of bounds")
 
-    monkeypatch.setattr(lost.matcher, "fill", fill)
+    append(lost, ord('"'))
+    monkeypatch.setattr(lost.matcher, "_follow", panic)
     filler.begin([lost, sound])
     filler.end()
     with pytest.raises(InvalidRequestError, match="index out of bounds"):
         lost.edits(VOCAB)
     assert sound.edits(VOCAB) is not None
+
+
+def test_masks_asked_for_draft_by_draft_are_those_asked_for_at_once(grammars: Grammars) -> None:
+    """A drafter's are used again to verify its drafts, and others are filled again."""
+    drafts, other = np.frombuffer(b'"a":1', np.uint8), np.frombuffer(b'"a": 2', np.uint8)
+    fresh = state("{"), state("{")
+    filler = MaskFiller(grammars)
+    for row in fresh:
+        allowed(filler, row)
+    one, whole = fresh[0].matcher, fresh[1].matcher
+    assert one is not None
+    assert whole is not None
+    for ahead in range(1, len(drafts) + 1):
+        one.fill(fresh[0].output, drafts[:ahead].astype(np.int32))
+    for asked in (drafts, drafts[:2], other, np.frombuffer(b"x1", np.uint8), drafts):
+        for matcher, row in ((one, fresh[0]), (whole, fresh[1])):
+            matcher.fill(row.output, asked.astype(np.int32))
+        again = state("{")
+        allowed(filler, again)
+        assert again.matcher is not None
+        again.matcher.fill(again.output, asked.astype(np.int32))
+        rows = 1 + len(asked)
+        assert (one.masks[:rows] == again.matcher.masks[:rows]).all()
+        assert (whole.masks[:rows] == again.matcher.masks[:rows]).all()
 
 
 def test_a_grammar_that_cannot_be_served_is_that_requests_error(grammars: Grammars) -> None:
@@ -333,10 +358,10 @@ def test_what_native_code_is_at_is_noted_while_it_runs(
     allowed(filler, row)
     assert row.matcher is not None
     noted = []
-    monkeypatch.setattr(row.matcher, "fill", lambda *tokens: noted.extend(read_notes(path)))
+    monkeypatch.setattr(row.matcher, "_follow", lambda *tokens: noted.extend(read_notes(path)))
     filler.begin([row])
     filler.end()
-    assert [note.key for note in noted] == [row.matcher.key]
+    assert [note.key for note in noted] == [row.matcher._key]
     assert read_notes(path) == set()
 
 
