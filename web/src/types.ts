@@ -15,6 +15,10 @@ export interface Stats {
   generation_tokens: number;
   rejected: number;
   finished: Record<string, number>;
+  /** Passes of a sequence with drafts; 0 without speculative decoding. */
+  num_drafts: number;
+  num_draft_tokens: number;
+  num_accepted_tokens: number;
 }
 
 export interface Percentiles {

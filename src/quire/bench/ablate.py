@@ -49,6 +49,9 @@ SWITCHES = {
     ),
     "plan": Switch({"enforce_eager": True}, {"enforce_eager": False}, "tpot_ms"),
     "int8-kv-cache": Switch({"kv_cache_dtype": "auto"}, {"kv_cache_dtype": "int8"}, "tpot_ms"),
+    "speculative-decoding": Switch(
+        {"speculative_config": None}, {"speculative_config": '{"method": "suffix"}'}, "tpot_ms"
+    ),
     "prefix-caching": Switch(
         {"enable_prefix_caching": False}, {"enable_prefix_caching": True}, "shared_prefix_ttft_ms"
     ),

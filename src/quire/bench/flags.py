@@ -14,7 +14,7 @@ KERNEL_FAMILIES = (
 )
 ABLATIONS = (
     *("async-scheduling", "multi-step", "plan", "int8-kv-cache"),
-    *("prefix-caching", "chunked-prefill"),
+    *("speculative-decoding", "prefix-caching", "chunked-prefill"),
 )
 PEER_NAMES = ("transformers", "vllm", "llama-cpp-python", "torch")
 TASKS = ("prefill", "decode", "batch", "startup")

@@ -143,6 +143,8 @@ class SpecDecodingStats(msgspec.Struct, array_like=True):
     num_draft_tokens: int
     num_accepted_tokens: int
     num_accepted_tokens_per_pos: list[int]
+    draft_seconds: float = 0.0
+    """Time that the proposer took."""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True):

@@ -83,6 +83,11 @@ class Estimator:
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
+    def step_seconds(self, tokens: float) -> float:
+        """Return the model's time for one step of the running sequences with `tokens` rows."""
+        rows = max(1.0, self._window.running)
+        return self._seconds(self._cost, [Step(1, tokens, min(rows, tokens), self._context())])
+
     def usual_ratio(self, threads: float | None = None) -> float:
         """Return the model's time at `USUAL` of the limits, relative to the observed time.
 

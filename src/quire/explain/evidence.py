@@ -44,6 +44,9 @@ class Window(msgspec.Struct, frozen=True):
         scrapes, scrape_seconds: answers of GET /metrics, and their CPU seconds.
         adapters: most adapters that running and waiting sequences wanted at a time.
         mix: arrived requests by what they ask for.
+        drafted_passes: passes of a sequence with drafts, in speculative decoding.
+        draft_tokens, accepted_tokens: drafts, and right ones.
+        draft_seconds: time that drafting took, which is a part of `prepare`.
     """
 
     seconds: float
@@ -75,6 +78,10 @@ class Window(msgspec.Struct, frozen=True):
     scrape_seconds: float = 0.0
     adapters: int = 0
     mix: RequestMix = msgspec.field(default_factory=RequestMix)
+    drafted_passes: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_seconds: float = 0.0
 
     def share(self, *names: str) -> float:
         """Return the share of the window that these parts took."""
@@ -89,6 +96,7 @@ class Window(msgspec.Struct, frozen=True):
         """Return the number of tokens that preempted requests computed again."""
         # A sequence's last token is sampled and never computed; its first comes with its prompt.
         first = self.prompt_tokens - self.cached_tokens + self.generation_tokens - self.requests
+        first += self.draft_tokens - self.accepted_tokens
         return max(0, self.computed_tokens - first) if self.preemptions else 0
 
 

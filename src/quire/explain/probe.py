@@ -21,7 +21,10 @@ from quire.metrics.histogram import Histogram, quantile
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.stats import EngineStats
 
-_OF_CORE = ("steps", "preemptions", "loaded_blocks", "load_failures")
+_OF_CORE = (
+    *("steps", "preemptions", "loaded_blocks", "load_failures"),
+    *("drafted_passes", "draft_tokens", "accepted_tokens"),
+)
 """Counts that restart at 0 with a new core, like the seconds of `CORE`."""
 
 LOOK_SECONDS = 0.04
@@ -36,6 +39,7 @@ class _Totals:
     restarts: int
     seconds: dict[str, float]
     counts: dict[str, int]
+    draft_seconds: float
     sizes: list[int]
     computed: float
     lags: list[int]
@@ -146,6 +150,7 @@ class Probe:
                 first,
                 seconds=first.seconds | dict.fromkeys(CORE, 0.0),
                 counts=first.counts | dict.fromkeys(_OF_CORE, 0),
+                draft_seconds=0.0,
             )
         counts = {name: count - first.counts[name] for name, count in last.counts.items()}
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
@@ -167,6 +172,7 @@ class Probe:
             waiting=gauges.mean("waiting"),
             kv_share=gauges.mean("kv_share"),
             adapters=gauges.adapters,
+            draft_seconds=last.draft_seconds - first.draft_seconds,
             mix=last.mix.since(first.mix),
             **counts,
         )
@@ -178,9 +184,13 @@ class Probe:
     def _totals(self) -> _Totals:
         stats, s = self._stats, self._stats.scheduler
         tier = s.host_tier if s else None
+        drafts = s.spec_decoding if s else None
         counts = {
             "steps": s.num_steps if s else 0,
             "preemptions": s.num_preemptions if s else 0,
+            "drafted_passes": drafts.num_drafts if drafts else 0,
+            "draft_tokens": drafts.num_draft_tokens if drafts else 0,
+            "accepted_tokens": drafts.num_accepted_tokens if drafts else 0,
             "loaded_blocks": tier.loaded + tier.swapped_in if tier else 0,
             "load_failures": tier.failed if tier else 0,
             "requests": stats.time_to_first_token.count,
@@ -199,6 +209,7 @@ class Probe:
             stats.restarts,
             stats.seconds(),
             counts,
+            drafts.draft_seconds if drafts else 0.0,
             list(sizes.counts),
             sizes.total,
             list(stats.event_loop_lag.counts),

@@ -46,6 +46,7 @@ Cause = Literal[
     "needless_ranks",
     "small_chunks",
     "long_prompts",
+    "poor_drafts",
     # What requests ask for
     "logprobs",
     "prompt_logprobs",

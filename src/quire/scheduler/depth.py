@@ -150,6 +150,7 @@ class Depth:
             counted.num_draft_tokens + int(drafts.sum()),
             counted.num_accepted_tokens + int(right.sum()),
             [*map(add, counted.num_accepted_tokens_per_pos, hits.tolist())],
+            counted.draft_seconds + result.draft_seconds,
         )
         self._tested += ((drafts > positions) & (right >= positions)).sum(axis=1)
         self._right += hits

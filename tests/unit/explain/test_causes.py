@@ -84,6 +84,20 @@ def test_one_thread_beside_a_neighbour_gets_the_flag_that_changes_something() ->
     ]
 
 
+def drafting(accepted: int, **fields: object) -> Evidence:
+    """Half of the drafts' rows are time that plain steps would not take."""
+    config = '{"method": "ngram", "num_speculative_tokens": 7}'
+    shape = {"step_sizes": [(64.0, 1000)], "computed_tokens": 64000, "steps": 1000}
+    return healthy(
+        args={"speculative_config": config},
+        **shape,
+        drafted_passes=8000,
+        draft_tokens=56000,
+        accepted_tokens=accepted,
+        **fields,
+    )
+
+
 FAULTS = {
     "dispatch_overhead": (
         healthy(
@@ -333,6 +347,10 @@ FAULTS = {
         healthy(ops=UNBOUND, parts={"idle": 4.0, "http": 9.0}),
         "stream=false",
     ),
+    "poor_drafts": (
+        drafting(500, parts={"prepare": 3.0}, draft_seconds=2.9),
+        "without --speculative-config",
+    ),
     "tls": (
         healthy(ops=UNBOUND, parts={"idle": 4.0, "http": 6.0}, tls=True),
         "a proxy",
@@ -434,3 +452,13 @@ def test_cached_prefixes_are_no_misses() -> None:
 def test_estimates_stay_within_reason(cause: str) -> None:
     for change in explain(FAULTS[cause][0]).changes:
         assert 0.0 < change.estimated_gain < 20.0
+
+
+def test_good_drafts_are_no_cause() -> None:
+    for evidence in (drafting(44000), drafting(44000, draft_seconds=0.05)):
+        assert "poor_drafts" not in {cause.cause for cause in explain(evidence).causes}
+
+
+def test_rejected_drafts_are_not_taken_for_tokens_computed_again() -> None:
+    window = drafting(500, preemptions=3, generation_tokens=8500).window
+    assert window.recomputed_tokens == 0

@@ -122,6 +122,13 @@ function Tiles({ snapshot, history }: Props) {
         unit={`of ${plural(stats.kv_blocks_total, "block")}`}
       />
       <Tile name="Prefix hits" value={percent(hits)} unit="of prompt tokens" />
+      {stats.num_drafts > 0 && (
+        <Tile
+          name="Drafts accepted"
+          value={percent(stats.num_accepted_tokens / stats.num_draft_tokens)}
+          unit={`${(1 + stats.num_accepted_tokens / stats.num_drafts).toFixed(2)} tokens per pass`}
+        />
+      )}
     </dl>
   );
 }

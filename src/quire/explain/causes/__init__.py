@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.explain.causes import cache, cores, front, kernels, machine, requests, steps, system
+from quire.explain.causes import (
+    cache,
+    cores,
+    drafts,
+    front,
+    kernels,
+    machine,
+    requests,
+    steps,
+    system,
+)
 from quire.explain.causes.case import Case, Suspect
 
 CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
@@ -37,6 +47,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     steps.dispatch_overhead,
     steps.idle_gaps,
     steps.rank_imbalance,
+    drafts.poor_drafts,
     steps.needless_ranks,
     steps.small_chunks,
     steps.long_prompts,

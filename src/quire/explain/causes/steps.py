@@ -17,7 +17,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     e, w = case.evidence, case.window
     handing = _handing_over(case)
     between = min(_between_operations(case), case.model - handing)
-    host = w.share("schedule", "prepare", "update", "core_send")
+    host = w.share("schedule", "prepare", "update", "core_send") - w.draft_seconds / w.seconds
     lost = between + handing + host
     changes = []
     if e.config.enforce_eager and between > 0:

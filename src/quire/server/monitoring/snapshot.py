@@ -48,6 +48,9 @@ class Totals(msgspec.Struct):
     generation_tokens: int = 0
     rejected: int = 0
     finished: dict[str, int] = {}
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class KVMap(msgspec.Struct):
@@ -120,6 +123,10 @@ def totals(stats: EngineStats) -> Totals:
         found.num_preemptions = s.num_preemptions
         found.num_steps = s.num_steps
         found.step_tokens = s.step_tokens
+        if drafts := s.spec_decoding:
+            found.num_drafts = drafts.num_drafts
+            found.num_draft_tokens = drafts.num_draft_tokens
+            found.num_accepted_tokens = drafts.num_accepted_tokens
     return found
 
 

@@ -1,0 +1,38 @@
+"""Speculative decoding that costs more time than its tokens save."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Suspect, change, suspect
+
+
+def poor_drafts(case: Case) -> Suspect | None:
+    """Most drafts are wrong, and verifying and drafting them delays the steps."""
+    w, wanted = case.window, case.evidence.config.scheduler.speculative
+    if wanted is None or not w.drafted_passes or not w.steps:
+        return None
+    rows = max(1.0, w.running)
+    steps = min(float(w.steps), w.drafted_passes / rows)
+    tokens = 1.0 + w.accepted_tokens / w.drafted_passes
+    drafts = w.draft_tokens / steps
+    host = max(0.0, w.seconds * (1.0 - w.share("model", "idle")) - w.draft_seconds) / w.steps
+    with_drafts = case.estimate.step_seconds(rows + drafts) + host + w.draft_seconds / steps
+    without = case.estimate.step_seconds(rows) + host
+    saved = steps * (with_drafts - tokens * without) / w.seconds
+    if wanted.num_speculative_tokens_per_batch_size:
+        why = "drafts nothing; without fixed numbers per batch size, it drafts only if that pays"
+    else:
+        why = "drafts nothing"
+    return suspect(
+        "poor_drafts",
+        f"{w.accepted_tokens / w.draft_tokens:.0%} of {w.draft_tokens:,} drafts "
+        f"({wanted.method}) were accepted: {tokens:.2f} tokens per pass of "
+        f"{with_drafts * 1e3:.2f} ms. A pass without drafts takes {without * 1e3:.2f} ms.",
+        saved,
+        [change("without --speculative-config", why, saved, speculative_config=None)],
+        method=wanted.method,
+        acceptance=w.accepted_tokens / w.draft_tokens,
+        tokens_per_pass=tokens,
+        draft_seconds=w.draft_seconds,
+        pass_ms=with_drafts * 1e3,
+        pass_without_drafts_ms=without * 1e3,
+    )
