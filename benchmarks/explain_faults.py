@@ -1,4 +1,4 @@
-"""Ten faults, for real: does `quire explain` name each, and does its change gain what it says?
+"""Eleven faults, for real: does `quire explain` name each, and does its change gain what it says?
 
     python benchmarks/explain_faults.py [--fault NAME ...] [--repetitions R] [--json FILE]
         [--save DIR]
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import signal
@@ -51,6 +52,12 @@ from quire.system.hardware import detect
 OPT: dict[str, Any] = {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"}
 QWEN = {**OPT, "model": "qwen3-0.6b", "max_model_len": 2048}
 DISPATCH_SECONDS, GAP_SECONDS = 100e-6, 8e-3
+POOR_DRAFTER = {
+    "method": "suffix",
+    "num_speculative_tokens": 7,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 7]],
+    "synthetic_acceptance_rate": 0.05,
+}
 RULES = 2000
 """Of the slow tokenizer: a pass over the text each."""
 
@@ -199,6 +206,12 @@ FAULTS: dict[str, Fault] = {
         OPT,
         Demand(num_prompts=4, input_len=32, output_len=128),
         neighbour,
+    ),
+    "drafter": Fault(
+        "poor_drafts",
+        "without --speculative-config",
+        {**OPT, "speculative_config": json.dumps(POOR_DRAFTER)},
+        Demand(num_prompts=4, input_len=32, output_len=96),
     ),
     "tokenizer": Fault(
         "tokenization",
