@@ -242,44 +242,6 @@ def preempted(mode: str, cost: StepCost | None = None) -> Scheduler:
     return s
 
 
-def test_a_swapped_request_goes_on_where_it_was() -> None:
-    s = preempted("swap")
-    assert s.kv.tier is not None
-    tier = s.kv.tier.stats()
-    assert (tier.swap_preemptions, tier.swapped_out, tier.num_requests_swapped) == (1, 2, 1)
-    behind = s.requests["b"]
-    finish(s)
-    assert behind.num_output_tokens == 20
-    tier = s.kv.tier.stats()
-    assert (tier.slots_used, tier.num_requests_swapped, tier.failed) == (0, 0, 0)
-
-
-def test_what_was_swapped_out_before_a_reset_is_not_found_after_it() -> None:
-    s = preempted("swap")
-    s.reset_prefix_cache()
-    finish(s)
-    s.add(request("b2", 2 * BLOCK + 4, max_tokens=1))
-    assert s.kv.find_prefix(s.requests["b2"]) == []
-    finish(s)
-
-
-def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
-    s = preempted("swap")
-    s.reset_prefix_cache()  # else they would still be there
-    behind = s.requests["b"]
-    for _ in range(40):
-        if not s.has_unfinished():
-            break
-        step = s.schedule(0.0)
-        copies = step.block_copies
-        compute(s, step, [load.block for load in copies.loads] if copies else [])
-    assert behind.num_output_tokens == 20
-    assert s.kv.tier is not None
-    tier = s.kv.tier.stats()
-    assert (tier.swapped_in, tier.failed) == (2, 2)  # tried once
-    assert (tier.slots_used, tier.num_requests_swapped) == (0, 0)
-
-
 @pytest.mark.parametrize("kind", ["swapped", "evicted"])
 def test_a_step_that_fails_for_its_loads_is_not_made_again(kind: str) -> None:
     """Nothing else is in the step: if its loads were tried again, nobody would ever be served."""
@@ -336,21 +298,6 @@ def test_who_is_loading_has_a_seat() -> None:
     assert s.requests["low"].num_preemptions == 1
 
 
-def test_recompute_keeps_nothing() -> None:
-    s = preempted("recompute")
-    assert s.kv.tier is not None
-    assert s.kv.tier.stats().swapped_out == 0
-    finish(s)
-
-
-def test_an_abort_gives_swap_slots_back() -> None:
-    s = preempted("swap")
-    s.abort(["b"])
-    assert s.kv.tier is not None
-    assert s.kv.tier.stats().slots_used == 0
-    s.check_integrity()
-
-
 @pytest.mark.parametrize(("block_seconds", "loads"), [(0.16, 6), (0.17, 0)])
 def test_a_prefix_is_loaded_only_if_that_is_faster(block_seconds: float, loads: int) -> None:
     s, _ = evicted(Copying(block_seconds))
@@ -359,20 +306,6 @@ def test_a_prefix_is_loaded_only_if_that_is_faster(block_seconds: float, loads: 
     assert step.empty == bool(loads)
     compute(s, step)
     finish(s)
-
-
-@pytest.mark.parametrize(
-    ("mode", "seconds", "swapped"), [("auto", 1e3, 0), ("auto", 0.0, 2), ("swap", 1e3, 2)]
-)
-def test_slow_copies_are_made_only_if_they_are_asked_for(
-    mode: str, seconds: float, swapped: int
-) -> None:
-    s = preempted(mode, Copying(seconds))
-    s.reset_prefix_cache()
-    assert s.kv.tier is not None
-    finish(s)
-    tier = s.kv.tier.stats()
-    assert (tier.swapped_out, tier.swapped_in) == (swapped, swapped)
 
 
 def test_copies_that_turn_out_slow_are_made_no_more() -> None:
@@ -421,37 +354,6 @@ def test_who_is_ready_waits_while_no_budget_is_left() -> None:
     assert len(s._loading) == 1
 
 
-def test_a_prompt_that_is_swapped_out_between_chunks_goes_on_there() -> None:
-    cache = CacheConfig(BLOCK, 8, tiers=TierConfig(num_swap_slots=8))
-    s = Scheduler(SchedulerConfig(1000, 2, 2 * BLOCK, preemption_mode="swap"), cache)
-    s.add(request("a", 6 * BLOCK, max_tokens=1))
-    compute(s, s.schedule(0.0))
-    s._preemption.preempt_last()
-    s.kv.pool.forget_all()
-    loading = s.schedule(0.0)
-    assert loading.block_copies is not None
-    assert len(loading.block_copies.loads) == 2
-    compute(s, loading)
-    assert s.schedule(0.0).num_computed_tokens.tolist() == [2 * BLOCK]
-
-
-def test_a_swapped_block_that_is_not_full_is_not_shared() -> None:
-    """Its last token is known, but not computed."""
-    s = make(8, TierConfig(num_swap_slots=8))
-    s.add(request("a", 2 * BLOCK - 1, max_tokens=9))
-    compute(s, s.schedule(0.0))
-    assert s.requests["a"].num_tokens == 2 * BLOCK
-    s._preemption.preempt_last()
-    loading = s.schedule(0.0)
-    assert loading.block_copies is not None
-    assert len(loading.block_copies.loads) == 1
-    compute(s, loading)
-    longer = request("a2", 3 * BLOCK)
-    longer.token_ids[: 2 * BLOCK] = s.requests["a"].token_ids
-    assert len(s.kv.find_prefix(longer)) == 1
-    finish(s)
-
-
 @pytest.mark.parametrize(("budget", "loaded"), [(128, 8), (129, 16)])
 def test_a_prefix_is_loaded_while_any_of_the_budget_is_left(budget: int, loaded: int) -> None:
     cache = CacheConfig(BLOCK, 32, tiers=TierConfig(num_offload_slots=64))
@@ -467,27 +369,6 @@ def test_a_prefix_is_loaded_while_any_of_the_budget_is_left(budget: int, loaded:
     assert step.block_copies is not None
     assert len(step.block_copies.loads) == loaded
     compute(s, step)
-    finish(s)
-
-
-def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
-    s = make(9, TierConfig(num_swap_slots=8))
-    for name in "ab":
-        s.add(request(name, 4 * BLOCK - 4, max_tokens=20))
-    while s.stats().num_preemptions == 0:
-        compute(s, s.schedule(0.0))
-    s.reset_prefix_cache()
-    s.abort(["a"])
-    s.add(request("c", 4, max_tokens=2))
-    step = s.schedule(0.0)
-    assert step.request_ids == ["c"]
-    result = ModelOutput(token_columns([[]]), errors={"c": "NaN"})
-    s.repair(step, result, set(), 0.0)
-    s.check_integrity()
-    again = s.schedule(0.0)
-    assert again.block_copies is not None
-    assert again.block_copies.loads
-    compute(s, again)
     finish(s)
 
 

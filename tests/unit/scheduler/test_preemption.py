@@ -1,0 +1,130 @@
+"""Preempted requests: swapped out or computed again, they go on where they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.batch import ModelOutput, token_columns
+from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.test_loading import BLOCK, Copying, compute, finish, make, preempted
+from tests.unit.scheduler.test_scheduler import request
+
+
+def test_a_swapped_request_goes_on_where_it_was() -> None:
+    s = preempted("swap")
+    assert s.kv.tier is not None
+    tier = s.kv.tier.stats()
+    assert (tier.swap_preemptions, tier.swapped_out, tier.num_requests_swapped) == (1, 2, 1)
+    behind = s.requests["b"]
+    finish(s)
+    assert behind.num_output_tokens == 20
+    tier = s.kv.tier.stats()
+    assert (tier.slots_used, tier.num_requests_swapped, tier.failed) == (0, 0, 0)
+
+
+def test_what_was_swapped_out_before_a_reset_is_not_found_after_it() -> None:
+    s = preempted("swap")
+    s.reset_prefix_cache()
+    finish(s)
+    s.add(request("b2", 2 * BLOCK + 4, max_tokens=1))
+    assert s.kv.find_prefix(s.requests["b2"]) == []
+    finish(s)
+
+
+def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
+    s = preempted("swap")
+    s.reset_prefix_cache()  # else they would still be there
+    behind = s.requests["b"]
+    for _ in range(40):
+        if not s.has_unfinished():
+            break
+        step = s.schedule(0.0)
+        copies = step.block_copies
+        compute(s, step, [load.block for load in copies.loads] if copies else [])
+    assert behind.num_output_tokens == 20
+    assert s.kv.tier is not None
+    tier = s.kv.tier.stats()
+    assert (tier.swapped_in, tier.failed) == (2, 2)  # tried once
+    assert (tier.slots_used, tier.num_requests_swapped) == (0, 0)
+
+
+def test_recompute_keeps_nothing() -> None:
+    s = preempted("recompute")
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().swapped_out == 0
+    finish(s)
+
+
+def test_an_abort_gives_swap_slots_back() -> None:
+    s = preempted("swap")
+    s.abort(["b"])
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().slots_used == 0
+    s.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "swapped"), [("auto", 1e3, 0), ("auto", 0.0, 2), ("swap", 1e3, 2)]
+)
+def test_slow_copies_are_made_only_if_they_are_asked_for(
+    mode: str, seconds: float, swapped: int
+) -> None:
+    s = preempted(mode, Copying(seconds))
+    s.reset_prefix_cache()
+    assert s.kv.tier is not None
+    finish(s)
+    tier = s.kv.tier.stats()
+    assert (tier.swapped_out, tier.swapped_in) == (swapped, swapped)
+
+
+def test_a_prompt_that_is_swapped_out_between_chunks_goes_on_there() -> None:
+    cache = CacheConfig(BLOCK, 8, tiers=TierConfig(num_swap_slots=8))
+    s = Scheduler(SchedulerConfig(1000, 2, 2 * BLOCK, preemption_mode="swap"), cache)
+    s.add(request("a", 6 * BLOCK, max_tokens=1))
+    compute(s, s.schedule(0.0))
+    s._preemption.preempt_last()
+    s.kv.pool.forget_all()
+    loading = s.schedule(0.0)
+    assert loading.block_copies is not None
+    assert len(loading.block_copies.loads) == 2
+    compute(s, loading)
+    assert s.schedule(0.0).num_computed_tokens.tolist() == [2 * BLOCK]
+
+
+def test_a_swapped_block_that_is_not_full_is_not_shared() -> None:
+    """Its last token is known, but not computed."""
+    s = make(8, TierConfig(num_swap_slots=8))
+    s.add(request("a", 2 * BLOCK - 1, max_tokens=9))
+    compute(s, s.schedule(0.0))
+    assert s.requests["a"].num_tokens == 2 * BLOCK
+    s._preemption.preempt_last()
+    loading = s.schedule(0.0)
+    assert loading.block_copies is not None
+    assert len(loading.block_copies.loads) == 1
+    compute(s, loading)
+    longer = request("a2", 3 * BLOCK)
+    longer.token_ids[: 2 * BLOCK] = s.requests["a"].token_ids
+    assert len(s.kv.find_prefix(longer)) == 1
+    finish(s)
+
+
+def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
+    s = make(9, TierConfig(num_swap_slots=8))
+    for name in "ab":
+        s.add(request(name, 4 * BLOCK - 4, max_tokens=20))
+    while s.stats().num_preemptions == 0:
+        compute(s, s.schedule(0.0))
+    s.reset_prefix_cache()
+    s.abort(["a"])
+    s.add(request("c", 4, max_tokens=2))
+    step = s.schedule(0.0)
+    assert step.request_ids == ["c"]
+    result = ModelOutput(token_columns([[]]), errors={"c": "NaN"})
+    s.repair(step, result, set(), 0.0)
+    s.check_integrity()
+    again = s.schedule(0.0)
+    assert again.block_copies is not None
+    assert again.block_copies.loads
+    compute(s, again)
+    finish(s)
