@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, block_columns
 from quire.core.config import LOGITS_ROWS, SchedulerConfig, SpeculativeConfig
 from quire.core.cost import RooflineCost, StepCost
-from quire.core.request import Request
+from quire.core.request import Request, RequestStatus
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.depth import (
     INTERVAL,
@@ -19,6 +19,7 @@ from quire.scheduler.depth import (
     PAUSE,
     PRIOR,
     PROBE,
+    WEIGHT,
     Depth,
 )
 from quire.scheduler.running import Admitted, RunningBatch
@@ -105,6 +106,8 @@ def test_only_a_choice_of_no_drafts_holds() -> None:
     assert none.pause(running) == PAUSE
     running.version += 1
     assert none.pause(running) == 0
+    choose(none, running)
+    assert none.pause(running) == PAUSE
     none.choose(running, np.array([True, False]), 512, mixed=False)  # one has a prompt
     assert none.pause(running) == 0
     some = depth(None)
@@ -137,6 +140,7 @@ def test_each_request_has_its_own_rate() -> None:
         land(mixed, running, [4, 4], [4, 0])
     running.version = -1  # a new choice
     assert choose(mixed, running) == [4, 0]
+    assert mixed.pause(running) == 0
 
 
 def test_slow_drafting_and_slow_steps_count() -> None:
@@ -182,6 +186,33 @@ def test_counters() -> None:
     assert stats.num_accepted_tokens_per_pos == [2, 2, 0, 0]
     assert running.drafted.tolist() == [3, 2, 0]  # the fourth draft was behind a wrong one
     assert running.accepted.tolist() == [2, 2, 0]
+
+
+def test_drafts_of_a_request_that_has_ended_do_not_count() -> None:
+    counted, running = depth(None), batch(2)
+    running.requests[1].status = RequestStatus.FINISHED
+    land(counted, running, [4, 4], [2, 3])
+    stats = counted.stats
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 4, 2)
+    assert running.drafted.tolist() == [3, 0]
+    assert running.requests[1].num_draft_tokens == 0
+
+
+def test_steps_of_a_pause_count_as_steps() -> None:
+    """A new choice follows `INTERVAL` of them; the time since the last one is no overhead."""
+    never, running = depth(COMPUTE_BOUND), batch(1)
+    first = []
+    for _ in range(PROBE):
+        first += choose(never, running)
+        for _ in range(INTERVAL - 2):
+            never.rest(0.0)
+        assert choose(never, running) == first[-1:]
+    assert first == [0] * (PROBE - 1) + [1]
+    rested = depth(MEMORY_BOUND)
+    land(rested, running, None, None, 1.0, now=10.0)
+    rested.rest(20.0)
+    land(rested, running, None, None, 1.0, now=21.5)
+    assert rested._overhead == 0.5 * WEIGHT
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -278,3 +309,4 @@ def test_when_old_drafts_begin_to_count_half() -> None:
     assert learned._tested[0] == MEMORY
     land(learned, running, [1], [1])
     assert learned._tested[0] == (MEMORY + 1) / 2
+    assert learned._right[0] == (MEMORY + 1 - PRIOR[0] + PRIOR[1]) / 2
