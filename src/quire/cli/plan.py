@@ -85,11 +85,11 @@ def render(report: Fit, args: EngineArgs) -> str:
 
 
 def _head(report: Fit) -> Iterator[str]:
-    kind = report.quantization or report.dtype
+    kind, count = report.quantization or report.dtype, report.num_threads
+    threads = f"{count} thread{'s' if count > 1 else ''}"
     yield (
         f"{report.model} · {report.parameters / 1e6:,.1f} M parameters · {kind} · "
-        f"KV cache {report.kv_cache_dtype} · "
-        + (f"{report.num_threads} threads" if report.device == "cpu" else "on the GPU")
+        f"KV cache {report.kv_cache_dtype} · {threads if report.device == 'cpu' else 'on the GPU'}"
     )
 
 
