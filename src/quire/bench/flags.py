@@ -9,8 +9,8 @@ from pathlib import Path
 from quire.bench import choices
 
 KERNEL_FAMILIES = (
-    *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "activation"),
-    *("lora", "moe", "sampling", "pack"),
+    *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "recurrent"),
+    *("activation", "lora", "moe", "sampling", "pack"),
 )
 ABLATIONS = (
     *("async-scheduling", "multi-step", "plan", "int8-kv-cache"),

@@ -13,6 +13,7 @@ from quire.bench.bandwidth import Reader
 from quire.bench.kernels import attention, cases, experts
 from quire.bench.kernels.case import Variant, cache_bytes
 from quire.bench.kernels.cases import Cases, Setting
+from quire.bench.kernels.recurrent import recurrent
 from quire.bench.kernels.rounded import load_rounded
 from quire.bench.kernels.sampling import sampling
 from quire.bench.kernels.timing import STABLE_SPREAD, Limits, Timed, interleave
@@ -36,6 +37,7 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "gemm": (cases.gemm, ("quantization",)),
     "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
     "attention": (attention.attention, ("kv_cache_dtype",)),
+    "recurrent": (recurrent, ()),
     "activation": (cases.activation, ()),
     "lora": (experts.lora, ()),
     "moe": (experts.moe, ("quantization",)),
