@@ -1,4 +1,4 @@
-"""Eleven faults, for real: does `quire explain` name each, and does its change gain what it says?
+"""Seventeen faults, for real: does `quire explain` name each, and does its change gain as told?
 
     python benchmarks/explain_faults.py [--fault NAME ...] [--repetitions R] [--json FILE]
         [--save DIR]
@@ -58,6 +58,8 @@ POOR_DRAFTER = {
     "num_speculative_tokens_per_batch_size": [[1, 64, 7]],
     "synthetic_acceptance_rate": 0.05,
 }
+UNPROVEN = {"rank", "neighbour", "affinity", "isa"}
+"""Faults whose first change is no flag of the engine."""
 RULES = 2000
 """Of the slow tokenizer: a pass over the text each."""
 
@@ -124,6 +126,22 @@ def neighbour() -> Iterator[None]:
         yield
     finally:
         os.kill(int(started.stdout), signal.SIGKILL)
+
+
+@contextmanager
+def one_cpu() -> Iterator[None]:
+    """This process and its threads may use one CPU."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def portable() -> Any:
+    """Kernels without vector instructions."""
+    return mock.patch.dict(os.environ, {"QUIRE_CPU_ISA": "portable"})
 
 
 def slow_rank(evidence: Evidence) -> Evidence:
@@ -213,6 +231,44 @@ FAULTS: dict[str, Fault] = {
         {**OPT, "speculative_config": json.dumps(POOR_DRAFTER)},
         Demand(num_prompts=4, input_len=32, output_len=96),
     ),
+    "seats": Fault(
+        "queueing",
+        "--max-num-seqs",
+        {**OPT, "max_num_seqs": 1},
+        Demand(num_prompts=8, input_len=32, output_len=64),
+    ),
+    "threads": Fault(
+        "too_many_threads",
+        "--num-threads",
+        {**OPT, "num_threads": 4 * detect().cores},
+        Demand(num_prompts=8, input_len=32, output_len=64),
+    ),
+    "affinity": Fault(
+        "affinity",
+        "taskset",
+        OPT,
+        Demand(num_prompts=8, input_len=32, output_len=64),
+        one_cpu,
+    ),
+    "reference": Fault(
+        "reference_ops",
+        "--ops auto",
+        {**OPT, "ops": "reference"},
+        Demand(num_prompts=4, input_len=32, output_len=32),
+    ),
+    "isa": Fault(
+        "forced_isa",
+        "unset QUIRE_CPU_ISA",
+        OPT,
+        Demand(num_prompts=4, input_len=32, output_len=32),
+        portable,
+    ),
+    "chunks": Fault(
+        "small_chunks",
+        "--max-num-batched-tokens",
+        {**QWEN, "max_num_batched_tokens": 64},
+        Demand(num_prompts=2, input_len=1024, output_len=4),
+    ),
     "tokenizer": Fault(
         "tokenization",
         "--tokenizer-pool-size",
@@ -280,7 +336,7 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
         report = explain(evidence)
         first = [change for change in report.changes if change.flag.startswith(fault.flag)][:1]
         proofs = []
-        if name not in {"rank", "neighbour"} and not args.no_proof:
+        if name not in UNPROVEN and not args.no_proof:
             proofs = prove(
                 engine_args,
                 first,
