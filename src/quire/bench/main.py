@@ -118,9 +118,13 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def cleaning_up_when_terminated() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that no server or peer outlives the benchmark."""
+    """Turn SIGTERM into an exception, so that no server or peer outlives the benchmark.
+
+    Only the first one: `timeout` sends two, and the second would end the cleaning up.
+    """
 
     def end(number: int, _: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     previous = signal.signal(signal.SIGTERM, end)
