@@ -74,10 +74,6 @@ SCENARIOS = (
         "python benchmarks/kv_swap.py",
     ),
     Scenario(
-        8370, "speculative scoring slow", "verifying 4 tokens / one decode step", 1.5,
-        "speculative decoding is not there yet", at_most=True,
-    ),
-    Scenario(
         15330, "pipeline parallel slow at large batch", "bubble of two stages, 400 requests", 0.15,
         "pipeline parallelism is not there yet", "%", at_most=True,
     ),

@@ -18,6 +18,7 @@ from quire.bench.bars.measure import Bench, run_module
 from quire.bench.bars.pool import Pool
 from quire.bench.contest import driver_home
 from quire.core.errors import QuireError
+from quire.core.outputs import RequestOutput
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.attention import paged_attention
 from quire.ops.native.gemm import Pool as Threads
@@ -53,6 +54,34 @@ def threads(repetitions: int) -> Seen:
     """12153: threads by default, of the cores."""
     with engine() as llm:
         return seen([llm.resolved.config.num_threads / detect().cores])
+
+
+def verification(repetitions: int, quantization: str | None) -> Seen:
+    """8370: a step that verifies four drafts over one without drafts, one stream of qwen3-0.6b."""
+    config = {"method": "ngram", "num_speculative_tokens": 4, "synthetic_acceptance_rate": 1.0}
+    common = {"max_num_seqs": 1, "max_model_len": 512, "quantization": quantization}
+    found, drafts = [], []
+    with (
+        engine("qwen3-0.6b", **common) as plain,
+        engine("qwen3-0.6b", **common, speculative_config=config) as drafting,
+    ):
+        for repetition in range(-1, repetitions):  # the first warms up
+            [one] = batch(plain, 1, 64, 41, repetition + 1)
+            [some] = batch(drafting, 1, 64, 201, repetition + 1)
+            if repetition >= 0:
+                found.append(_step_seconds(some) / _step_seconds(one))
+                drafts.append(some.metrics.num_draft_tokens / _steps(some))
+    return seen(found, drafts_per_step=median(drafts))
+
+
+def _steps(output: RequestOutput) -> int:
+    """Steps after the one that ended the prompt."""
+    return len(output.outputs[0].token_ids) - 1 - output.metrics.num_accepted_tokens
+
+
+def _step_seconds(output: RequestOutput) -> float:
+    times = output.metrics
+    return (times.last_token_time - times.first_token_time) / _steps(output)
 
 
 def more_streams(repetitions: int) -> Seen:
@@ -152,6 +181,13 @@ SCENARIOS = (
         "time of a 128-token GPT-2 prefill / dense SDPA layers", 1.05,
         subject(Against(GPT2, Load(1, 128, 2), "prefill", (("torch", GPT2),), as_time=True)),
         at_most=True,
+    ),
+    *(
+        Scenario(
+            8370, "speculative scoring slow", f"verifying 4 tokens in {name} / one decode step",
+            1.5, partial(verification, quantization=quantization), at_most=True,
+        )
+        for name, quantization in (("bfloat16", None), ("int8", "int8"))
     ),
     Scenario(12153, "CPU at 0.1 tok/s", "threads by default, of the cores", 1.0, threads, "%"),
     Scenario(
