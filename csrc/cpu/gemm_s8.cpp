@@ -78,8 +78,8 @@ QUIRE_PASS void block(int32_t* sums, const Pass<X>& p) {
 // No instruction multiplies signed bytes by signed bytes: both sides are widened to 16 bits, x once,
 // when it is quantized, W as it passes by.
 using X = int16_t;
-#if defined(__AVX512BW__)
 constexpr int kMostRows = 6;
+#if defined(__AVX512BW__)
 using Ints = __m512i;
 inline Ints none() { return _mm512_setzero_si512(); }
 inline Ints widened(const uint8_t* p) {
@@ -90,7 +90,6 @@ inline Ints add_products(Ints sum, Ints a, Ints b) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 }
 #else
-constexpr int kMostRows = 4;
 using Ints = __m256i;
 inline Ints none() { return _mm256_setzero_si256(); }
 inline Ints widened(const uint8_t* p) {
@@ -109,7 +108,8 @@ inline int64_t four(const X* p) {
   return values;
 }
 
-// A lane has two of the four products of an output row.
+// A lane has two of the four products of an output row. Two vectors of lanes at a time pass over the
+// lines of a tile: with all of them, the sums would not fit into the registers.
 template <int R>
 void block(int32_t* sums, const Pass<X>& p) {
   Ints c[2][R][kParts];
@@ -118,18 +118,25 @@ void block(int32_t* sums, const Pass<X>& p) {
       QUIRE_UNROLL for (Ints& v : row) v = none();
     }
   }
-  const uint8_t* line = p.weight;
+  const uint8_t* lines = p.weight;
   for (int64_t i = 0; i < p.k; i += 64) {
-    QUIRE_UNROLL for (auto& tile : c) {
-      for (const X* x = p.x + i; x < p.x + i + 64; x += 4, line += 64) {
-        fetch(line, p.ahead);
-        QUIRE_UNROLL for (int64_t j = 0; j < kParts; ++j) {
-          const Ints w = widened(line + j * 64 / kParts);
+    for (auto& tile : c) {
+      for (int64_t part = 0; part < kParts; part += 2) {
+        Ints now[R][2];
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) now[r][0] = tile[r][part], now[r][1] = tile[r][part + 1];
+        const uint8_t* from = lines + part * 64 / kParts;
+        for (const X* x = p.x + i; x < p.x + i + 64; x += 4, from += 64) {
+          fetch(from, p.ahead);
+          const Ints low = widened(from), high = widened(from + 64 / kParts);
           QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-            tile[r][j] = add_products(tile[r][j], w, fours(four(x + r * p.stride)));
+            const Ints v = fours(four(x + r * p.stride));
+            now[r][0] = add_products(now[r][0], low, v);
+            now[r][1] = add_products(now[r][1], high, v);
           }
         }
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) tile[r][part] = now[r][0], tile[r][part + 1] = now[r][1];
       }
+      lines += kTileBytes;
     }
   }
   for (int tile = 0; tile < 2; ++tile) {
