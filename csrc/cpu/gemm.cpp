@@ -9,15 +9,14 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t kVecs = kBlockRows / kLanes;
-// Rows per pass that fit into registers, and rows of a pass over all 32 columns at once. With more rows,
-// a pass handles 16 columns, twice.
 constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
-constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
 
-// Weights of one column of x after the other, 32 output rows each.
+// Weights of one column of x after the other, 32 output rows each. Sums of 32 columns fit into the
+// registers for kWideRows rows; more rows take 16 columns, twice.
 template <class T>
 struct Columns {
   static constexpr bool kRoundX = false;
+  static constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
   static int64_t padded_k(int64_t k) { return k; }
   static int64_t block_bytes(int64_t k) {
     return k * kBlockRows * static_cast<int64_t>(sizeof(T));
@@ -45,27 +44,37 @@ struct Columns {
 template <class Line>
 struct Tiles {
   static constexpr bool kRoundX = true;
+  static constexpr int kWideRows = kMostRows;
   static constexpr int64_t kLineTileBytes = 16 * Line::kBytes;
   static int64_t padded_k(int64_t k) { return round_up(k, 32); }
   static int64_t block_bytes(int64_t k) { return padded_k(k) * Line::kBytes; }
 
+  // One tile after the other: the sums of both would not fit into the registers.
   template <int R, int64_t V>
-  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
-    constexpr int64_t kTileVecs = 16 / kLanes, kTiles = V / kTileVecs;
-    const uint8_t* line = p.weight + n / 16 * kLineTileBytes;
-    for (int64_t i = 0; i < p.k; i += 32, line += (2 - kTiles) * kLineTileBytes) {
-      QUIRE_UNROLL for (int64_t tile = 0; tile < kTiles; ++tile) {
+  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t) {
+    constexpr int64_t kTileVecs = V / 2;
+    const uint8_t* line = p.weight;
+    for (int64_t i = 0; i < p.k; i += 32) {
+      QUIRE_UNROLL for (int64_t first = 0; first < V; first += kTileVecs) {
+        Vec sums[R][kTileVecs];
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) sums[r][j] = c[r][first + j];
+        }
         for (const float* x = p.x + i; x < p.x + i + 32; x += 2, line += Line::kBytes) {
           fetch(line, p.ahead);
+          Vec even[kTileVecs], odd[kTileVecs];
           QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
-            Vec even, odd;
-            Line::split(line + j * kLanes * Line::kBytes / 16, even, odd);
-            QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-              Vec& sum = c[r][tile * kTileVecs + j];
-              sum = fma(broadcast(x[r * p.stride]), even, sum);
-              sum = fma(broadcast(x[r * p.stride + 1]), odd, sum);
+            Line::split(line + j * kLanes * Line::kBytes / 16, even[j], odd[j]);
+          }
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+            const Vec x_even = broadcast(x[r * p.stride]), x_odd = broadcast(x[r * p.stride + 1]);
+            QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
+              sums[r][j] = fma(x_odd, odd[j], fma(x_even, even[j], sums[r][j]));
             }
           }
+        }
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) c[r][first + j] = sums[r][j];
         }
       }
     }
@@ -151,7 +160,7 @@ template <class W>
 struct Floats {
   using X = float;
   using Sum = float;
-  static constexpr int kMost = kMostRows, kStreamRows = 4;
+  static constexpr int kMost = kMostRows, kStreamRows = kLanes == 8 ? 2 : 4;
 
   static Input<float> input(const GemmArgs& a) {
     const int64_t k = W::padded_k(a.k), bytes = W::block_bytes(a.k);
@@ -161,7 +170,7 @@ struct Floats {
 
   template <int R>
   static void block(float* sums, const Pass<float>& p) {
-    if constexpr (R <= kWideRows) {
+    if constexpr (R <= W::kWideRows) {
       lanes<W, R, kVecs>(sums, p, 0);
     } else {
       lanes<W, R, kVecs / 2>(sums, p, 0);
