@@ -47,7 +47,7 @@ void task(const GemmArgs& a, int64_t index) {
   const int64_t k = padded_k(a), stride = in_place(a) ? a.x_stride : copied_stride(a);
   const X* const x = static_cast<const X*>(in_place(a) ? a.x : a.scratch) + first * stride;
   // More than a row reads too slowly for the processor to see a stream, even on Zen.
-  const int64_t ahead = tuned(a.tuning.ahead_bytes, kZen && a.rows == 1 ? 0 : kStreamAhead);
+  const int64_t ahead = tuned(a.tuning.ahead_bytes, a.rows == 1 ? kFewRowsAhead : kStreamAhead);
   alignas(64) float sums[kChunk * kBlockRows];
   for (int64_t b = from; b < to; ++b) {
     const uint8_t* const weight = static_cast<const uint8_t*>(a.weight) + b * k * kBlockRows;

@@ -168,7 +168,7 @@ template <class C, int R>
 __attribute__((noinline)) void block(const GemmArgs& a, const GroupedX& x, int64_t first,
                                      const uint8_t* weight, float* sums) {
   const C codes(a);
-  const int64_t ahead = tuned(a.tuning.ahead_bytes, kZen && R == 1 ? 0 : kStreamAhead);
+  const int64_t ahead = tuned(a.tuning.ahead_bytes, R == 1 ? kFewRowsAhead : kStreamAhead);
   const int64_t head = head_bytes(a), bytes = group_bytes<C>(a);
   const int8_t* q = x.q + first * x.stride;
   const int32_t* start = x.start + first * x.groups;

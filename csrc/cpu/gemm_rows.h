@@ -83,7 +83,7 @@ constexpr int64_t kThreadTasks = 8;
 // Prefetch distance of W if it is read once; 0 leaves it to the processor.
 template <class K>
 int64_t stream_ahead(const GemmArgs& a, int64_t rows) {
-  return tuned(a.tuning.ahead_bytes, kZen && rows <= K::kStreamRows ? 0 : kStreamAhead);
+  return tuned(a.tuning.ahead_bytes, rows <= K::kStreamRows ? kFewRowsAhead : kStreamAhead);
 }
 
 // Maximum rows of a pass.
