@@ -32,8 +32,10 @@ class Embedding:
     def forward(
         self, ops: Ops, input_ids: Array, positions: Array, embeds: Array | None = None
     ) -> Array:
-        """int64 [T], int64 [T] → [T, hidden]; `embeds` [T, hidden] are taken for what is looked up
-        for `input_ids`."""
+        """Return [T, hidden] for `input_ids` and `positions`, int64 [T].
+
+        `embeds` [T, hidden] replace the rows that `input_ids` would look up.
+        """
         hidden = self.look_up(ops, input_ids) if embeds is None else embeds
         if self.scale is not None:
             hidden = ops.scale(hidden, self.scale)

@@ -40,8 +40,10 @@ class WeightNames:
     ignored: str = r"(?!)"
 
     def sources(self, parameter: str) -> tuple[str, ...]:
-        """Stored names whose rows make up `parameter`, such as "layers.0.attn.qkv.weight"; of
-        experts, those of each of them."""
+        """Return the stored names whose rows make up `parameter`; of experts, those of each.
+
+        A parameter is named, for example, "layers.0.attn.qkv.weight".
+        """
         stem, _, kind = parameter.rpartition(".")
         if not stem.startswith("layers."):
             return (f"{self.top[stem]}.{kind}",)

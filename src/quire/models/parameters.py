@@ -82,8 +82,7 @@ class ParameterSource(Protocol):
         """Return whether the model has the parameter `name`."""
 
     def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
-        """Arrays of the model's dtype, or quantized weights, whose rows, one after the other, are
-        the parameter.
+        """Return arrays of the model's dtype, or quantized weights: their rows are the parameter's.
 
         They may lie in a mapped file and must not be written to. They are good until the next
         parameter is asked for.

@@ -181,7 +181,7 @@ def longest(config: RopeConfig, max_position_embeddings: int) -> int:
 
 
 def overridden(config: HFConfig, given: HFConfig) -> dict[str, Any]:
-    """`config` with the fields of `given` in place of its own, whatever spelling either uses.
+    """Return `config` with the fields of `given`, whatever spelling either uses.
 
     A field that is null is taken away. A table takes the place of the other table too, and keeps
     the base and the rotated part that it does not state.

@@ -41,7 +41,7 @@ class KVCache(NamedTuple, Generic[A]):
 
     @property
     def tensors(self) -> list[A]:
-        """All that there are."""
+        """Return the tensors of the cache."""
         return [t for t in self[:4] if t is not None]
 
 

@@ -185,8 +185,9 @@ def summed(
     counts: Iterable[tuple[OpLabel, Iterable[int]]],
     tallies: Mapping[OpLabel, Sequence[int]] | None = None,
 ) -> list[OpTime]:
-    """Labels with (calls, nanoseconds, rows, bytes, flops); a label that comes twice is one entry,
-    and one that never ran is none.
+    """Return the times of labels with (calls, nanoseconds, rows, bytes, flops).
+
+    A label that comes twice is one entry, and one that never ran is none.
 
     Args:
         tallies: of mixtures of experts: rows of each expert, and the experts that had some.

@@ -49,7 +49,7 @@ def read_linears(
     threads: int,
     mapped: Sequence[bool] | None = None,
 ) -> tuple[list[StoredLinear], int]:
-    """Weights of these shapes, one after the other from `offset` on, and their bytes' checksum.
+    """Return weights of these shapes, stored in a row from `offset` on, and their checksum.
 
     Args:
         mapped: which of them stay in the file; none of them, if None.

@@ -44,7 +44,7 @@ _EIGHT_BITS = (INT8, FLOAT8_E4M3, FLOAT8_E5M2)
 
 
 def view(x: HostArray) -> _native.Matrix:
-    """x [..., cols] as the kernels see it: a matrix, whose rows are dense, or contiguous x."""
+    """Return x [..., cols] for the kernels: a matrix with dense rows, or contiguous x."""
     cols = x.shape[-1]
     rows = x.shape[0] if x.ndim == 2 else x.size // cols
     stride = cols
@@ -108,8 +108,10 @@ def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
 
 
 def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: int) -> None:
-    """Its parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
-    bfloat16 or 8 bits. A cache of latents has k alone."""
+    """Check that a cache holds heads of `width` in `dtype`, bfloat16 or 8 bits.
+
+    The tokens of a head lie one after another. A cache of latents has only k.
+    """
     kept = cache.k.dtype
     if kept != dtype:
         wanted = (BFLOAT16, *_EIGHT_BITS)

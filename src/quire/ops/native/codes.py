@@ -85,8 +85,10 @@ def grouped_codes(weight: QuantizedWeight) -> GroupedCodes | None:
 
 
 def int8_rows(weight: QuantizedWeight) -> tuple[HostArray, HostArray] | None:
-    """int8 codes [N, K] and their scales [N], columns in the weight's order; None where W is
-    more than their product, or sums of products could exceed 32 bits."""
+    """Return int8 codes [N, K] in the weight's order of columns, and their scales [N].
+
+    None if W is more than their product, or sums of products could exceed 32 bits.
+    """
     if weight.scale.shape[1] != 1 or weight.bits != 8 or weight.shape[1] > 1 << 16:
         return None
     if weight.codebook is not None or weight.offset is not None:

@@ -190,7 +190,7 @@ class FusedKernels:
         eps: float,
         head_dim: int,
     ) -> None:
-        """`rms_norm` of q and of k, `parts` of qkv, each over all heads, in place."""
+        """Compute `rms_norm` of q and of k, `parts` of qkv, each over all heads, in place."""
         for name, x, weight in zip(("q_norm", "k_norm"), parts, weights, strict=True):
             gain, part = contiguous(name, weight, 1), view(x)
             if len(weight) != x.shape[1]:

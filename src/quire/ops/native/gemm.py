@@ -334,7 +334,7 @@ class PackedLinear:
     def forward(
         self, x: HostArray, *, dtype: DType | None = None, out: HostArray | None = None
     ) -> HostArray:
-        """[..., K] float32, bfloat16 or float16 → [..., columns] of `dtype`, x's unless given.
+        """Return [..., columns] of `dtype`, or x's, for x [..., K]: float32, bfloat16 or float16.
 
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
         dtypes, shapes and layouts.

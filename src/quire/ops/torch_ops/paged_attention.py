@@ -105,7 +105,7 @@ def one_sequence(
 
 
 def _query_tile(q: Tensor, kv_heads: int, scale: float) -> Tensor:
-    """Up to QUERY_ROWS rows, padded and scaled: float32 [kv_heads, group · QUERY_ROWS, D]."""
+    """Return up to QUERY_ROWS rows, padded and scaled: [kv_heads, group · QUERY_ROWS, D]."""
     rows, heads, width = q.shape
     tile = torch.zeros(kv_heads, heads // kv_heads, QUERY_ROWS, width, device=q.device)
     tile[:, :, :rows] = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3)
