@@ -1,4 +1,4 @@
-"""Ten engines with something wrong, as `benchmarks/explain_faults.py --save` watched them."""
+"""Eleven engines with something wrong, as `benchmarks/explain_faults.py --save` watched them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ CAUSES = {
     "thread": ("few_threads", "--num-threads 2"),
     "float32": ("wide_weights", "--dtype bfloat16"),
     "neighbour": ("busy_neighbour", "--num-threads"),
+    "drafter": ("poor_drafts", "without --speculative-config"),
     "tokenizer": ("tokenization", "--tokenizer-pool-size 2"),
 }
 
 
-def test_all_ten_are_here() -> None:
+def test_all_are_here() -> None:
     assert {file.stem for file in FILES.glob("*.json")} == set(CAUSES)
 
 
