@@ -129,7 +129,7 @@ def _llama4(meta: Metadata, config: Config) -> Config:
 def _ernie4_5(meta: Metadata, config: Config) -> Config:
     start = meta.integer("leading_dense_block_count", 0)
     step = meta.integer("interleave_moe_layer_step") or 1
-    first = next(i for i in range(start, start + step) if (i + 1) % step == 0)
+    first = (start // step + 1) * step - 1  # the first sparse layer from `start` on
     width, shared = _width(meta, first), f"blk.{first}.ffn_gate_shexp.weight"
     rows = meta.extent(shared, 0) if shared in meta.file.tensors else 0
     return {

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from quire.checkpoint.gguf import GGUFDescription
+from quire.core.errors import CheckpointError
 
 Config = dict[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -46,6 +47,12 @@ def window_types(meta: Metadata, layers: int, period: int) -> list[str]:
     types = sliding_types(meta, layers)
     if types is not None:
         return types
+    if layers > len(meta.file.tensors):
+        raise CheckpointError(
+            f"{meta.file.path.name}: {meta.architecture}.block_count is {layers}, more than it has "
+            "tensors.",
+            fix="The file is damaged or no model; convert or download it again.",
+        )
     period = meta.integer("attention.sliding_window_pattern", period)
     slides = (period == 0 or layer % period < period - 1 for layer in range(layers))
     return [SLIDING if slide else FULL for slide in slides]

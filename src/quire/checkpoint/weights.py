@@ -132,15 +132,16 @@ class GGUFWeights(Weights):
 
     def _info(self, name: str, names: list[str]) -> TensorInfo:
         tensors = [self._file.tensors[stored] for stored in names]
+        reorder = self._translation[names[0]].reorder
+        split = reorder in ("key_heads", "value_heads")
+        fits = not split or [len(tensor.shape) for tensor in tensors] == [3, 3]
         shapes = [
-            self._translation[stored].shape(tensor.shape)
+            self._translation[stored].shape(tensor.shape) if fits else tensor.shape
             for stored, tensor in zip(names, tensors, strict=True)
         ]
         shape, kind = shapes[0], tensors[0].type.name
-        reorder = self._translation[names[0]].reorder
-        if reorder in ("key_heads", "value_heads"):
-            fits = [len(each) == 3 and each[::2] == shape[::2] for each in shapes]
-            if len(names) != 2 or not all(fits):
+        if split:
+            if not fits or shapes[1][::2] != shape[::2]:
                 raise CheckpointError(
                     f"{self._file.path.name}: the tensors {', '.join(map(repr, names))} of shape "
                     f"{', '.join(str(list(tensor.shape)) for tensor in tensors)} are no keys and "

@@ -316,6 +316,21 @@ def test_names_are_those_of_gguf_py(name: str) -> None:
         assert table.get_name(theirs, try_suffixes=(".weight", ".bias")) in (part, None)
 
 
+def test_keys_and_values_of_other_ranks_are_named(tmp_path: Path) -> None:
+    tensors = {
+        "token_embd.weight": llama_tensors()["token_embd.weight"],
+        "blk.0.attn_k_b.weight": np.zeros(HIDDEN, np.float32),
+        "blk.0.attn_v_b.weight": np.zeros((HEADS, 8, 8), np.float32),
+    }
+    keys = {"expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 8}
+    keys |= {"expert_shared_count": 1, "rope__dimension_count": 8, "attention__kv_lora_rank": 8}
+    keys |= {"attention__key_length_mla": 16, "attention__value_length_mla": 8}
+    named = {f"deepseek2__{key}": value for key, value in keys.items()}
+    path = write_gguf(tmp_path / "m.gguf", tensors, architecture="deepseek2", **named)
+    with pytest.raises(CheckpointError, match=r"attn_k_b.weight', 'blk.0.attn_v_b.* \[64\], "):
+        open_weights(resolve(str(path)))
+
+
 UNUSED = {("qwen3moe", f"ffn_{part}") for part in ("gate", "up", "down")} | {("minicpm3", "attn_q")}
 """Names of layers that these architectures may have, and no file has."""
 
