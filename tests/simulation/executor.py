@@ -20,12 +20,14 @@ from quire.core.batch import (
     StepTimes,
     token_columns,
 )
+from quire.core.config import StateConfig
 from quire.core.cost import RooflineCost, StepCost
 from quire.core.messages import TokenLogprobs
 from quire.executor.base import ForwardError, Pending, StepSkippedError
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
 from tests.simulation.host_tier import MisplacedBlockError, ModelledHostTier
+from tests.simulation.states import ModelledStates, WrongStateError
 
 _MASK = 2**64 - 1
 _START = 1
@@ -132,6 +134,7 @@ class ModelledExecutor(ClockedExecutor):
         fails: asked before each step; True makes the step raise, after the KV slots were
             spoilt, as a kernel that crashes half-way would.
         corrupts: asked before each block is loaded from the host tier; True is damage.
+        states: of recurrent layers, if the model has some.
     """
 
     def __init__(
@@ -146,8 +149,10 @@ class ModelledExecutor(ClockedExecutor):
         accepts: Callable[[int], int] = lambda most: most,
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
         corrupts: Callable[[], bool] = lambda: False,
+        states: StateConfig | None = None,
     ) -> None:
-        super().__init__(num_blocks, clock)
+        super().__init__(num_blocks, clock, states)
+        self._states = ModelledStates(states, block_size) if states else None
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._cost = cost
@@ -177,11 +182,13 @@ class ModelledExecutor(ClockedExecutor):
             if request_id in self._undone:  # the scheduler still names those of a failed step
                 self._undone.remove(request_id)
             else:
-                del self._sequences[request_id]
+                self._remove(request_id)
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
             self._sequences[new.request_id] = _Sequence(new)
+            if self._states:
+                self._states.add(new)
             self._undone.discard(new.request_id)
         try:
             self._last.output = self._run(batch)
@@ -195,8 +202,13 @@ class ModelledExecutor(ClockedExecutor):
     def _forget_new(self, batch: SchedulerOutput) -> None:
         """A failed step leaves nothing behind of the sequences that it brought."""
         for new in batch.new_sequences:
-            del self._sequences[new.request_id]
+            self._remove(new.request_id)
             self._undone.add(new.request_id)
+
+    def _remove(self, request_id: str) -> None:
+        del self._sequences[request_id]
+        if self._states:
+            self._states.remove(request_id)
 
     def _copy_seconds(self, batch: SchedulerOutput) -> float:
         copies = batch.block_copies
@@ -212,7 +224,9 @@ class ModelledExecutor(ClockedExecutor):
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
         failed_loads = self._copy(batch.block_copies) if batch.block_copies else []
         before = [self._sequences[name].num_blocks for name in batch.request_ids]
-        for entry, position, block in batch.new_blocks.T.tolist():
+        if self._states:
+            self._states.begin_step(batch.request_ids, batch.new_blocks)
+        for entry, position, block in batch.new_blocks[:3].T.tolist():
             sequence = self._sequences[batch.request_ids[entry]]
             held = sequence.num_blocks
             if position < held or (position > held and self._window is None):
@@ -228,11 +242,16 @@ class ModelledExecutor(ClockedExecutor):
             for (sequence, start, count), number in zip(rows, most, strict=True):
                 end = start + count + max(number - 1, 0)
                 self._slots[sequence.slots[start:end]] = _SPOILT
+            if self._states:
+                self._keep_states(batch, rows, most, None)
+                self._states.undo()
             for (sequence, _, _), held in zip(rows, before, strict=True):
                 sequence.num_blocks = held  # they are brought again
             raise ForwardError(failed_loads, 0.0) from RuntimeError("the modelled step failed")
         self._compute(rows)
         sampled = [self._sample(*row, number) for row, number in zip(rows, most, strict=True)]
+        if self._states:
+            self._keep_states(batch, rows, most, [len(tokens) for tokens in sampled])
         drafted = None
         if batch.max_new_tokens is not None and batch.num_passes == 1:
             drafted = np.maximum(batch.max_new_tokens[None] - 1, 0)
@@ -243,6 +262,43 @@ class ModelledExecutor(ClockedExecutor):
             drafted=drafted,
             accepted=None if drafted is None else np.array([[max(len(s) - 1, 0) for s in sampled]]),
         )
+
+    def _keep_states(
+        self,
+        batch: SchedulerOutput,
+        rows: list[tuple[_Sequence, int, int]],
+        most: list[int],
+        sampled: list[int] | None,
+    ) -> None:
+        """Read and write the states of a step, which yields `sampled` tokens; None if it fails."""
+        assert self._states is not None
+        if not rows:
+            return
+        names = batch.request_ids
+        after, drafts = list[list[int]](), list[int]()
+        single = batch.num_passes == 1
+        for i, (sequence, start, count) in enumerate(rows):
+            right = max(sampled[i] - 1, 0) if sampled and single else 0
+            drafts.append(max(most[i] - 1, 0) if single else 0)
+            rejected = [_SPOILT] * (drafts[-1] - right)
+            known = sequence.states(start + count + right)[start:].tolist()
+            after.append((known if sampled else [_SPOILT] * len(known)) + rejected)
+        starts = [start for _, start, _ in rows]
+        before = [sequence.states(start)[:start].tolist() for sequence, start, _ in rows]
+        try:
+            self._states.compute(names, starts, before, after, drafts if any(drafts) else None)
+            for further in range(1, 0 if single or not sampled else max(sampled, default=0)):
+                going = [i for i, number in enumerate(sampled) if number > further]
+                ends = [sum(rows[i][1:]) + further - 1 for i in going]
+                states = [
+                    rows[i][0].states(end + 1).tolist() for i, end in zip(going, ends, strict=True)
+                ]
+                self._states.compute(
+                    [names[i] for i in going], ends, [s[:-1] for s in states],
+                    [s[-1:] for s in states],
+                )  # fmt: skip
+        except WrongStateError as error:
+            raise ViolationError(str(error)) from error
 
     def _start(self, sequence: _Sequence, asked: int) -> int:
         """Where an entry begins, of which a step says where it would if all tokens had come."""
@@ -268,6 +324,8 @@ class ModelledExecutor(ClockedExecutor):
         if end < len(sequence.tokens):
             return []
         number = self._accepts(most)
+        if self._states:  # a token that is not sampled ends its request
+            number = max(number, min(most, 1))
         for i in range(number):
             if i:
                 self._write(sequence, end, end + 1)

@@ -16,6 +16,7 @@ from quire.core.config import (
     ModelConfig,
     SchedulerConfig,
     SpeculativeConfig,
+    StateConfig,
     TierConfig,
 )
 from quire.core.lora import LoRARequest
@@ -78,7 +79,9 @@ class World:
         if seed % 8 == 7:
             self._go_on(Random(~seed))
         self.clock = VirtualClock()
-        self.core = EngineCore(self._config(), self._executor(), self.clock)
+        config = self._config()
+        self.states = self._state_slots(config)
+        self.core = EngineCore(config, self._executor(), self.clock)
 
     def _limits(self) -> SchedulerConfig:
         rng = self.rng
@@ -172,6 +175,19 @@ class World:
         swap, offload = (draw.choice([0, draw.randint(1, 30)]) for _ in range(2))
         return TierConfig(swap, offload, draw.choice([0, draw.randint(1, 20)]) if offload else 0)
 
+    def _state_slots(self, config: EngineConfig) -> StateConfig | None:
+        """A third of the worlds have recurrent layers; half of those hardly any room for states."""
+        draw = Random(self.seed ^ 0x57A7E)
+        if draw.random() > 1 / 3:
+            return None
+        speculative = self.limits.speculative
+        depth = speculative.num_speculative_tokens if speculative else 0
+        each = 2 + depth + (config.num_scheduler_steps > 1)
+        most = draw.choice([each + 3, self.limits.max_num_seqs * each + 40])
+        return StateConfig(
+            draw.randint(each + 1, most), each, self.block_size * draw.choice([1, 2, 5, 1000])
+        )
+
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(VOCAB) for _ in range(count)]
 
@@ -209,6 +225,7 @@ class World:
             accepts=self._accepts,
             fails=self._fails,
             corrupts=lambda: self.rng.random() < self.corruption_rate,
+            states=self.states,
         )
 
     def _accepts(self, most: int) -> int:

@@ -20,6 +20,18 @@ BlockRun = tuple[int, int, Sequence[int]]
 """Entry, position in its block table, and the blocks from there on."""
 
 
+NO_STATE = -1
+"""Instead of a state slot: the zero state, or no snapshot."""
+
+
+class FirstState(NamedTuple):
+    """Where a sequence with recurrent layers begins: the slot of its state, or `NO_STATE`, and the
+    slots that the runner may write in turn."""
+
+    start: int
+    working: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class NewSequence:
     """A sequence that the runner does not have: new, or resumed after a preemption.
@@ -29,6 +41,7 @@ class NewSequence:
         num_prompt_tokens: how many of them are the prompt; penalties need to know.
         second_text: index of the first token of a pair's second text; 0 if there is none.
         prompt_embeds: float32 [num_prompt_tokens, hidden], instead of the prompt's tokens.
+        state: of recurrent layers; None if the model has none.
     """
 
     request_id: str
@@ -39,6 +52,7 @@ class NewSequence:
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
     prompt_embeds: bytes | None = None
+    state: FirstState | None = None
 
 
 ON_DISK = -1
@@ -96,7 +110,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     Attributes:
         num_scheduled_tokens, num_computed_tokens: int64 [B].
         new_blocks: int64 [3, K]: entry, position in its block table, block. A new sequence
-            brings all its blocks.
+            brings all its blocks. With recurrent layers [4, K]: also the state slot for the
+            snapshot after the block, or `NO_STATE`.
         removed: finished, aborted or preempted since the last step.
         total_num_scheduled_tokens: of all entries, including new tokens that are computed, too.
         block_copies: to do before the step computes; None if there are none.
@@ -203,6 +218,11 @@ def block_columns(runs: Sequence[BlockRun]) -> Column:
     flat = entries + positions + blocks
     packed = bytearray(struct.pack(f"{len(flat)}q", *flat))  # faster than np.array
     return np.frombuffer(packed, dtype=np.int64).reshape(3, -1)
+
+
+def without_snapshots(columns: Column) -> Column:
+    """Return `SchedulerOutput.new_blocks` of a model with recurrent layers, without snapshots."""
+    return np.concatenate([columns, np.full((1, columns.shape[1]), NO_STATE)])
 
 
 def token_columns(rows: Sequence[Sequence[int]]) -> Column:

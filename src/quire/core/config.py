@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, QueryGrowth
+from quire.core.layers import (
+    PLAIN_LAYER,
+    DraftHeadConfig,
+    LatentConfig,
+    MoEConfig,
+    QueryGrowth,
+    RecurrentConfig,
+    SubLayerKind,
+)
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
@@ -133,6 +141,10 @@ class ModelConfig:
     moe: MoEConfig | None = None
     latent: LatentConfig | None = None
     """Latent attention. The cache then has one key-value head, as wide as `LatentConfig.row`."""
+    recurrent: RecurrentConfig | None = None
+    """Its layers with a state in place of keys and values."""
+    sublayers: tuple[tuple[SubLayerKind, ...], ...] | None = None
+    """Of each layer; None means attention and feed-forward."""
     embedding_scale: float | None = None
     """Factor of token embeddings (Gemma: the square root of hidden_size)."""
     embedding_scale_rounded: bool = False
@@ -145,6 +157,9 @@ class ModelConfig:
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
     sub_norms: bool = False
     """RMSNorms before the last product of attention and of feed-forwards (BitNet)."""
+    output_gate: bool = False
+    """Attention's result is multiplied by the sigmoid of a gate, which the product of q makes, too
+    (Qwen3-Next)."""
     attention_sinks: bool = False
     """The softmax of each head has one more score, a parameter, that has no value (gpt-oss)."""
     logits_softcap: float | None = None
@@ -216,10 +231,18 @@ class ModelConfig:
         everywhere = self.sliding_layers is None or all(self.sliding_layers)
         return self.sliding_window if everywhere and self.causal else None
 
+    def kinds(self, layer: int) -> tuple[SubLayerKind, ...]:
+        """Return the sub-layers of `layer`."""
+        return PLAIN_LAYER if self.sublayers is None else self.sublayers[layer]
+
+    def layers_with(self, kind: SubLayerKind) -> list[int]:
+        """Return the layers that have such a sub-layer."""
+        return [i for i in range(self.num_hidden_layers) if kind in self.kinds(i)]
+
     @property
     def kv_layers(self) -> int:
         """Return how many layers have keys and values at the same time."""
-        return self.num_hidden_layers if self.causal else 1
+        return len(self.layers_with("attention")) if self.causal else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +292,21 @@ class TierConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StateConfig:
+    """States of recurrent layers.
+
+    Attributes:
+        num_slots: slots, each of one sequence's states of all layers.
+        per_request: slots that a running request has to itself.
+        spacing: tokens between the snapshots of a long prompt.
+    """
+
+    num_slots: int
+    per_request: int
+    spacing: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The paged KV cache."""
 
@@ -280,6 +318,8 @@ class CacheConfig:
     sliding_window: int | None = None
     """Tokens that any layer attends to, including the newest; earlier blocks are freed."""
     tiers: TierConfig = TierConfig()
+    states: StateConfig | None = None
+    """None without recurrent layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +450,13 @@ class EngineConfig:
     """Set if `model`, `num_threads` and the memory sizes are one rank's."""
     draft: EngineConfig | None = None
     """The draft model's; its limits are this engine's, except for `max_model_len`."""
+
+    @property
+    def states_per_request(self) -> int:
+        """Return the state slots that a running request needs (see `runner.recurrent`)."""
+        speculative = self.scheduler.speculative
+        drafts = speculative.num_speculative_tokens if speculative else 0
+        return 2 + drafts + (self.num_scheduler_steps > 1)
 
     @property
     def packing(self) -> str | None:

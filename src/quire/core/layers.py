@@ -1,4 +1,5 @@
-"""Kinds of layers: latent attention, experts and routers, draft heads; and YaRN's magnitude."""
+"""Kinds of layers: latent attention, recurrent layers, experts and routers, draft heads; and
+YaRN's magnitude."""
 
 from __future__ import annotations
 
@@ -61,6 +62,137 @@ class LatentConfig:
     def head(self) -> int:
         """Return the number of elements of a head of q."""
         return self.rope_dim + self.nope_dim
+
+
+SubLayerKind = Literal["attention", "recurrent", "mlp"]
+"""What a layer is made of; "mlp" may be experts."""
+PLAIN_LAYER: tuple[SubLayerKind, ...] = ("attention", "mlp")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvConfig:
+    """A gated causal convolution of few tokens (LFM2): out(c · conv(b · v)).
+
+    Attributes:
+        width: tokens that a token's result depends on.
+        channels: width of b, c and v.
+        bias: of the convolution and of both products.
+    """
+
+    width: int
+    channels: int
+    bias: bool = False
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of a sequence's state: `conv_state_shape`."""
+        return ((self.width - 1, self.channels),)
+
+
+def grouped_runs(first: int, widths: tuple[int, ...], groups: int) -> list[tuple[int, int]]:
+    """Return runs of rows (first, count) that bring together each part of `groups` groups.
+
+    Args:
+        first: row of the first group.
+        widths: rows of each part of a group.
+    """
+    offsets = [sum(widths[:i]) for i in range(len(widths))]
+    return [
+        (first + group * sum(widths) + offset, width)
+        for offset, width in zip(offsets, widths, strict=True)
+        for group in range(groups)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    """A gated delta rule behind a causal convolution (Qwen3-Next).
+
+    Attributes:
+        key_heads, value_heads: heads of q and k, and of v; each of the former serves several.
+        key_dim, value_dim: elements of a head.
+        width: tokens that the convolution reads.
+        grouped: checkpoints store q, k, v and the gate head by head, not one after the other.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    width: int
+    grouped: bool = False
+
+    @property
+    def keys(self) -> int:
+        """Elements of all heads of k."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """Elements of all heads of v."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Elements that the convolution reads: q, k and v."""
+        return 2 * self.keys + self.values
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Return runs of rows of the first product (first, count) that make q, k, v, the gate, b
+        and a of rows that are grouped by key heads."""
+        served = self.value_heads // self.key_heads
+        return (
+            *grouped_runs(0, (self.key_dim,) * 2 + (served * self.value_dim,) * 2, self.key_heads),
+            *grouped_runs(self.channels + self.values, (served, served), self.key_heads),
+        )
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of a sequence's state: `conv_state_shape`, `matrix_state_shape`."""
+        matrix = self.value_heads, self.key_dim, self.value_dim
+        return (self.width - 1, self.channels), matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2Config:
+    """A state space behind a causal convolution (Mamba-2).
+
+    Attributes:
+        heads, head_dim: of x.
+        groups, state_dim: of B and C; a group serves heads / groups heads. The result times its
+            gate is normalized in as many groups.
+        width: tokens that the convolution reads.
+        conv_bias, bias: the convolution, both products have biases.
+        limits: of the step sizes.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state_dim: int
+    width: int
+    conv_bias: bool = True
+    bias: bool = False
+    limits: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def inner(self) -> int:
+        """Elements of x, and of the gate."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Elements that the convolution reads: x, B and C."""
+        return self.inner + 2 * self.groups * self.state_dim
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of a sequence's state: `conv_state_shape`, `matrix_state_shape`."""
+        return (self.width - 1, self.channels), (self.heads, self.state_dim, self.head_dim)
+
+
+RecurrentConfig = ShortConvConfig | DeltaConfig | Mamba2Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class EngineCore:
             config.prefix_caching_hash_seed,
             config.model.common_window,
             config.tiers,
+            executor.states,
         )
         self.scheduler = Scheduler(config.scheduler, cache, first_guess(config))
         self._in_flight: deque[_InFlight] = deque()

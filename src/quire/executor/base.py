@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import StateConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
@@ -63,6 +64,11 @@ class Executor(ABC):
     @abstractmethod
     def num_blocks(self) -> int:
         """Return the number of blocks in the KV cache."""
+
+    @property
+    def states(self) -> StateConfig | None:
+        """Return the slots for states; None without recurrent layers."""
+        return None
 
     @property
     @abstractmethod

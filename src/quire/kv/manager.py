@@ -5,20 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from typing import cast
 
 from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
 from quire.core.request import Request
-from quire.kv.block_pool import BlockPool
 from quire.kv.bounds import most_blocks
-from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier, SwappedBlocks
+from quire.kv.prefix import NO_BLOCK, PrefixCache, needs_all
 
 NEVER = 2**40
 """More tokens, and more blocks, than any request has."""
-NO_BLOCK = -1
-"""Entry of a block table for a block before the sliding window."""
 TO_LOAD = -2
 """Entry of `Stored.blocks` for a block that only the host tier has."""
 
@@ -48,13 +44,14 @@ class Stored:
         return self.blocks.count(TO_LOAD)
 
 
-class KVCacheManager:
+class KVCacheManager(PrefixCache):
     """Maps each request to its block table; the token at position p is in entry p // block_size.
 
     Full blocks enter the prefix cache when the step that fills them is scheduled. Each layer writes
     a step's keys and values before it reads any, so a request in the same step may share them.
     `entered` lists these blocks until their step has succeeded; if it fails, they must be
-    forgotten.
+    forgotten. With recurrent layers a prefix is cached if all its blocks are, and the state after
+    them (`states`).
 
     If all layers have a sliding window, blocks before it are freed. Their entries in the table are
     `NO_BLOCK`, and the runner never reads its entries there.
@@ -64,17 +61,9 @@ class KVCacheManager:
     """
 
     def __init__(self, config: CacheConfig, max_chunk: int = sys.maxsize) -> None:
-        self.block_size = config.block_size
-        tiers = config.tiers
-        self.tier = HostTier(tiers) if tiers.num_slots else None
-        offload = self.tier.offload if self.tier else None
-        self.pool = BlockPool(config.num_blocks, offload)
-        self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
+        super().__init__(config)
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self.caching = config.enable_prefix_caching
-        self.entered: list[int] = []
-        self.window = config.sliding_window
         self._max_chunk = max_chunk
         self.tables: dict[str, list[int]] = {}
         self._num_entered: dict[str, int] = {}
@@ -84,45 +73,23 @@ class KVCacheManager:
         """Return the block table of a request that holds blocks."""
         return self.tables[request_id]
 
-    def find_prefix(self, request: Request) -> list[int]:
-        """Return the blocks of the longest cached prefix of `request`.
-
-        At least one token is left to compute, because the first step needs its logits.
-        """
-        if not self.caching or _needs_all(request):
-            return []
-        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
-        if self.window is None:
-            return self.pool.find_run(hashes)
-        return self._last_window([self.pool.find(block_hash) for block_hash in hashes])
-
-    def _last_window(self, blocks: list[int | None]) -> list[int]:
-        """Return the longest prefix whose blocks within the window are known (not None)."""
-        missing = [index for index, block in enumerate(blocks) if block is None]
-        end = len(blocks)
-        while missing and missing[-1] >= self.first_needed(end * self.block_size):
-            end = missing.pop()
-        first = self.first_needed(end * self.block_size)
-        return [NO_BLOCK] * first + cast("list[int]", blocks[first:end])
-
-    def first_needed(self, position: int) -> int:
-        """Return the first block that the tokens from `position` on attend to."""
-        if self.window is None:
-            return 0
-        return max((position - self.window + 1) // self.block_size, 0)
-
     def most_blocks(self, num_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` tokens holds at a time."""
         return most_blocks(num_tokens, self.block_size, self.window, self._max_chunk)
 
-    def can_admit(self, request: Request, prefix: list[int], reserved: int) -> bool:
+    def can_admit(
+        self, request: Request, prefix: list[int], reserved: int, num_leaving: int = 0
+    ) -> bool:
         """Return whether all of `request` fits, without charging the blocks of `prefix`.
 
         Args:
             prefix: the result of `find_prefix`. Its unused blocks count as free, but sharing them
                 takes them from the free ones.
             reserved: blocks already promised to running requests.
+            num_leaving: running requests whose state slots count as free.
         """
+        if self.states is not None and not self.states.has_room(num_leaving):
+            return False
         prefix = _held(prefix)
         needed = self.most_blocks(request.num_tokens) - len(prefix)
         return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
@@ -149,11 +116,22 @@ class KVCacheManager:
         missing = -(-num_tokens // self.block_size) - len(prefix)
         table = prefix + self.pool.allocate(missing)
         self.tables[request.request_id] = table
+        self._admit_states(request, len(prefix))
         self._num_entered[request.request_id] = len(prefix)
         if self.caching:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += len(prefix) * self.block_size
         return table
+
+    def _admit_states(self, request: Request, prefix: int) -> None:
+        """Give an admitted request its state slots; its first `prefix` blocks are computed."""
+        if self.states is None:
+            return
+        branch = 0
+        if self.caching:
+            branch = len(self.find_blocks(self.hasher.extend(request)))
+        self.states.admit(request, prefix, branch, enters=self.caching)
+        self.states.extend(request.request_id, len(self.tables[request.request_id]))
 
     # -- blocks in the host tier -----------------------------------------------------------
 
@@ -164,11 +142,11 @@ class KVCacheManager:
             return None
         if swapped := tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if tier.num_kept == 0 or _needs_all(request):  # without caching nothing is kept
+        if tier.num_kept == 0 or needs_all(request):  # without caching nothing is kept
             return None
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         if self.window is not None:
-            blocks = self._last_window([self._find(tier, block_hash) for block_hash in hashes])
+            blocks = self.last_window([self._find(tier, block_hash) for block_hash in hashes])
         else:
             blocks = prefix.copy()
             for block_hash in hashes[len(prefix) :]:
@@ -176,6 +154,8 @@ class KVCacheManager:
                 if block is None:
                     break
                 blocks.append(block)
+        if self.states is not None:
+            del blocks[self.states.usable(hashes[: len(blocks)]) :]
         keys = [key for key, block in zip(hashes, blocks, strict=False) if block == TO_LOAD]
         if not keys:
             return None
@@ -222,6 +202,7 @@ class KVCacheManager:
         table += new
         to_load = [index for index, block in enumerate(stored.blocks) if block == TO_LOAD]
         self.tables[request.request_id] = table
+        self._admit_states(request, len(stored.blocks))
         entered = to_load[0] if to_load else len(stored.blocks)
         self._num_entered[request.request_id] = NEVER if stored.private else entered
         if self.caching:
@@ -250,8 +231,13 @@ class KVCacheManager:
         return not lost
 
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
-        """Return whether the host tier has room for a request's first `num_tokens` tokens."""
-        return self.tier is not None and self.tier.has_room(
+        """Return whether the host tier has room for a request's first `num_tokens` tokens.
+
+        States of recurrent layers are not swapped, so blocks alone are of no use.
+        """
+        if self.tier is None or self.states is not None:
+            return False
+        return self.tier.has_room(
             len(_held(self.tables[request.request_id][: -(-num_tokens // self.block_size)]))
         )
 
@@ -280,6 +266,8 @@ class KVCacheManager:
         table = self.tables[request.request_id]
         position = len(table)
         table += blocks
+        if self.states is not None:
+            self.states.extend(request.request_id, len(table))
         return position
 
     def enter(self, request: Request, num_tokens: int) -> int:
@@ -300,7 +288,9 @@ class KVCacheManager:
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)
-            self.entered += blocks
+            self.entered.blocks.extend(blocks)
+            if self.states is not None:
+                self.states.enter(request.request_id, hashes, known, full)
             self._num_entered[request.request_id] = known = full
         return known * self.block_size
 
@@ -315,23 +305,15 @@ class KVCacheManager:
         table = self.tables.pop(request.request_id)
         del self._num_entered[request.request_id]
         self.pool.release(reversed(_held(table)))
-
-    def discard(self, request: Request) -> None:
-        """Remove all blocks of a request from the prefix cache: their values may be wrong."""
-        for block_hash in request.block_hashes:
-            block = self.pool.find(block_hash)
-            if block is not None:
-                self.pool.forget(block)
-
-    def forget(self, blocks: Iterable[int]) -> None:
-        """Remove blocks with possibly wrong values from the prefix cache."""
-        for block in blocks:
-            self.pool.forget(block)
+        if self.states is not None:
+            self.states.free(request.request_id)
 
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; add no more blocks of the present requests to it."""
         self.pool.forget_all()
         self._num_entered = dict.fromkeys(self._num_entered, NEVER)
+        if self.states is not None:
+            self.states.reset()
         if self.tier:
             self.tier.forget_all()
 
@@ -339,13 +321,9 @@ class KVCacheManager:
         """Assert that tables and pool agree: no block leaked, all counts are right."""
         if self.tier:
             self.tier.check_integrity()
+        if self.states is not None:
+            self.states.check_integrity()
         self.pool.check_integrity({name: _held(table) for name, table in self.tables.items()})
-
-
-def _needs_all(request: Request) -> bool:
-    """Return whether the whole prompt must be computed, for its log-probabilities for example."""
-    skips = request.options.skip_reading_prefix_cache
-    return skips or request.sampling_params.prompt_logprobs is not None
 
 
 def _held(blocks: list[int]) -> list[int]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from quire.core.batch import Column
 from quire.core.request import Request, RequestStatus
-from quire.kv.manager import NO_BLOCK, Stored
+from quire.kv.manager import Stored
+from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.queue import REACH
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
@@ -88,7 +89,7 @@ class Admission:
                 seats -= 1
                 reserved += kv.blocks_missing(request)
                 continue
-            if not kv.can_admit(request, prefix, reserved):
+            if kv.arrives(request, prefix) or not kv.can_admit(request, prefix, reserved):
                 break
             if self._whole_prompts and request.num_tokens > budget:
                 break
@@ -174,7 +175,7 @@ class Admission:
         needed, victims = int(reserved.sum()) + self._loading.blocks_missing, 0
         while (
             seats + victims <= 0
-            or not self._kv.can_admit(first, prefix, needed)
+            or not self._kv.can_admit(first, prefix, needed, victims)
             or self._is_one_too_many(first, self._adapters(len(running) - victims))
         ):
             victims += 1

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from quire.core.batch import BlockLoad
 from quire.core.request import Request, RequestStatus
-from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
+from quire.kv.manager import KVCacheManager, Stored
+from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.running import Admitted
 
 

@@ -80,3 +80,4 @@ class SchedulerState:
             assert capacity == held, f"{request} has a wrong block count"
         if not requests:
             assert self.kv.pool.num_used == 0, "blocks are in use without a request"
+            assert not (self.kv.states and self.kv.states.num_held), "a state slot leaked"

@@ -21,6 +21,7 @@ from quire.core.batch import (
 )
 from quire.core.request import Request
 from quire.kv.manager import KVCacheManager
+from quire.kv.prefix import Entered
 from quire.scheduler.running import Admitted, RunningBatch
 
 NO_BLOCKS = block_columns([])
@@ -34,7 +35,7 @@ class InFlight:
     Attributes:
         may_yield: int64 [B], the most tokens of each entry.
         detailed: entries that need a full `CoreOutput`, not only their token.
-        entered: blocks that the step adds to the prefix cache; invalid if it fails.
+        entered: what the step adds to the prefix cache.
         version: of the running batch when the step was scheduled.
         rows: rows of the entries in the batch of that version; after landing, in the present one.
         departed: entries that have left the batch when the step lands.
@@ -48,7 +49,7 @@ class InFlight:
     token_ids: list[array[int]]
     may_yield: Column
     detailed: list[int]
-    entered: list[int]
+    entered: Entered
     version: int
     rows: slice | Column
     begun: float
@@ -82,7 +83,7 @@ class Steps:
         """Start the next step."""
         self.number += 1
         self._begun = now
-        self._kv.entered = []
+        self._kv.begin_step()
 
     def count_of(self, request: Request) -> int:
         """Return how many steps in flight compute tokens of `request`."""
@@ -108,7 +109,7 @@ class Steps:
         detailed = (running.num_tokens >= running.limit) | fresh
         running.awaits_first[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
-        new_blocks = block_columns(blocks)
+        new_blocks = self._block_columns(blocks)
         version, rows = running.version, ALL_ROWS
         if not all_active:
             new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
@@ -128,7 +129,7 @@ class Steps:
                 num_scheduled_tokens=scheduled.copy(),
                 num_computed_tokens=computed,
                 new_blocks=new_blocks,
-                new_sequences=[_new_sequence(new.request) for new in admitted],
+                new_sequences=[self._new_sequence(new.request) for new in admitted],
                 removed=[],
                 total_num_scheduled_tokens=total_tokens(scheduled, max_new_tokens),
                 block_copies=self._copies(),
@@ -185,7 +186,7 @@ class Steps:
                 request_ids=running.request_ids,
                 num_scheduled_tokens=running.ones,
                 num_computed_tokens=computed,
-                new_blocks=block_columns(blocks) if blocks else NO_BLOCKS,
+                new_blocks=self._block_columns(blocks) if blocks else NO_BLOCKS,
                 new_sequences=[],
                 removed=[],
                 total_num_scheduled_tokens=len(running),
@@ -258,6 +259,31 @@ class Steps:
             np.add.at(pending, rows[rows >= 0], flight.may_yield[rows >= 0])
         assert (pending == running.num_pending).all(), "tokens in flight were miscounted"
 
+    def _block_columns(self, blocks: Sequence[BlockRun]) -> Column:
+        """Return `SchedulerOutput.new_blocks` of new blocks by row."""
+        columns, states = block_columns(blocks), self._kv.states
+        if states is None:
+            return columns
+        slots: list[int] = []
+        for row, first, run in blocks:
+            table = states.table(self._running.request_ids[row])
+            slots += table[first : first + len(run)]
+        return np.concatenate([columns, np.array([slots], dtype=np.int64)])
+
+    def _new_sequence(self, request: Request) -> NewSequence:
+        states = self._kv.states
+        return NewSequence(
+            request.request_id,
+            request.token_ids[:],
+            request.num_prompt_tokens,
+            request.sampling_params,
+            request.options,
+            request.eos_token_ids,
+            request.second_text,
+            request.prompt_embeds,
+            None if states is None else states.first(request.request_id),
+        )
+
     def _copies(self) -> BlockCopies | None:
         return self._kv.tier.take_copies() if self._kv.tier else None
 
@@ -292,16 +318,3 @@ class Steps:
             )
         )
         return step
-
-
-def _new_sequence(request: Request) -> NewSequence:
-    return NewSequence(
-        request.request_id,
-        request.token_ids[:],
-        request.num_prompt_tokens,
-        request.sampling_params,
-        request.options,
-        request.eos_token_ids,
-        request.second_text,
-        request.prompt_embeds,
-    )

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import StateConfig
 from quire.core.cost import StepCost
 from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
@@ -44,13 +45,20 @@ class ModelledStep:
 class ClockedExecutor(Executor):
     """An executor without a model or a device: `submit` decides what a step does."""
 
-    def __init__(self, num_blocks: int, clock: VirtualClock) -> None:
+    def __init__(
+        self, num_blocks: int, clock: VirtualClock, states: StateConfig | None = None
+    ) -> None:
         self._num_blocks = num_blocks
+        self._states_config = states
         self._clock = clock
 
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
+
+    @property
+    def states(self) -> StateConfig | None:
+        return self._states_config
 
     @property
     def phases(self) -> dict[str, float]:

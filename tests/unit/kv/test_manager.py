@@ -8,7 +8,8 @@ from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
-from quire.kv.manager import NEVER, NO_BLOCK, TO_LOAD, KVCacheManager
+from quire.kv.manager import NEVER, TO_LOAD, KVCacheManager
+from quire.kv.prefix import NO_BLOCK, Entered
 
 BLOCK = 16
 
@@ -207,7 +208,7 @@ def test_swapped_blocks_that_are_still_cached_are_shared(reset: bool) -> None:
     table = kv.table("back")
     kv.swap_out(back, 3 * BLOCK + 8)
     kv.free(back)
-    kv.forget([table[0], table[2]])
+    kv.forget(Entered([table[0], table[2]], []))
     if reset:
         kv.reset_prefix_cache()
     stored = kv.find_stored(back, [])
@@ -232,7 +233,7 @@ def test_stored_blocks_within_the_window_are_loaded() -> None:
     admit(kv, first)
     table = kv.table("first")
     kv.tier.offload(table[5], first.block_hashes[5])
-    kv.forget([table[1], table[5]])
+    kv.forget(Entered([table[1], table[5]], []))
     again = request("again", [*tokens, 1])
     stored = kv.find_stored(again, kv.find_prefix(again))
     assert stored is not None

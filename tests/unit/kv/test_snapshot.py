@@ -14,6 +14,7 @@ from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv import snapshot as snapshot_module
+from quire.kv.prefix import Entered
 from quire.kv.snapshot import kv_snapshot
 from quire.kv.snapshot_types import CACHED, FREE, OWNED, SHARED, KVSnapshot, PrefixTree
 from quire.scheduler.scheduler import Scheduler
@@ -144,7 +145,7 @@ def test_a_large_picture_is_made_coarser(monkeypatch: pytest.MonkeyPatch) -> Non
     for i in range(20):
         run(s, f"r{i}", [i] * 9, 1)
     run(s, "long", list(range(100, 190)), 9)
-    s.kv.forget(range(0, 20, 2))  # cached, free, cached, free …
+    s.kv.forget(Entered(list(range(0, 20, 2)), []))  # cached, free, cached, free …
     found = kv_snapshot(s.kv)
     assert found.map.blocks_per_cell == 8
     assert len(found.map.kind) <= 8

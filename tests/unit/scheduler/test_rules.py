@@ -13,7 +13,7 @@ import pytest
 from quire.core.batch import SchedulerOutput
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.request import Request
-from quire.kv.manager import NO_BLOCK
+from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.queue import REACH
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.test_adapters import adapted

@@ -8,7 +8,8 @@ import pytest
 
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
-from quire.kv.manager import NO_BLOCK, KVCacheManager
+from quire.kv.manager import KVCacheManager
+from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.kv.test_manager import admit
 from tests.unit.kv.test_manager import request as prompt
