@@ -16,15 +16,15 @@ namespace quire {
 namespace {
 
 struct RopeKvWrite final : RowOp<RopeKvArgs> {
-  // `qkv` has a row's heads of q, then of k, then of v, if the cache has values. `cos_sin` [max positions,
-  // rotary_dim], `q_norm` and `k_norm` may be null.
+  // `qkv` has a row's heads of q, then of k, then of v, if the cache has values, and may end with a
+  // gate as wide as q. `cos_sin` [max positions, rotary_dim], `q_norm` and `k_norm` may be null.
   RopeKvWrite(const Kernels& kernels, const Matrix& q_out, const Matrix& qkv,
               const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
               const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots)
       : RowOp(kernels.fused.rope_kv_write[qkv.dtype], {}, 2 * qkv.row_bytes()) {
     const int64_t stored = (cache.v == nullptr ? 1 : 2) * cache.kv_heads;
-    const int64_t d = cache.head_dim, heads = qkv.cols / d - stored;
-    if (heads < 0 || qkv.cols % d != 0 || q_out.rows != qkv.rows || q_out.cols != heads * d) {
+    const int64_t d = cache.head_dim, heads = q_out.cols / d, gate = qkv.cols - (heads + stored) * d;
+    if (q_out.cols != heads * d || q_out.rows != qkv.rows || (gate != 0 && gate != q_out.cols)) {
       throw std::invalid_argument("qkv is " + describe(qkv) + "; wanted " +
                                   std::to_string(q_out.cols + stored * d) + " columns");
     }

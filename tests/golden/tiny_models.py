@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCAB_SIZE = 256
-ONE_PLUS = ("gemma", "nemotron")
+ONE_PLUS = ("gemma", "nemotron", "qwen3_next", "qwen3_5")
 """Model types whose norms multiply by 1 + weight."""
 MAX_POSITIONS = 512
 
@@ -38,6 +38,25 @@ _LATENT: dict[str, Any] = {
     "v_head_dim": 16,
     "n_routed_experts": 8,
     "moe_intermediate_size": 32,
+}
+
+
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+
+
+_MAMBA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
 }
 
 
@@ -484,6 +503,86 @@ def save_byte_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+RECURRENT_MODELS: dict[str, TinyModel] = {
+    "lfm2": TinyModel(
+        "lfm2",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+    "lfm2-biases": TinyModel(
+        "lfm2",
+        {
+            "num_hidden_layers": 3,
+            "full_attn_idxs": [2],
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "block_multiple_of": 16,
+        },
+    ),
+    "qwen3-next": TinyModel(
+        "qwen3_next",
+        _DELTA
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3_5": TinyModel("qwen3_5_text", _DELTA | {"tie_word_embeddings": True}),
+    "granite4-hybrid": TinyModel(
+        "granitemoehybrid",
+        _MAMBA
+        | {
+            "layer_types": ["mamba", "attention", "mamba"],
+            "shared_intermediate_size": 96,
+            "num_local_experts": 0,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granite4-experts": TinyModel(
+        "granitemoehybrid",
+        _MAMBA
+        | {
+            "layer_types": ["attention", "mamba", "mamba"],
+            "shared_intermediate_size": 96,
+            "num_local_experts": 6,
+            "intermediate_size": 32,
+            "position_embedding_type": "rope",
+            "mamba_proj_bias": True,
+        },
+    ),
+    "bamba": TinyModel(
+        "bamba",
+        _MAMBA
+        | {
+            "attn_layer_indices": [1],
+            "mamba_n_groups": 2,
+            "mamba_conv_bias": False,
+        },
+    ),
+    "mamba2": TinyModel(
+        "mamba2",
+        {
+            "num_hidden_layers": 3,
+            "num_heads": 8,
+            "head_dim": 16,
+            "state_size": 24,
+            "n_groups": 2,
+            "time_step_limit": [0.1, 0.9],
+        },
+    ),
+}
+"""Models with recurrent layers, which `test_recurrent` tests."""
+
+
 def make_tiny(name: str, seed: int, folder: Path, **changes: Any) -> PreTrainedModel:
     """Build `TINY_MODELS[name]`, or "llama-rope-dynamic", in float32; save it into `folder`.
 
@@ -491,7 +590,7 @@ def make_tiny(name: str, seed: int, folder: Path, **changes: Any) -> PreTrainedM
     1 is added, at 0), which would hide a bias that is never added. Matrices get a deviation near
     1 / sqrt(fan-in), so that attention is not uniform and the best two logits of 256 lie apart.
     """
-    tiny = DYNAMIC_ROPE if name == "llama-rope-dynamic" else TINY_MODELS[name]
+    tiny = DYNAMIC_ROPE if name == "llama-rope-dynamic" else (TINY_MODELS | RECURRENT_MODELS)[name]
     config = AutoConfig.for_model(tiny.model_type, **tiny.config | changes)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)

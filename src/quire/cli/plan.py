@@ -106,6 +106,9 @@ def _memory(report: Fit) -> Iterator[str]:
         ),
         ("resident", report.resident, "expected, once the KV cache is full"),
     ]
+    if report.states:
+        note = f"{report.num_states:,} slots of recurrent layers, for requests and snapshots"
+        rows.insert(-1, ("states", report.states, note))
     for name, size, note in rows:
         yield f"  {name:<12}{_size(size):>12}  {note}".rstrip()
     if report.host_tiers:

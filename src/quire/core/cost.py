@@ -93,6 +93,7 @@ class RooflineCost:
         expert_bytes: weights of experts, of which a step reads the chosen ones.
         unchosen: share of the experts that one token does not choose.
         kv_bytes_per_token: keys and values of one token in all layers.
+        state_bytes: one sequence's states in recurrent layers, which a step reads and writes.
         flops_per_token: operations of the layers' products.
         flops_per_row: operations of the output projection, only for sampled rows.
         flops_per_pair: operations of attention per pair of tokens.
@@ -119,6 +120,7 @@ class RooflineCost:
     kv_bytes_per_second: float | None = None
     expert_bytes: float = 0.0
     unchosen: float = 0.0
+    state_bytes: float = 0.0
 
     def seconds(
         self,
@@ -146,7 +148,8 @@ class RooflineCost:
             self.kv_bytes_per_token * context / (self.kv_bytes_per_second or self.bytes_per_second)
             + self.flops_per_pair * pairs / self.attention_flops_per_second
         )
-        return self.host_seconds(num_seqs) + linear + attention
+        states = 2 * self.state_bytes * num_seqs / self.bytes_per_second
+        return self.host_seconds(num_seqs) + linear + attention + states
 
     def host_seconds(self, num_seqs: int) -> float:
         """Return the part of `seconds` in which the device is idle and the host works."""

@@ -33,6 +33,8 @@ def worker_facts(
         "disk_kv_bytes": config.tiers.num_files * plan.block_bytes,
         "num_blocks": plan.num_blocks,
         "num_blocks_formula": plan.formula,
+        "state_bytes": plan.state_bytes,
+        "num_state_slots": plan.states.num_slots if plan.states else 0,
         "activation_bytes": plan.activations,
         "runtime_bytes": plan.runtime,
         "model": model.description,

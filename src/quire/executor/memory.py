@@ -8,15 +8,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import most_blocks
-from quire.models.memory import lora_bytes
+from quire.models.memory import lora_bytes, state_bytes
 
 FLOAT32 = 4
 PREFIX_SHARE = 4
 """With prefix caching the cache may exceed what running sequences can fill by one part in this
 many. Otherwise, under full load, every prefix would be evicted before its reuse."""
+MOST_EMPTY_BLOCKS = 2**16
+"""Most blocks that hold no keys and values, unless one sequence needs more."""
+STATE_SHARE = 4
+"""With attention, states get one part in this many of the memory for both."""
+SNAPSHOTS = 2
+"""Snapshots of a running sequence: its first or last one, and the next."""
+LEAST_SPACING, WIDE_SPACING = 256, 1024
+"""Tokens between the snapshots of a prompt: at least, and without attention."""
 RUNTIME_BYTES = 128 * 2**20
 """Upper bound of what Python and the engine use before the weights, without the tokenizer. 52 MiB
 were measured with `LLM`; that is rounded up to one `RUNTIME_STEP`, and one is to spare."""
@@ -39,6 +47,8 @@ class MemoryPlan:
         runtime: what this process used before the weights.
         activations: upper bound of a step's temporary tensors.
         formula: the computation of `num_blocks`, with its numbers.
+        states: slots for states, of a model with recurrent layers.
+        slot_bytes: of each of these slots.
     """
 
     num_blocks: int
@@ -47,10 +57,20 @@ class MemoryPlan:
     weights: int
     activations: int
     formula: str
+    states: StateConfig | None = None
+    slot_bytes: int = 0
 
     @property
     def kv_cache_bytes(self) -> int:
         return self.num_blocks * self.block_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        return self.states.num_slots * self.slot_bytes if self.states else 0
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.kv_cache_bytes + self.state_bytes
 
 
 def plan_memory(
@@ -78,23 +98,67 @@ def plan_memory(
     besides = ""
     if adapters:
         parts["adapters"], besides = adapters, f" - {adapters} adapters"
+    states, slot_bytes, room = None, state_bytes(config.model), 0
+    if slot_bytes:
+        cache = config.kv_cache_memory_bytes
+        room = config.memory_budget_bytes - sum(parts.values()) if cache is None else cache
+        states = plan_states(config, max(0, room), slot_bytes, kv_bytes_per_token)
+        parts["states"] = states.num_slots * slot_bytes
+        besides += f" - {parts['states']} states"
     if config.num_blocks is not None:
         blocks, formula = config.num_blocks, f"{config.num_blocks} (num_gpu_blocks_override)"
     elif config.kv_cache_memory_bytes is not None:
         cache = config.kv_cache_memory_bytes
-        blocks = cache // block_bytes
-        formula = f"{cache} (kv_cache_memory_bytes) // {block_bytes} a block = {blocks}"
+        left = max(0, cache - parts.get("states", 0))
+        blocks = left // block_bytes if block_bytes else _blocks_of_hashes(config)
+        given = f"{cache} (kv_cache_memory_bytes)"
+        if states is not None:
+            given = f"({cache} kv_cache_memory_bytes - {parts['states']} states)"
+        formula = f"{given} // {block_bytes} a block = {blocks}"
     else:
         left = max(0, config.memory_budget_bytes - sum(parts.values()))
-        blocks = min(left // block_bytes, useful)
+        blocks = min(left // block_bytes, useful) if block_bytes else _blocks_of_hashes(config)
         formula = (
             f"min(({config.memory_budget_bytes} budget - {runtime} runtime - {weights} weights "
             f"- {activations} activations{besides}) // {block_bytes} a block, "
             f"{useful} of use) = {blocks}"
         )
+    if states is not None and config.num_blocks is None and parts["states"] > room:
+        blocks = 0
     if config.num_blocks is None and blocks < blocks_per_sequence(config):
         raise _does_not_fit(config, parts, blocks, block_bytes)
-    return MemoryPlan(blocks, block_bytes, runtime, weights, activations, formula)
+    return MemoryPlan(
+        blocks, block_bytes, runtime, weights, activations, formula, states, slot_bytes
+    )
+
+
+def _blocks_of_hashes(config: EngineConfig) -> int:
+    """Return the blocks of a model without keys and values, which only find states."""
+    return max(blocks_per_sequence(config), min(useful_blocks(config), MOST_EMPTY_BLOCKS))
+
+
+def plan_states(
+    config: EngineConfig, free: int, slot_bytes: int, kv_bytes_per_token: int
+) -> StateConfig:
+    """Choose the number of state slots, and how often a long prompt leaves a snapshot.
+
+    States get a part of the memory, and all of it without attention, but at most what
+    `max_num_seqs` sequences and their snapshots use. The snapshots of a prompt take at most as
+    much memory as its keys and values.
+
+    Args:
+        free: bytes for states, keys and values.
+    """
+    per_request, size = config.states_per_request, config.block_size
+    spacing = WIDE_SPACING
+    if kv_bytes_per_token:
+        spacing = max(LEAST_SPACING, slot_bytes // kv_bytes_per_token)
+        free //= STATE_SHARE
+    spacing = -(-spacing // size) * size
+    running = config.scheduler.max_num_seqs * (per_request + SNAPSHOTS)
+    cached = useful_blocks(config) * size // spacing if config.enable_prefix_caching else 0
+    slots = min(free // slot_bytes, running + cached)
+    return StateConfig(max(slots, per_request + SNAPSHOTS), per_request, spacing)
 
 
 def longest_context(
@@ -163,6 +227,8 @@ def activation_bytes(config: EngineConfig) -> int:
     if (latent := model.latent) is not None:
         per_head = latent.head + 2 * latent.rank + latent.value_dim
         attention = model.num_attention_heads * per_head + (latent.q_rank or 0) + latent.row
+    if (recurrent := model.recurrent) is not None:
+        attention = max(attention, 8 * recurrent.channels)
     token = 4 * model.hidden_size + attention + 4 * inner
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.core.batch import NewSequence, SchedulerOutput, block_columns
-from quire.core.config import EngineConfig, SchedulerConfig
+from quire.core.batch import (
+    NO_STATE,
+    FirstState,
+    NewSequence,
+    SchedulerOutput,
+    block_columns,
+    without_snapshots,
+)
+from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
 from quire.core.dtypes import dtype_of
 from quire.core.sampling_params import SamplingParams
 from quire.executor.memory import (
@@ -139,26 +146,34 @@ def new_runner(
             proposer=proposer,
             reader=reader,
             agrees=acceptance(config.scheduler),
+            states=plan.states,
         )
     except (RuntimeError, MemoryError) as error:
         # Torch raises a RuntimeError if it gets no memory.
         raise cannot_allocate(plan) from error
 
 
-def warm_up_steps(limits: SchedulerConfig) -> tuple[SchedulerOutput, SchedulerOutput]:
+def warm_up_steps(
+    limits: SchedulerConfig, states: StateConfig | None = None
+) -> tuple[SchedulerOutput, SchedulerOutput]:
     """Return a step with one short sequence, and one that removes it.
 
-    What it leaves in block 0 has no effect, because blocks are written before they are read.
+    What it leaves in block 0 and in states has no effect: they are written before they are read.
     """
     name = "warm-up"
     tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)
+    new_blocks, state = block_columns([(0, 0, [0])]), None
+    if states is not None:
+        new_blocks = without_snapshots(new_blocks)
+        state = FirstState(NO_STATE, [*range(states.per_request)])
+    new = NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0), state=state)
     first = SchedulerOutput(
         step=0,
         request_ids=[name],
         num_scheduled_tokens=np.array([len(tokens)]),
         num_computed_tokens=np.array([0]),
-        new_blocks=block_columns([(0, 0, [0])]),
-        new_sequences=[NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0))],
+        new_blocks=new_blocks,
+        new_sequences=[new],
         removed=[],
         total_num_scheduled_tokens=len(tokens),
     )

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, StateConfig
 from quire.executor.base import Executor, Pending, Prepare
 from quire.executor.peers import Peers
 from quire.executor.worker import Worker
@@ -37,6 +37,10 @@ class UniprocExecutor(Executor):
     @property
     def num_blocks(self) -> int:
         return self._worker.num_blocks
+
+    @property
+    def states(self) -> StateConfig | None:
+        return self._worker.states
 
     @property
     def phases(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.lora import LoRARequest
 from quire.executor.base import ForwardError, Prepare
@@ -44,6 +44,7 @@ class Worker:
         phases: seconds of each part of `start`, in order; they add up to its wall time.
         facts: plain values for logs and reports.
         num_blocks: blocks in the KV cache.
+        states: slots of recurrent layers, if the model has some.
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
@@ -53,6 +54,7 @@ class Worker:
         self.phases: dict[str, float] = {}
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
+        self.states: StateConfig | None = None
         self._runner: ModelRunner | None = None
         self._host: HostKV | None = None
         self._cache: PackCache | None = None
@@ -118,21 +120,23 @@ class Worker:
         place = moved.place if moved else None
         decoder = load_model(config, ops, cache, progress, place, tables)
         if offload:
-            free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
+            free = detect().available_bytes - plan.cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
         resident.lap("weights")
         watch.lap("load_weights")
         self._grammars = parts.open_grammars(config)
         self._runner = parts.new_runner(config, plan, decoder, ops, self._grammars, self._adapters)
         self._host = open_host_tier(config, self._runner.kv_caches)
-        self.num_blocks = plan.num_blocks
+        self.num_blocks, self.states = plan.num_blocks, plan.states
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
         resident.lap("plans")
         watch.lap("allocate_kv")
-        for step in parts.warm_up_steps(config.scheduler):  # so that no request waits for set-up
+        for step in parts.warm_up_steps(
+            config.scheduler, plan.states
+        ):  # so that no request waits for set-up
             self.execute(step)
         resident.lap("first step")  # the first pages of the KV cache, and scratch memory
         self.facts["resident_bytes"] = dict(resident.parts)

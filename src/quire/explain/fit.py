@@ -122,6 +122,9 @@ class Fit(msgspec.Struct, frozen=True):
     device: DeviceType = "cpu"
     disturbance: float = 0.0
     """Cores that other processes used while the limits were measured, if too many."""
+    states: int = 0
+    """Of recurrent layers, in `num_states` slots."""
+    num_states: int = 0
 
 
 def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
@@ -155,13 +158,15 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         runtime=memory.runtime,
         resident=memory.runtime
         + memory.weights
-        + memory.kv_cache_bytes
+        + memory.cache_bytes
         + int(TOUCHED_SHARE[config.dtype] * memory.activations),
         host_tiers=config.tiers.num_slots * memory.block_bytes,
         kv_bytes_per_token=memory.block_bytes // config.block_size,
         block_size=config.block_size,
         num_blocks=memory.num_blocks,
         kv_cache=memory.kv_cache_bytes,
+        states=memory.state_bytes,
+        num_states=memory.states.num_slots if memory.states else 0,
         fits=fits,
         longest=min(tokens, config.scheduler.max_model_len),
         tokens=tokens,
@@ -201,7 +206,7 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
         held = runtime + weights + activations
         left = config.kv_cache_memory_bytes or max(0, config.memory_budget_bytes - held)
         block = config.block_size * per_token
-        return MemoryPlan(left // block, block, runtime, weights, activations, ""), False
+        return MemoryPlan(left // max(1, block), block, runtime, weights, activations, ""), False
     return plan, True
 
 

@@ -21,13 +21,14 @@ class Attention:
     attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
     of each head that has no value, float32 [heads]. With `chunked`, a token attends to its chunk of
     `window` tokens. The q, k and v that `joined` computes of `Tokens.joined` are added to those of
-    `qkv`. `sub_norm` stands before `out` (BitNet).
+    `qkv`. `sub_norm` stands before `out` (BitNet). With `gated`, the last rows of `qkv` are a gate
+    [heads · D], whose sigmoid is a factor of the result.
     """
 
     mixes = True
-    __slots__ = ("causal", "chunked", "cos_sin", "eps", "head_dim", "heads", "joined", "k_norm",
-                 "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm", "scale",
-                 "sinks", "softcap", "sub_norm", "window")  # fmt: skip
+    __slots__ = ("causal", "chunked", "cos_sin", "eps", "gated", "head_dim", "heads", "joined",
+                 "k_norm", "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm",
+                 "scale", "sinks", "softcap", "sub_norm", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Attention:
         joined: Linear | None = None,
         chunked: bool = False,
         sub_norm: Norm | None = None,
+        gated: bool = False,
     ) -> None:
         self.qkv = qkv
         self.out = out
@@ -71,6 +73,7 @@ class Attention:
         self.joined = joined
         self.chunked = chunked
         self.sub_norm = sub_norm
+        self.gated = gated
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""
@@ -90,6 +93,9 @@ class Attention:
             self.chunked,
         )  # fmt: skip
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
+        if self.gated:
+            gate = (self.heads + 2 * self.kv_heads) * self.head_dim
+            flat = ops.gated_norm(flat, qkv, None, self.eps, "sigmoid", gate)
         return flat
 
     def _place(

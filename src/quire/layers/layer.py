@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from quire.layers.norm import Norm, Scale
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, KVCache, LayerStates
+
+Cache = KVCache | LayerStates
+"""What a sub-layer keeps of earlier tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,12 @@ class Mixer(Protocol):
 
     mixes: bool
 
-    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
-        """Compute what depends on other tokens: [T, hidden] → [T, inner]."""
+    def mix(self, ops: Ops, x: Array, cache: Any, tokens: Tokens) -> Array:
+        """Compute what depends on other tokens: [T, hidden] → [T, inner].
+
+        Args:
+            cache: a `Cache` of the mixer's kind; anything if it does not mix.
+        """
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Compute the rest, each token alone: [T, inner] → [T, hidden]."""
@@ -70,28 +77,34 @@ class SubLayer:
 class Layer:
     """Sub-layers, one after another."""
 
-    __slots__ = ("_last_mix", "sublayers")
+    __slots__ = ("_last_mix", "num_caches", "sublayers")
 
     def __init__(self, sublayers: Sequence[SubLayer]) -> None:
         self.sublayers = sublayers
-        self._last_mix = max(i for i, s in enumerate(sublayers) if s.mixer.mixes)
+        mixing = [i for i, s in enumerate(sublayers) if s.mixer.mixes]
+        self.num_caches = len(mixing)
+        self._last_mix = mixing[-1] if mixing else 0
 
     def forward(
         self,
         ops: Ops,
         x: Array,
         residual: Array,
-        cache: KVCache,
+        caches: Sequence[Cache],
         tokens: Tokens,
         rows: Rows | None = None,
     ) -> tuple[Array, Array]:
         """Compute the layer for all tokens, or from its last mixing on for `rows` alone.
 
+        Args:
+            caches: one for each sub-layer that mixes.
+
         Returns:
             x and the residual stream, [T, hidden] or [S, hidden].
         """
-        adapter = tokens.adapter
+        adapter, left = tokens.adapter, iter(caches)
         for i, sublayer in enumerate(self.sublayers):
+            cache = next(left) if sublayer.mixer.mixes else None
             y = sublayer.mixer.mix(ops, x, cache, tokens)
             if rows is not None and i == self._last_mix:
                 wanted, adapter = rows

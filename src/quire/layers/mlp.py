@@ -8,7 +8,6 @@ from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import KVCache
 
 
 class MLP:
@@ -35,7 +34,7 @@ class MLP:
         self.down = down
         self.activation = activation
 
-    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
+    def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""
         return x
 

@@ -11,7 +11,6 @@ from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import KVCache
 from quire.ops.weights import LinearWeight
 
 
@@ -52,7 +51,7 @@ class MoE:
         self.shared = shared
         self.shared_gate = shared_gate
 
-    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
+    def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""
         return x
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Return the linear layers of the model's own layers, by their names in Transformers.
 
-    The output projection, the embedding, routers and experts are not among them.
+    The output projection, the embedding, routers and experts are not among them; nor are q, k and v
+    that have a gate, whose packed rows lie apart.
     """
     names = architecture(model.architecture).names
     return {
@@ -86,7 +87,8 @@ def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
 
 
 def _linears(model: ModelConfig) -> list[Parameter]:
-    return [p for p in parameters(model) if p.in_layer and not p.experts]
+    found = [p for p in parameters(model) if p.in_layer and not p.experts]
+    return [p for p in found if not (model.output_gate and p.stem.endswith(".attn.qkv"))]
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:

@@ -29,8 +29,11 @@ from quire.models.layout import (
     MLPSpec,
     MoESpec,
     NormSpec,
+    RecurrentSpec,
 )
+from quire.models.layout import Mixer as MixerSpec
 from quire.models.parameters import ParameterSource
+from quire.models.recurrent import recurrent_layer
 from quire.models.weights.row_order import bias_in_order, in_order
 from quire.models.weights.sharded import columns_of
 from quire.ops.array import Array
@@ -200,11 +203,13 @@ class Builder:
             positions = converted(every, self._source.dtype)
         return self._ops.array(positions)
 
-    def _mixer(self, spec: AttentionSpec | LatentSpec | MLPSpec | MoESpec) -> Mixer:
+    def _mixer(self, spec: MixerSpec) -> Mixer:
         if isinstance(spec, AttentionSpec):
             return self._attention(spec)
         if isinstance(spec, LatentSpec):
             return self._latent(spec)
+        if isinstance(spec, RecurrentSpec):
+            return recurrent_layer(spec, self._source, self._ops, self.linear, self._config)
         return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
@@ -231,6 +236,7 @@ class Builder:
             chunked=config.chunked and spec.window is not None,
             sub_norm=None if spec.sub_norm is None else self.norm(spec.sub_norm),
             out=self.linear(spec.out),
+            gated=config.output_gate,
         )
 
     def _latent(self, spec: LatentSpec) -> LatentAttention:

@@ -11,6 +11,7 @@ from quire.models.memory import (
     kv_bytes_per_token,
     loaded_bytes,
     looked_up_bytes,
+    state_bytes,
     unchosen,
 )
 from quire.models.parameters import Parameter
@@ -24,7 +25,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind in others
     )
     experts = expert_bytes(config)
-    windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
+    windows = [model.window(layer) for layer in model.layers_with("attention")] or [None]
     sliding = [window for window in windows if window is not None]
     # Elements of a key and of a value that a query head reads.
     pair = 2 * model.head_dim - (model.latent.rope_dim if model.latent else 0)
@@ -37,7 +38,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         ),
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size * model.lm_head,
-        flops_per_pair=2.0 * model.num_hidden_layers * model.num_attention_heads * pair,
+        flops_per_pair=2.0 * len(model.layers_with("attention")) * model.num_attention_heads * pair,
         bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
         flops_per_second=hardware.flops_share * peak[product],
         attention_flops_per_second=hardware.attention_share * peak[dtype],
@@ -49,6 +50,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         kv_bytes_per_second=hardware.kv_share * hardware.bytes_per_second,
         expert_bytes=experts,
         unchosen=unchosen(model),
+        state_bytes=state_bytes(model),
     )
 
 

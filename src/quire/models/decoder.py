@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
-from quire.layers.layer import Tokens
+from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
@@ -63,22 +64,29 @@ class Decoder:
             for layer, following in zip(layout.layers, firsts[1:], strict=True)
         ]
         self._classifier = build.classifier(layout)
-        self.kv_units = [_kv_units(source, i) for i in range(config.num_hidden_layers)]
-        """Of k and v of each layer: what one unit of an 8-bit float is worth in its cache."""
+        self.kv_units = [_kv_units(source, i) for i in config.layers_with("attention")]
+        """Of k and v of each attention: what one unit of an 8-bit float is worth in its cache."""
         self.linear_weights = build.linear_weights
         """Parameter → its packed weight."""
         self._modules = build.modules
 
-    def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
-        """Return a map from the id of each weight and of each layer's cache to its module."""
-        return self._modules | {id(cache): f"layers.{i}.attn" for i, cache in enumerate(kv_caches)}
+    def modules(self, caches: Sequence[Cache]) -> dict[int, str]:
+        """Return a map from the id of each weight and of each cache to its module."""
+        found, left = dict(self._modules), iter(caches)
+        for i, layer in enumerate(self._layers):
+            for cache in islice(left, layer.num_caches):
+                if isinstance(cache, KVCache):
+                    found[id(cache)] = f"layers.{i}.attn"
+                else:
+                    found |= {id(state): f"layers.{i}.recurrent" for state in cache}
+        return found
 
     def forward(
         self,
         ops: Ops,
         input_ids: Array,
         positions: Array,
-        kv_caches: list[KVCache],
+        caches: Sequence[Cache],
         meta: AttentionMetadata,
         rows: Array | None = None,
         adapter: Array | None = None,
@@ -89,7 +97,8 @@ class Decoder:
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
-        Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
+        Stores the tokens' keys and values, or states, in `caches`: one for each sub-layer that
+        mixes tokens, in order (`runner.kv_tensors.allocate_caches`). With `rows`, int64
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
         `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
         [T, hidden], these stand for the embeddings of `input_ids`. With token types, position p of
@@ -102,11 +111,13 @@ class Decoder:
         residual = self._embed_norm.forward(ops, residual)
         x = self._first_norm.forward(ops, residual)
         last = self._layers[-1]
-        for number, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+        left = iter(caches)
+        for number, layer in enumerate(self._layers):
             if tap is not None:
                 tap(number, residual)
             only = wanted if layer is last else None
-            x, residual = layer.forward(ops, x, residual, cache, tokens, only)
+            own = [*islice(left, layer.num_caches)]
+            x, residual = layer.forward(ops, x, residual, own, tokens, only)
         return x
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:

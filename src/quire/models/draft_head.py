@@ -110,7 +110,7 @@ class DraftHead:
         last = self._layers[-1]
         for layer, cache in zip(self._layers, kv_caches, strict=True):
             wanted = (rows, None) if layer is last else None
-            x, residual = layer.forward(ops, x, residual, cache, tokens, wanted)
+            x, residual = layer.forward(ops, x, residual, [cache], tokens, wanted)
         return x, x if self._form == "mtp" else residual
 
     def compute_logits(self, ops: Ops, hidden: Array) -> Array:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from quire.core.config import Activation
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.layers import SubLayerKind
 
 logger = logging.getLogger(__name__)
 
@@ -201,6 +202,31 @@ def shape(
         "max_position_embeddings": integer(hf, "max_position_embeddings"),
         "dtype": dtype(hf),
     }
+
+
+def layer_kinds(
+    types: Any,
+    layers: int,
+    kinds: Mapping[str, SubLayerKind],
+    field: str = "layer_types",
+    rest: tuple[SubLayerKind, ...] = ("mlp",),
+) -> tuple[tuple[SubLayerKind, ...], ...]:
+    """Return the sub-layers of each layer.
+
+    Args:
+        types: of `field`, one name per layer.
+        kinds: name → what mixes tokens there.
+        rest: sub-layers behind it.
+
+    Raises:
+        CheckpointError: there are not as many names as layers, or a name is unknown.
+    """
+    if not isinstance(types, list) or len(types) != layers:
+        raise wrong(field, types, f"a list of {layers} names")
+    for name in types:
+        if name not in kinds:
+            raise wrong(field, name, f"one of {', '.join(kinds)}")
+    return tuple((kinds[name], *rest) for name in types)
 
 
 def table(hf: HFConfig, name: str) -> dict[str, Any]:

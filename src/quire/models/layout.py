@@ -12,8 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.config import Activation, ModelConfig, RopeConfig
-from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig
-from quire.models.parameters import Cut, Kind, Parameter
+from quire.core.layers import (
+    DeltaConfig,
+    DraftHeadConfig,
+    LatentConfig,
+    MoEConfig,
+    RecurrentConfig,
+    ShortConvConfig,
+    SubLayerKind,
+    grouped_runs,
+)
+from quire.models.parameters import Cut, Kind, Parameter, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class LinearSpec:
     experts: int = 0
     paired: int = 0
     tail: int = 0
+    runs: tuple[Run, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,6 +84,7 @@ class LinearSpec:
             self.experts,
             self.paired,
             self.tail,
+            self.runs,
         )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -95,6 +106,22 @@ class VectorSpec:
 
     def parameters(self) -> Iterator[Parameter]:
         yield Parameter(self.name, (self.width,), (self.width,), "exact", self.cut)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvSpec:
+    """A causal convolution of each channel over `width` tokens."""
+
+    stem: str
+    channels: int
+    width: int
+    bias: bool
+
+    def parameters(self) -> Iterator[Parameter]:
+        shape = self.channels, self.width
+        yield Parameter(f"{self.stem}.weight", shape, shape[:1], "exact")
+        if self.bias:
+            yield Parameter(f"{self.stem}.bias", shape[:1], shape[:1], "exact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +176,36 @@ class LatentSpec:
     def readers(self) -> tuple[LinearSpec, ...]:
         """Return the layers that read the sub-layer's input."""
         return self.q_down or self.q, self.kv
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentSpec:
+    """A recurrent layer.
+
+    Attributes:
+        inner: reads the sub-layer's input; its first rows, or those behind the gate, feed `conv`.
+        rate: logarithm of how fast a head forgets.
+        bias: of what a step adds to it.
+        skip: of a head's input in its result (Mamba-2).
+        norm: of the result, with a gate.
+    """
+
+    config: RecurrentConfig
+    inner: LinearSpec
+    conv: ConvSpec
+    rate: VectorSpec | None
+    bias: VectorSpec | None
+    skip: VectorSpec | None
+    norm: NormSpec | None
+    out: LinearSpec
+
+    @property
+    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | ConvSpec | None, ...]:
+        return self.inner, self.conv, self.rate, self.bias, self.skip, self.norm, self.out
+
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        return (self.inner,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +275,7 @@ class FusionSpec:
                 yield from child.parameters()
 
 
-Mixer = AttentionSpec | LatentSpec | MLPSpec | MoESpec
+Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,25 +380,61 @@ class Layout:
 
     def _layer(self, index: int) -> LayerSpec:
         prefix = f"layers.{index}."
-        stem, moe, latent = f"{prefix}mlp", self._config.moe, self._config.latent
-        attention: Mixer
-        if latent is None:
-            attention = self._attention(prefix, index)
-        else:
-            attention = self._latent(f"{prefix}attn", latent)
-        mlp: Mixer
-        if moe is not None and moe.in_layer(index):
-            mlp = self._moe(stem, moe)
-        else:
-            mlp = self._mlp(stem, self._config.intermediate_size, self._config.mlp_bias)
-        return self._sublayer(prefix, "attn", attention), self._sublayer(prefix, "mlp", mlp)
+        return tuple(self._sublayer(prefix, index, kind) for kind in self._config.kinds(index))
 
-    def _sublayer(self, prefix: str, name: str, mixer: Mixer) -> SubLayerSpec:
+    def _sublayer(self, prefix: str, index: int, kind: SubLayerKind) -> SubLayerSpec:
+        name = "mlp" if kind == "mlp" else "attn"
         before, after, total = (
             self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
         )
-        parallel = self._config.parallel and name == "attn"
+        mixer, parallel = self._mixer(prefix, index, kind), self._config.parallel and name == "attn"
         return SubLayerSpec(before, mixer, after, total, parallel)
+
+    def _mixer(self, prefix: str, index: int, kind: SubLayerKind) -> Mixer:
+        config = self._config
+        if kind == "recurrent":
+            assert config.recurrent is not None, "the model has recurrent layers"
+            return self._recurrent(f"{prefix}recurrent", config.recurrent)
+        if kind == "attention":
+            if config.latent is not None:
+                return self._latent(f"{prefix}attn", config.latent)
+            return self._attention(prefix, index)
+        if config.moe is not None and config.moe.in_layer(index):
+            return self._moe(f"{prefix}mlp", config.moe)
+        return self._mlp(f"{prefix}mlp", config.intermediate_size, config.mlp_bias)
+
+    def _recurrent(self, stem: str, recurrent: RecurrentConfig) -> RecurrentSpec:
+        hidden = self._config.hidden_size
+        rate = bias = skip = norm = None
+        runs: tuple[Run, ...] = ()
+        if isinstance(recurrent, ShortConvConfig):
+            parts: tuple[int, ...] = (3 * recurrent.channels,)
+            width, heads = recurrent.channels, 0
+            biases, conv_bias = recurrent.bias, recurrent.bias
+        elif isinstance(recurrent, DeltaConfig):
+            width, heads = recurrent.values, recurrent.value_heads
+            parts, biases, conv_bias = (recurrent.channels, width, heads, heads), False, False
+            if recurrent.grouped:
+                parts, runs = (recurrent.channels + width, 2 * heads), recurrent.runs
+            norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
+        else:
+            width, heads = recurrent.inner, recurrent.heads
+            parts = (width + recurrent.channels + heads,)
+            biases, conv_bias = recurrent.bias, recurrent.conv_bias
+            skip = VectorSpec(f"{stem}.skip", heads)
+            norm = NormSpec(f"{stem}.norm", width)
+        if heads:
+            rate, bias = VectorSpec(f"{stem}.rate", heads), VectorSpec(f"{stem}.bias", heads)
+        return RecurrentSpec(
+            recurrent,
+            LinearSpec(f"{stem}.in", parts, hidden, biases, runs=runs),
+            ConvSpec(f"{stem}.conv", recurrent.channels, recurrent.width, conv_bias),
+            rate,
+            bias,
+            skip,
+            norm,
+            LinearSpec(f"{stem}.out", (hidden,), width, biases),
+        )
 
     def _attention(self, prefix: str, index: int) -> AttentionSpec:
         config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim
@@ -357,10 +450,16 @@ class Layout:
             k_norm = NormSpec(f"{stem}.k_norm", kv if full else dim)
         if config.attention_sinks:
             sinks = VectorSpec(f"{stem}.sinks", config.num_attention_heads, "rows")
+        qkv = LinearSpec(
+            f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
+        )
+        if config.output_gate:  # each head of q, then of the gate; the gate is moved to the end
+            runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
+            heads = config.num_attention_heads
+            runs = [*runs[:heads], (2 * q, 2 * kv), *runs[heads:]]
+            qkv = replace(qkv, parts=(2 * q, kv, kv), runs=tuple(runs))
         return AttentionSpec(
-            LinearSpec(
-                f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
-            ),
+            qkv,
             q_norm,
             k_norm,
             sinks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from quire.core.config import EngineConfig, ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.layout import parameters
@@ -91,6 +93,14 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
         head += 2
     parts = 2 if config.latent is None else 1  # values are part of a latent's row
     return parts * config.kv_layers * config.num_key_value_heads * head
+
+
+def state_bytes(model: ModelConfig) -> int:
+    """Return the bytes of one sequence's states in all recurrent layers."""
+    if model.recurrent is None:
+        return 0
+    numbers = sum(prod(shape) for shape in model.recurrent.state)
+    return len(model.layers_with("recurrent")) * numbers * DTYPE_BYTES["float32"]
 
 
 def kv_bytes_of(config: EngineConfig) -> int:

@@ -17,6 +17,8 @@ Progress = Callable[[int, int], None]
 
 Cut = Literal["", "rows", "columns"]
 """Which part of a weight each rank of a tensor-parallel group has; "" is all of it."""
+Run = tuple[int, int]
+"""First row, and number of rows."""
 Kind = Literal["linear", "router", "heads", "head", "table", "norm", "bias", "exact"]
 
 
@@ -41,6 +43,8 @@ class Parameter:
             `models.weights.row_order`).
         tail: elements at the end of each head that RoPE turns, and that are packed in front; 0 if
             it turns the first ones.
+        runs: first row and number of rows of each run, in the order in which they are packed; ()
+            keeps the stored order.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Parameter:
     experts: int = 0
     paired: int = 0
     tail: int = 0
+    runs: tuple[Run, ...] = ()
 
     @property
     def numel(self) -> int:

@@ -13,6 +13,7 @@ from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
 
 _DECODERS = {
+    "Bamba": "bamba",
     "BitNet": "bitnet",
     "Cohere2": "cohere2",
     "DeepseekV2": "deepseek_v2",
@@ -33,8 +34,10 @@ _DECODERS = {
     "GraniteMoe": "granitemoe",
     "HunYuanDenseV1": "hunyuan_v1_dense",
     "InternLM3": "internlm3",
+    "Lfm2": "lfm2",
     "Llama": "llama",
     "Llama4": "llama4_text",
+    "Mamba2": "mamba2",
     "MiniCPM3": "minicpm3",
     "Ministral3": "ministral3",
     "Mistral": "mistral",
@@ -50,6 +53,8 @@ _DECODERS = {
     "Qwen2Moe": "qwen2_moe",
     "Qwen3": "qwen3",
     "Qwen3Moe": "qwen3_moe",
+    "Qwen3Next": "qwen3_next",
+    "Qwen3_5": "qwen3_5_text",
     "SeedOss": "seed_oss",
     "SmolLM3": "smollm3",
     "StableLm": "stablelm",
@@ -62,8 +67,13 @@ _ENCODERS = {
     "Roberta": "roberta",
     "XLMRoberta": "xlm-roberta",
 }
-_MODULES = {"gemma3_text": "gemma3", "llama4_text": "llama4", "xlm-roberta": "roberta"}
-_TEXT = {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text"}
+_MODULES = {
+    "gemma3_text": "gemma3",
+    "llama4_text": "llama4",
+    "qwen3_5_text": "qwen3_5",
+    "xlm-roberta": "roberta",
+}
+_TEXT = {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text", "Qwen3_5": "Qwen3_5Text"}
 """Where the plain name is the one of a model that sees, too."""
 _CAUSAL = {"GPT2": "GPT2LMHeadModel"}
 _CLASSIFIER = "ForSequenceClassification"

@@ -45,6 +45,18 @@ class KVCache(NamedTuple, Generic[A]):
         return [t for t in self[:4] if t is not None]
 
 
+class LayerStates(NamedTuple, Generic[A]):
+    """One recurrent layer's states of all slots.
+
+    Attributes:
+        conv: float32 [num_slots, *conv_state_shape].
+        matrix: float32 [num_slots, *matrix_state_shape]; without one, `conv` stands here.
+    """
+
+    conv: A
+    matrix: A
+
+
 class Span(NamedTuple):
     """One sequence's part of the step: rows [start, end), of which the last is token
     number `seq_len` of the sequence."""

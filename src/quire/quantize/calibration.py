@@ -200,7 +200,7 @@ class Calibration:
             k, v = (ops.array(np.zeros(shape, np.float32)) for _ in range(2))
             tokens = Tokens(batch.positions, batch.meta)
             x = first.forward(ops, batch.hidden)
-            _, residual = layer.forward(ops, x, batch.hidden, KVCache(k, v), tokens)
+            _, residual = layer.forward(ops, x, batch.hidden, [KVCache(k, v)], tokens)
             return residual
 
         return forward

@@ -17,6 +17,7 @@ from quire.models.layout import (
     MLPSpec,
     MoESpec,
     NormSpec,
+    RecurrentSpec,
     linears,
 )
 from quire.quantize.awq import search_scale
@@ -74,6 +75,8 @@ def fold_scales(
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
         elif isinstance(mixer, LatentSpec):
             raise NotImplementedError("latent attention is refused before its layers are read")
+        elif isinstance(mixer, RecurrentSpec):
+            raise NotImplementedError("recurrent layers are refused before they are read")
         elif config.activation in _LINEAR:
             fold.rows(mixer.up, mixer.down)
             shared = mixer.shared if isinstance(mixer, MoESpec) else None

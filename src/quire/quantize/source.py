@@ -82,6 +82,12 @@ class Source:
                 fix="Quantize it while it is loaded: quire serve --quantization int8.",
                 param="MODEL",
             )
+        if self.config.recurrent is not None:
+            raise UnsupportedModelError(
+                f"{model} has recurrent layers, which cannot be calibrated yet.",
+                fix="Quantize it while it is loaded: quire serve --quantization int4.",
+                param="MODEL",
+            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names, wanted = weight_names(self.config), parameters(self.config)

@@ -318,6 +318,10 @@ def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
 
     def blocks(name: str) -> int:
         size: float = getattr(args, name)
+        if not block_bytes:
+            if size:
+                raise value_error(args, name, "the model has no keys and values to store.")
+            return 0
         count = int(size * GIB) // block_bytes
         if size and not count:
             raise value_error(args, name, f"a single KV block takes {block_bytes} bytes.")

@@ -119,6 +119,8 @@ def check_draft(draft: EngineConfig, model: ModelConfig, tokenizer_path: str | N
     """
     if draft.pooling is not None:
         raise _wrong(f"the draft model {draft.model_path} generates no text.")
+    if draft.model.recurrent is not None:
+        raise _wrong(f"the draft model {draft.model_path} has recurrent layers.")
     texts = draft.tokenizer_path is not None and tokenizer_path is not None
     if draft.model.vocab_size != model.vocab_size and not texts:
         raise _wrong(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.dtypes import converted
+from quire.layers.layer import Cache
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import KVCache
 from quire.runner.inputs import StepInputs
 from quire.runner.model import Tap
 from quire.runner.state import SequenceStates
@@ -41,7 +41,7 @@ def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -
 def forward_embeds(
     decoder: Decoder,
     ops: Ops,
-    kv_caches: list[KVCache],
+    caches: Sequence[Cache],
     inputs: StepInputs,
     rows: Array,
     given: Sequence[GivenRows],
@@ -57,7 +57,7 @@ def forward_embeds(
         ops,
         ids,
         inputs.positions,
-        kv_caches,
+        caches,
         inputs.metadata,
         rows,
         adapter=adapter,

@@ -12,7 +12,7 @@ from quire.core.config import LOGITS_ROWS
 from quire.core.dtypes import HostArray
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.runner.state import SequenceStates
 
 
@@ -144,7 +144,12 @@ class StepInputBuilder:
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
             self._row_adapter[:num_rows] = states.adapter[row_slots]
-        return self._inputs(total, num_seqs, num_rows, entries, adapted=adapted)
+        recurrent = None
+        if states.recurrent is not None:
+            recurrent = StateSlots(
+                *states.recurrent.next_pass(slots, computed, starts, positions, drafts)
+            )
+        return self._inputs(total, num_seqs, num_rows, entries, recurrent, adapted=adapted)
 
     def _write_rows(
         self, total: int, slots: Column, missing: Column, drafts: Column | None
@@ -176,7 +181,7 @@ class StepInputBuilder:
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
         if step.batch_version == self._version != 0:
             if step.new_blocks.size:
-                entries, positions, blocks = step.new_blocks
+                entries, positions, blocks = step.new_blocks[:3]
                 self._block_tables[entries, positions] = blocks
             return
         self._version = step.batch_version
@@ -191,6 +196,7 @@ class StepInputBuilder:
         num_seqs: int,
         num_rows: int,
         entries: Column,
+        recurrent: StateSlots | None,
         *,
         adapted: bool,
     ) -> StepInputs:
@@ -218,5 +224,6 @@ class StepInputBuilder:
             slot_mapping=slot_mapping,
             num_seqs=num_seqs,
             block_size=self._block_size,
+            states=recurrent,
         )
         return StepInputs(input_ids, positions, metadata, sampling_rows, entries, *adapter)

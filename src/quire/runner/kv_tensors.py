@@ -1,18 +1,20 @@
-"""The tensors behind the paged KV cache."""
+"""The tensors behind the paged KV cache, and those of recurrent layers' states."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from quire.core.config import ModelConfig
-from quire.core.dtypes import BFLOAT16, DType
+from quire.core.dtypes import BFLOAT16, FLOAT32, DType
+from quire.core.layers import SubLayerKind
+from quire.layers.layer import Cache
 from quire.ops.interface import Ops
 from quire.ops.memory import HUGE_PAGE, back
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import KVCache, LayerStates
 
 PAUSE = 7.0
 """Pause after each page, as a multiple of its time, so that a step loses little CPU time."""
@@ -28,7 +30,8 @@ def allocate_kv_caches(
     scales: bool = False,
     units: Sequence[tuple[float, float]] | None = None,
 ) -> list[KVCache]:
-    """Allocate keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim].
+    """Allocate keys and values of each layer with attention,
+    [num_blocks, num_kv_heads, block_size, head_dim].
 
     Latent attention has one tensor per layer, of latents. Layers that are not causal share one
     memory, because no step reads what another stored.
@@ -55,6 +58,32 @@ def allocate_kv_caches(
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
     return caches if model.causal else [KVCache(*caches[0]) for _ in range(model.num_hidden_layers)]
+
+
+def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerStates]:
+    """Allocate the states of each recurrent layer.
+
+    A slot's content before its first state is undefined and never read.
+    """
+    if model.recurrent is None:
+        return []
+    shapes = [(num_slots, *shape) for shape in model.recurrent.state]
+    found = []
+    for _ in model.layers_with("recurrent"):
+        conv, *matrix = (ops.empty(shape, FLOAT32) for shape in shapes)
+        found.append(LayerStates(conv, matrix[0] if matrix else conv))
+    return found
+
+
+def in_layer_order(
+    model: ModelConfig, kv_caches: Iterable[KVCache], states: Iterable[LayerStates]
+) -> list[Cache]:
+    """Return the caches as `Decoder.forward` takes them."""
+    by_kind: dict[SubLayerKind, Iterator[Cache]]
+    by_kind = {"attention": iter(kv_caches), "recurrent": iter(states)}
+    layers = range(model.num_hidden_layers)
+    kinds = (kind for layer in layers for kind in model.kinds(layer))
+    return [next(by_kind[kind]) for kind in kinds if kind in by_kind]
 
 
 class KVBacking:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from quire.core.config import LOGITS_ROWS, SchedulerConfig
+from quire.layers.layer import Cache
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
 from quire.runner.inputs import StepInputs
@@ -79,20 +80,20 @@ class EagerModel:
     arena_bytes = 0
 
     def __init__(
-        self, decoder: Decoder, ops: Ops, kv_caches: list[KVCache], taps: Sequence[int] = ()
+        self, decoder: Decoder, ops: Ops, caches: Sequence[Cache], taps: Sequence[int] = ()
     ) -> None:
         self.decoder = decoder
         self.tapped: Sequence[Array] = ()
         self._taps = taps
-        self._ops = TimedOps(ops, decoder.modules(kv_caches))
-        self._kv_caches = kv_caches
+        self._ops = TimedOps(ops, decoder.modules(caches))
+        self._caches = caches
         self.meters: list[OpMeter] = [self._ops]
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
         adapters, tap = inputs.adapters_of(rows), Tap(self._ops.table, rows, self._taps)
         hidden = self.decoder.forward(
-            self._ops.table, ids, positions, self._kv_caches, meta, rows, *adapters, tap=tap
+            self._ops.table, ids, positions, self._caches, meta, rows, *adapters, tap=tap
         )
         self.tapped = tap.found
         return hidden
@@ -115,7 +116,7 @@ class PlannedModel:
         self,
         decoder: Decoder,
         ops: Ops,
-        kv_caches: list[KVCache],
+        caches: Sequence[Cache],
         block_size: int,
         limits: SchedulerConfig,
         *,
@@ -124,17 +125,19 @@ class PlannedModel:
     ) -> None:
         self.decoder = decoder
         self.tapped: Sequence[Array] = ()
-        ids, positions, meta = one_token(ops, block_size)
+        ids, positions, meta = one_token(
+            ops, block_size, states=decoder.config.recurrent is not None
+        )
         rows = ops.array(np.zeros(1, np.int64))
         none = [ops.array(np.full(1, -1)) for _ in range(2)]
         adapter = none if adapters else []
-        modules = decoder.modules(kv_caches)
+        modules = decoder.modules(caches)
 
         def forward(
             table: Ops, ids: Array, positions: Array, meta: AttentionMetadata, *rows: Array
         ) -> tuple[Array, ...]:
             tap = Tap(table, rows[0], taps)
-            hidden = decoder.forward(table, ids, positions, kv_caches, meta, *rows, tap=tap)
+            hidden = decoder.forward(table, ids, positions, caches, meta, *rows, tap=tap)
             return (hidden, *tap.found)
 
         self._forward = record(
@@ -176,8 +179,13 @@ class PlannedModel:
         return self._logits.run((hidden,))
 
 
-def one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetadata]:
-    """Return ids, positions and metadata of a sequence of one token, in block 0."""
+def one_token(
+    ops: Ops, block_size: int, *, states: bool = False
+) -> tuple[Array, Array, AttentionMetadata]:
+    """Return ids, positions and metadata of a sequence of one token, in block 0.
+
+    With `states`, recurrent layers begin with zeros, and store their state in slot 0.
+    """
     ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
     meta = AttentionMetadata(
         query_start_loc=np.array([0, 1], np.int32),
@@ -186,5 +194,6 @@ def one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetadat
         slot_mapping=slots,
         num_seqs=1,
         block_size=block_size,
+        states=StateSlots(np.full(1, -1, np.int32), np.zeros(1, np.int64)) if states else None,
     )
     return ids, positions, meta

@@ -15,13 +15,18 @@ from quire.core.batch import (
     StepTimes,
     token_columns,
 )
-from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
+from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig, StateConfig
 from quire.core.dtypes import DType
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
-from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
+from quire.runner.kv_tensors import (
+    KVBacking,
+    allocate_kv_caches,
+    allocate_states,
+    in_layer_order,
+)
 from quire.runner.model import EagerModel, Model, PlannedModel, Tap
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
@@ -59,6 +64,7 @@ class ModelRunner:
         proposer: guesses tokens, if a pass may yield several of a sequence.
         agrees: whether a sampled token accepts the draft at its position.
         reader: takes the rows of all tokens, if the proposer drafts from them.
+        states: slots of recurrent layers, if the model has some.
     """
 
     def __init__(
@@ -79,20 +85,21 @@ class ModelRunner:
         proposer: Proposer | None = None,
         agrees: Agrees = is_draft,
         reader: RowReader | None = None,
+        states: StateConfig | None = None,
     ) -> None:
         self.states = SequenceStates(
-            scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer
-        )
+            scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer,
+            states_per_request=states.per_request if states else 0,
+            max_tokens=scheduler.max_num_batched_tokens,
+        )  # fmt: skip
         self.kv_caches = allocate_kv_caches(
-            ops,
-            model,
-            num_blocks,
-            block_size,
-            kv_dtype,
-            scales=calculate_kv_scales,
-            units=decoder.kv_units,
-        )
-        self._backing = KVBacking(ops, self.kv_caches) if ops.device.is_host else None
+            ops, model, num_blocks, block_size, kv_dtype,
+            scales=calculate_kv_scales, units=decoder.kv_units,
+        )  # fmt: skip
+        recurrent = allocate_states(ops, model, states.num_slots) if states else []
+        self._caches = in_layer_order(model, self.kv_caches, recurrent)
+        backed = ops.device.is_host and self.kv_caches
+        self._backing = KVBacking(ops, self.kv_caches) if backed else None
         self._inputs = StepInputBuilder(
             self.states,
             scheduler.max_num_batched_tokens,
@@ -104,10 +111,10 @@ class ModelRunner:
         self._reader = reader
         taps = () if reader is None else reader.taps
         self.model: Model = (
-            EagerModel(decoder, ops, self.kv_caches, taps)
+            EagerModel(decoder, ops, self._caches, taps)
             if enforce_eager or ops.new_plan is None
             else PlannedModel(
-                decoder, ops, self.kv_caches, block_size, scheduler,
+                decoder, ops, self._caches, block_size, scheduler,
                 adapters=adapters is not None, taps=taps,
             )
         )  # fmt: skip
@@ -214,7 +221,7 @@ class ModelRunner:
         states, decoder = self.states, self.model.decoder
         if states.prompt_embeds and (given := given_embeds(states, step, slots)):
             tap = Tap(self._ops, rows, self._reader.taps if self._reader else ())
-            hidden = forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given, tap)
+            hidden = forward_embeds(decoder, self._ops, self._caches, inputs, rows, given, tap)
             tapped: Sequence[Array] = tap.found
         else:
             hidden = self.model.forward(inputs, rows)

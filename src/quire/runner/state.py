@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from quire.core.batch import Column, NewSequence, SchedulerOutput
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
+from quire.runner.recurrent import StateSlotTables
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
@@ -51,10 +52,13 @@ class SequenceStates:
         pooled: slot → the intermediate pooled vector.
         adapter: int64 [max_num_seqs], each sequence's number in `adapters`; -1 is none.
         with_adapter: slots of sequences with an adapter.
+        recurrent: state slots of recurrent layers; None if the model has none.
 
     Args:
         adapters: the pool of adapters; None refuses them.
         proposer: learns which sequences enter and leave which slots.
+        states_per_request: working slots of a sequence; 0 without recurrent layers.
+        max_tokens: of a step.
     """
 
     def __init__(
@@ -64,6 +68,9 @@ class SequenceStates:
         block_size: int,
         adapters: AdapterPool | None = None,
         proposer: Proposer | None = None,
+        *,
+        states_per_request: int = 0,
+        max_tokens: int = 0,
     ) -> None:
         self._proposer = proposer
         max_blocks = -(-max_model_len // block_size)
@@ -83,6 +90,11 @@ class SequenceStates:
         self.adapters = adapters
         self.adapter = np.full(max_num_seqs, -1, dtype=np.int64)
         self.with_adapter: set[int] = set()
+        self.recurrent: StateSlotTables | None = None
+        if states_per_request:
+            self.recurrent = StateSlotTables(
+                max_num_seqs, max_blocks, block_size, states_per_request, max_tokens
+            )
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._version = 0
@@ -136,9 +148,13 @@ class SequenceStates:
             self._version, self._batch_slots = step.batch_version, slots
         slots = self._batch_slots
         if step.new_blocks.size:
-            entries, positions, blocks = step.new_blocks
+            entries, positions, blocks, *states = step.new_blocks
             self.block_tables[slots[entries], positions] = blocks
             self.num_blocks[slots[entries]] = positions + 1  # ascending: the last one stays
+            if self.recurrent is not None:
+                self.recurrent.extend(slots[entries], positions, states[0])
+        if self.recurrent is not None:
+            self.recurrent.begin_step()
         return slots
 
     def undo(self, step: SchedulerOutput) -> None:
@@ -147,6 +163,8 @@ class SequenceStates:
         Its new blocks stay in the tables, without effect until a step adds them again.
         """
         self._version = 0
+        if self.recurrent is not None:
+            self.recurrent.undo()
         self.remove([new.request_id for new in step.new_sequences])
 
     def _place(self, step: SchedulerOutput) -> Column:
@@ -201,6 +219,9 @@ class SequenceStates:
             new.num_prompt_tokens,
             new.eos_token_ids,
         )
+        if self.recurrent is not None:
+            assert new.state is not None, "the scheduler knows no recurrent layers"
+            self.recurrent.add(slot, new.state)
         self.second_text[slot] = new.second_text or NEVER
         if new.second_text:
             self.pairs.add(slot)
@@ -253,7 +274,7 @@ class SequenceStates:
     def _check_positions(self, step: SchedulerOutput) -> None:
         if not step.new_blocks.size:
             return
-        entries, positions, _ = step.new_blocks
+        entries, positions = step.new_blocks[:2]
         if (positions >= self.block_tables.shape[1]).any():
             entry = int(entries[positions.argmax()])
             raise ValueError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, StateConfig
 from quire.core.cost import HardwareProfile, RooflineCost
 from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, pack_tokens
@@ -108,13 +108,20 @@ class History:
 class Replica:
     """One engine core with its own clock."""
 
-    def __init__(self, config: EngineConfig, num_blocks: int, cost: RooflineCost) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        num_blocks: int,
+        cost: RooflineCost,
+        states: StateConfig | None = None,
+    ) -> None:
         self.clock = VirtualClock()
         self.history = History()
         limits = config.scheduler
         executor = LengthExecutor(
-            num_blocks=num_blocks, max_num_seqs=limits.max_num_seqs, clock=self.clock, cost=cost
-        )
+            num_blocks=num_blocks, max_num_seqs=limits.max_num_seqs, clock=self.clock, cost=cost,
+            states=states,
+        )  # fmt: skip
         self._core = EngineCore(config, executor, self.clock)
         self._encoder = msgspec.msgpack.Encoder()
         self._requests = msgspec.msgpack.Decoder(CoreInput)
@@ -135,7 +142,7 @@ class Replica:
                 config.model, config.kv_cache_dtype, config.calculate_kv_scales
             ),
         )
-        return cls(config, plan.num_blocks, roofline(config, hardware))
+        return cls(config, plan.num_blocks, roofline(config, hardware), plan.states)
 
     @property
     def num_blocks(self) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
+from quire.core.config import StateConfig
 from quire.core.cost import RooflineCost
 from quire.executor.base import Pending
 from quire.simulate.clock import VirtualClock
@@ -20,9 +21,15 @@ class LengthExecutor(ClockedExecutor):
     """
 
     def __init__(
-        self, *, num_blocks: int, max_num_seqs: int, clock: VirtualClock, cost: RooflineCost
+        self,
+        *,
+        num_blocks: int,
+        max_num_seqs: int,
+        clock: VirtualClock,
+        cost: RooflineCost,
+        states: StateConfig | None = None,
     ) -> None:
-        super().__init__(num_blocks, clock)
+        super().__init__(num_blocks, clock, states)
         self._cost = cost
         self._free_at = 0.0
         self._lengths = np.zeros(max_num_seqs, dtype=np.int64)

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quire.core.batch import NewSequence, SchedulerOutput, block_columns
+from quire.core.batch import (
+    NO_STATE,
+    FirstState,
+    NewSequence,
+    SchedulerOutput,
+    block_columns,
+    without_snapshots,
+)
 from quire.core.config import EngineConfig
 from quire.core.cost import RooflineCost
 from quire.core.sampling_params import SamplingParams
@@ -131,7 +138,7 @@ class _Bench:
         return times.prepare + times.model + times.sample
 
     def _batch(self, step: Sequence[Entry]) -> SchedulerOutput:
-        new, removed, blocks = [], [], []
+        new, removed, blocks, states = [], [], [], self._executor.states
         params = SamplingParams(temperature=0.0, max_tokens=1)
         for row, (index, start, count) in enumerate(step):
             computed = self._computed.get(index)
@@ -141,16 +148,21 @@ class _Bench:
             if computed is not None:
                 removed.append(str(index))
             prompt = [1] * (self._length + 1)
-            new.append(NewSequence(str(index), prompt, len(prompt), params))
+            state = None
+            if states is not None:
+                first = index * states.per_request
+                state = FirstState(NO_STATE, [*range(first, first + states.per_request)])
+            new.append(NewSequence(str(index), prompt, len(prompt), params, state=state))
             first = index * self._blocks
             blocks.append((row, 0, list(range(first, first + self._blocks))))
         counts = np.array([count for _, _, count in step])
+        new_blocks = block_columns(blocks)
         return SchedulerOutput(
             step=0,
             request_ids=[str(index) for index, _, _ in step],
             num_scheduled_tokens=counts,
             num_computed_tokens=np.array([start for _, start, _ in step]),
-            new_blocks=block_columns(blocks),
+            new_blocks=new_blocks if states is None else without_snapshots(new_blocks),
             new_sequences=new,
             removed=removed,
             total_num_scheduled_tokens=int(counts.sum()),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.errors import OutOfMemoryError
+from quire.core.layers import ShortConvConfig
 from quire.executor.memory import (
     MemoryPlan,
     activation_bytes,
@@ -19,7 +21,7 @@ from quire.executor.memory import (
     resident_bytes,
     useful_blocks,
 )
-from tests.unit.executor.configs import config
+from tests.unit.executor.configs import TINY, config
 
 BLOCK = 16 * 256
 RUNTIME, WEIGHTS = 10_000, 20_000
@@ -126,3 +128,51 @@ with LLM(kv_cache_memory_bytes=2**23) as llm:
 
 def test_a_plan_is_an_upper_bound_and_a_start_reports_its_parts() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+HYBRID = replace(
+    TINY,
+    recurrent=ShortConvConfig(width=3, channels=16),
+    sublayers=(("recurrent", "mlp"), ("attention", "mlp")),
+)
+SLOT = 2 * 16 * 4
+"""Bytes of one sequence's states: two rows of 16 numbers."""
+
+
+def hybrid(kv_bytes_per_token: int = 128, model: Any = HYBRID, **changes: Any) -> MemoryPlan:
+    return plan_memory(
+        config(model=model, **changes),
+        runtime=RUNTIME,
+        weights=WEIGHTS,
+        kv_bytes_per_token=kv_bytes_per_token,
+    )
+
+
+def test_states_for_all_sequences_and_their_snapshots() -> None:
+    """Two working slots and two snapshots each, and one snapshot per 256 tokens of the cache."""
+    found = hybrid()
+    assert found.states is not None
+    assert (found.states.per_request, found.states.spacing) == (2, 256)
+    assert found.states.num_slots == 4 * 4 + 40 * 16 // 256
+    assert found.cache_bytes == found.kv_cache_bytes + found.states.num_slots * SLOT
+    assert plan().states is None
+
+
+def test_states_get_at_most_a_quarter_of_the_cache() -> None:
+    wide = replace(HYBRID, recurrent=ShortConvConfig(width=3, channels=128))
+    found = hybrid(model=wide, kv_cache_memory_bytes=24_000)
+    assert found.states is not None
+    assert found.states.num_slots == 24_000 // 4 // (8 * SLOT) == 5
+    assert found.num_blocks == (24_000 - 5 * 8 * SLOT) // (16 * 128) == 9
+
+
+def test_states_alone() -> None:
+    """Blocks only find states then, so they cost nothing."""
+    alone = replace(HYBRID, sublayers=(("recurrent",),) * 2)
+    found = hybrid(0, alone, kv_cache_memory_bytes=2 * SLOT * 6)
+    assert found.states is not None
+    assert found.states.num_slots == 6
+    assert found.num_blocks >= 8
+    assert found.kv_cache_bytes == 0
+    with pytest.raises(OutOfMemoryError):
+        hybrid(0, alone, kv_cache_memory_bytes=2 * SLOT * 4 - 1)

@@ -191,7 +191,6 @@ UNSUPPORTED_DEFAULTS = {
     "qwen3": ["use_sliding_window"],
     "qwen2_moe": ["use_sliding_window"],
     "qwen3_moe": ["use_sliding_window"],
-    "granitemoehybrid": ["num_local_experts", "layer_types"],
     "deepseek_v2": ["num_experts_per_tok", "n_group", "topk_group"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
@@ -254,7 +253,7 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
             if kind == "ernie4_5_moe"
             else config.intermediate_size
             if kind == "llama4_text"
-            else get("shared_expert_intermediate_size", default=0),
+            else get("shared_expert_intermediate_size", "shared_intermediate_size", default=0),
             [
                 i not in dense and (i + 1) % step == 0 and i >= first and types[i] == "sparse"
                 for i in range(layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.config import ModelConfig
+from quire.core.layers import MoEConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import granite, llama
@@ -22,9 +23,13 @@ NAMES = replace(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     dense = granite.parse({**config, "mlp_bias": False})
+    return replace(dense, architecture="granitemoe", moe=experts_of(config))
+
+
+def experts_of(config: hf.HFConfig) -> MoEConfig:
+    """Return the experts of a model."""
     route = experts.route(config, 2, renormalize=True)
-    moe = experts.moe(config, ("num_experts", "num_local_experts"), 8, route)
-    return replace(dense, architecture="granitemoe", moe=moe)
+    return experts.moe(config, ("num_experts", "num_local_experts"), 8, route)
 
 
 ARCHITECTURE = Architecture(parse, NAMES)

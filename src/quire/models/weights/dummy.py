@@ -79,6 +79,8 @@ class RandomParameters:
     def _dense(self, name: str) -> list[HostArray]:
         parameter, offset = self._wanted[name]
         self._count(parameter)
+        if parameter.kind == "exact" and len(parameter.shape) > 1:
+            return [converted(view, FLOAT32) for view in self._views(parameter, offset)]
         if parameter.kind in ("bias", "exact"):
             return [np.zeros(parameter.shape, self.dtype if parameter.kind == "bias" else FLOAT32)]
         if parameter.kind == "norm":

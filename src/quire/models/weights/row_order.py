@@ -1,4 +1,4 @@
-"""Rows of q and k for RoPE that turns neighbours: the kernels turn halves.
+"""The order of a weight's packed rows, where it is not that of the checkpoint.
 
 Some architectures turn elements 2i and 2i + 1 of a head together, others i and i + rotary_dim / 2.
 Attention only takes products of q and k, so the order of a head's elements is free as long as both
@@ -23,6 +23,8 @@ def row_order(parameter: Parameter) -> NDArray[np.int64] | None:
 
     The last of the parameter's parts is v, whose rows stay, except where heads have a tail.
     """
+    if parameter.runs:
+        return np.concatenate([np.arange(first, first + n) for first, n in parameter.runs])
     paired, width, tail = parameter.paired, parameter.unit, parameter.tail
     if not paired and not tail:
         return None
@@ -40,7 +42,7 @@ def in_order(parameter: Parameter, parts: Parts) -> Parts:
     """Return the parameter's rows in the order in which they are packed.
 
     Args:
-        parts: its rows, one after the other; no head lies in two quantized parts.
+        parts: its rows, one after the other.
     """
     order = row_order(parameter)
     if order is None:
@@ -48,12 +50,14 @@ def in_order(parameter: Parameter, parts: Parts) -> Parts:
     dense = [part for part in parts if isinstance(part, np.ndarray)]
     if dense:
         return [_taken(dense, order)]
-    begin, found = 0, []
-    for part in (part for part in parts if isinstance(part, QuantizedWeight)):
-        end = begin + part.shape[0]
-        found.append(part.take(order[begin:end] - begin))
-        begin = end
-    return found
+    stored = [part for part in parts if isinstance(part, QuantizedWeight)]
+    starts = np.cumsum([0, *(part.shape[0] for part in stored)])
+    of = np.searchsorted(starts, order, side="right") - 1
+    cuts = np.flatnonzero(np.diff(of)) + 1  # a weight's rows that follow each other stay together
+    return [
+        stored[of[rows[0]]].take(order[rows] - starts[of[rows[0]]])
+        for rows in np.split(np.arange(len(order)), cuts)
+    ]
 
 
 def bias_in_order(parameter: Parameter, bias: HostArray) -> HostArray:

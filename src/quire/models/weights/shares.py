@@ -69,6 +69,8 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         moe = _shared_moe(moe, ranks)
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
+    if model.recurrent is not None or model.output_gate:
+        raise _error(ranks, "Quire does not split recurrent layers or output gates among ranks.")
     if model.sub_norms:
         raise _error(ranks, "the norms before the model's last products span all of their columns.")
     return replace(

@@ -179,8 +179,10 @@ class _Matcher:
         self, parameter: Parameter, row: int, source: str, shape: tuple[int, ...], transposed: bool
     ) -> Piece:
         wanted = shape[::-1] if transposed else shape
-        if parameter.kind == "exact" and self._shape(source) == (1, *shape):
-            wanted = (1, *shape)  # a vector as a matrix of one row (ERNIE)
+        found = self._shape(source)
+        if parameter.kind == "exact" and found and _above_one(found) == _above_one(shape):
+            # A vector as a matrix of one row (ERNIE), or a convolution of single channels.
+            wanted = found
         stored = self._find(source, wanted)
         matrix = len(shape) == 2
         form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if matrix else None
@@ -317,6 +319,10 @@ class _Matcher:
                 "the architecture in config.json has no place for them.",
                 fix=_FIX,
             )
+
+
+def _above_one(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size > 1]
 
 
 def _expected(spec: Stored) -> str:

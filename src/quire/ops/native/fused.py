@@ -146,7 +146,8 @@ class FusedKernels:
         a head are computed first, in place.
 
         Args:
-            qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v.
+            qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v. A gate as wide as q may
+                follow.
             positions: int64 [T].
             cos_sin: float32 [max_len, rotary_dim]; None does not turn.
             q_norm: weight of the norm (see `rms_norm`) of each head of q [head_dim], or of all

@@ -285,9 +285,10 @@ def rope_kv_write(
     Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes q and k by the
     weights q_norm and k_norm if given, each head [head_dim] or all at once [heads · head_dim],
     turns both by `cos_sin` (see `rotary`) if given, stores k and v, and returns q [T, heads,
-    head_dim]. May change qkv.
+    head_dim]. May change qkv. A gate as wide as q may follow v.
     """
     rows = qkv.view(qkv.shape[0], -1, head_dim)
+    rows = rows[:, : heads + 2 * kv_heads]  # a gate may follow
     parts: tuple[Tensor, Tensor, Tensor] = rows.split((heads, kv_heads, kv_heads), dim=1)
     q, k, v = parts
     if q_norm is not None:

@@ -1,0 +1,24 @@
+"""Qwen3.5 (text): Qwen3-Next without experts, its products stored one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import llama, qwen3_next
+
+PARTS = tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
+NAMES = replace(
+    llama.NAMES,
+    layer={**qwen3_next.NAMES.layer, "recurrent.in": PARTS},
+    ignored=qwen3_next.NAMES.ignored,
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    return qwen3_next.parse_hybrid(config, architecture="qwen3_5_text", grouped=False, kv_heads=4)
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

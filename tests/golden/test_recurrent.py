@@ -1,0 +1,135 @@
+"""Models with recurrent layers against Transformers, through the whole engine.
+
+Their states are cut into chunks, found in the cache, shared, taken back and lost to preemption; the
+greedy tokens are Transformers' all the same.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire.core.messages import AddRequest
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.executor.uniproc import UniprocExecutor
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
+from tests.golden.harness import python_ops_of
+from tests.golden.tiny_models import RECURRENT_MODELS, VOCAB_SIZE, make_tiny
+
+LOGIT_TOLERANCE = 1e-4
+"""As in `test_architectures`."""
+PROMPT_LEN = 45
+NUM_TOKENS = 24
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+NGRAM |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
+
+
+class Golden:
+    """A model, a prompt, Transformers' greedy tokens and their log-probabilities."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder = folder
+        model = make_tiny(name, seed=0, folder=folder)
+        generator = torch.Generator().manual_seed(1)
+        self.prompt = torch.randint(2, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
+        tokens = list(self.prompt)
+        with torch.no_grad():
+            for _ in range(NUM_TOKENS):  # without a cache: with one it forgets `time_step_limit`
+                logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+                tokens.append(int(logits[-1].argmax()))
+        self.output, logits = tokens[PROMPT_LEN:], logits[PROMPT_LEN - 1 :]
+        logprobs = torch.log_softmax(logits.float(), -1)
+        self.logprobs = [float(row[t]) for row, t in zip(logprobs, self.output, strict=True)]
+
+
+class Engine:
+    """An engine core, which answers prompts of token ids greedily."""
+
+    def __init__(self, golden: Golden, **flags: Any) -> None:
+        flags = {"num_gpu_blocks_override": 64, "max_num_batched_tokens": 64, "ops": "cpu"} | flags
+        args = EngineArgs(model=str(golden.folder), dtype="float32", max_num_seqs=4, **flags)
+        config = resolve(args, detect()).config
+        self.core = EngineCore(config, UniprocExecutor(config))
+        if flags["ops"] == "cpu":
+            assert python_ops_of(self.core.executor.facts) == []
+        self._ids = count()
+
+    def answer(
+        self, prompts: list[list[int]], logprobs: list[float] | None = None
+    ) -> list[list[int]]:
+        """Return the greedy tokens; append each one's log-probability to `logprobs`."""
+        wanted = None if logprobs is None else 0
+        params = SamplingParams(
+            temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=wanted
+        )
+        tokens: dict[str, list[int]] = {}
+        for prompt in prompts:
+            name = str(next(self._ids))
+            tokens[name] = []
+            self.core.add(AddRequest(name, pack_tokens(prompt), params, arrival_time=0.0))
+        while step := self.core.step():
+            self.core.scheduler.check_integrity()
+            for output in step.each():
+                tokens[output.request_id] += output.new_token_ids
+                if logprobs is not None and output.logprobs:
+                    logprobs += [each.logprobs[0] for each in output.logprobs]
+        return list(tokens.values())
+
+
+@pytest.fixture(scope="module", params=RECURRENT_MODELS)
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    return Golden(request.param, tmp_path_factory.mktemp("recurrent"))
+
+
+@pytest.fixture(scope="module")
+def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    return Golden("lfm2", tmp_path_factory.mktemp("lfm2"))
+
+
+@pytest.mark.parametrize("ops", ["cpu", "reference"])
+def test_equals_transformers(golden: Golden, ops: str) -> None:
+    """In chunks, and again behind the cached prefix."""
+    engine = Engine(golden, block_size=8, max_num_batched_tokens=19, ops=ops)
+    for _ in range(2):
+        logprobs: list[float] = []
+        assert engine.answer([golden.prompt], logprobs) == [golden.output]
+        assert logprobs == pytest.approx(golden.logprobs, rel=0, abs=LOGIT_TOLERANCE)
+    assert engine.core.scheduler.stats().prefix_cache_hits == 40
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("chunk", [4, 7, 64])
+def test_chunks_and_blocks(lfm2: Golden, block_size: int, chunk: int) -> None:
+    engine = Engine(lfm2, block_size=block_size, max_num_batched_tokens=chunk)
+    others = [lfm2.prompt[:33] + [i] * (i + 1) for i in range(2, 4)]
+    assert engine.answer([*others, lfm2.prompt])[-1] == lfm2.output
+    assert engine.answer([lfm2.prompt] * 2) == [lfm2.output] * 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"async_scheduling": True},
+        {"num_scheduler_steps": 3},
+        {"speculative_config": NGRAM},
+        {"enable_prefix_caching": False},
+        {"num_gpu_blocks_override": 6},
+    ],
+)
+def test_every_way_of_scheduling(lfm2: Golden, flags: dict[str, Any]) -> None:
+    """Four requests at once, whose states live side by side; the last way preempts."""
+    engine = Engine(lfm2, **flags)
+    other = lfm2.prompt[:20] + [7] * 9
+    answers = engine.answer([lfm2.prompt, other, lfm2.prompt, lfm2.prompt])
+    assert [answers[i] for i in (0, 2, 3)] == [lfm2.output] * 3
+    assert (engine.core.scheduler.stats().num_preemptions > 0) == ("num_gpu" in str(flags))
