@@ -279,7 +279,7 @@ def test_model_type_stands_in_for_architectures() -> None:
     [
         (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"did you mean LlamaForCausalLM"),
         (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM"),
-        ({"model_type": "rwkv"}, r"rwkv.*known: bert, bitnet, cohere2, deepseek_v2"),
+        ({"model_type": "rwkv"}, r"rwkv.*known: bamba, bert, bitnet, cohere2"),
         (LLAMA | {"rope_scaling": {"type": "spiral"}}, r"spiral.*known: default, linear"),
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
