@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 
 def yarn_magnitude(params: Mapping[str, Any]) -> float:
     """Return YaRN's factor of cosines and sines, which keeps attention as sharp as before.
@@ -69,8 +71,7 @@ SubLayerKind = Literal["attention", "recurrent", "mlp"]
 PLAIN_LAYER: tuple[SubLayerKind, ...] = ("attention", "mlp")
 
 
-@dataclass(frozen=True, slots=True)
-class ShortConvConfig:
+class ShortConvConfig(msgspec.Struct, frozen=True, tag=True):
     """A gated causal convolution of few tokens (LFM2): out(c · conv(b · v)).
 
     Attributes:
@@ -104,8 +105,7 @@ def grouped_runs(first: int, widths: tuple[int, ...], groups: int) -> list[tuple
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaConfig:
+class DeltaConfig(msgspec.Struct, frozen=True, tag=True):
     """A gated delta rule behind a causal convolution (Qwen3-Next).
 
     Attributes:
@@ -154,8 +154,11 @@ class DeltaConfig:
         return (self.width - 1, self.channels), matrix
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba2Config:
+LARGEST_STEP = 3.4028234663852886e38
+"""The largest float32: no limit of a Mamba-2's step sizes. JSON has no infinity."""
+
+
+class Mamba2Config(msgspec.Struct, frozen=True, tag=True):
     """A state space behind a causal convolution (Mamba-2).
 
     Attributes:
@@ -174,7 +177,7 @@ class Mamba2Config:
     width: int
     conv_bias: bool = True
     bias: bool = False
-    limits: tuple[float, float] = (0.0, math.inf)
+    limits: tuple[float, float] = (0.0, LARGEST_STEP)
 
     @property
     def inner(self) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from quire.core.errors import CheckpointError
-from quire.core.layers import Mamba2Config
+from quire.core.layers import LARGEST_STEP, Mamba2Config
 from quire.models import hf
 
 
@@ -69,13 +68,13 @@ def mamba2(
 def _limits(config: hf.HFConfig) -> tuple[float, float]:
     found = config.get("time_step_limit")
     if found is None:
-        return 0.0, math.inf
+        return 0.0, LARGEST_STEP
     if not isinstance(found, (list, tuple)) or len(found) != 2:
         raise hf.wrong("time_step_limit", found, "a least and a greatest number")
     # Transformers writes an infinite number as a table.
     plain: list[Any] = [each.get("__float__") if isinstance(each, dict) else each for each in found]
     try:
-        low, high = (float(each) for each in plain)
+        low, high = (min(float(each), LARGEST_STEP) for each in plain)
     except (TypeError, ValueError):
         raise hf.wrong("time_step_limit", found, "a least and a greatest number") from None
     return low, high
