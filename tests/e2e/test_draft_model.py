@@ -94,7 +94,8 @@ def test_another_order_of_the_vocabulary_changes_no_draft(plain: list[Any], tmp_
     write_shuffled(tmp_path)
     others, shuffled, _ = answers(speculative_config={**DRAFT, "model": str(tmp_path)})
     assert others == found == plain
-    assert shuffled == drafted
+    counts = SpecDecodingStats.__struct_fields__[:4]  # without the time
+    assert [getattr(shuffled, n) for n in counts] == [getattr(drafted, n) for n in counts]
 
 
 def write_shuffled(folder: Path) -> None:

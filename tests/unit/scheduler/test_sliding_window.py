@@ -9,7 +9,7 @@ import pytest
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
 from quire.kv.manager import KVCacheManager
-from quire.kv.prefix import NO_BLOCK
+from quire.kv.prefix import NO_BLOCK, Entered
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.kv.test_manager import admit
 from tests.unit.kv.test_manager import request as prompt
@@ -88,9 +88,9 @@ def test_a_hit_needs_the_last_window_only() -> None:
     again = prompt("again", list(range(170)))
     # The token at 160 attends to 121 and on: blocks 7, 8 and 9.
     assert kv.find_prefix(again) == [NO_BLOCK] * 7 + kv.table("first")[7:10]
-    kv.forget(kv.table("first")[:7])
+    kv.forget(Entered(kv.table("first")[:7], []))
     assert kv.find_prefix(again)[7:] == kv.table("first")[7:10]
-    kv.forget([kv.table("first")[8]])
+    kv.forget(Entered([kv.table("first")[8]], []))
     assert kv.find_prefix(again) == []
 
 
@@ -98,9 +98,9 @@ def test_a_shorter_prefix_is_found_where_the_end_is_gone() -> None:
     kv = manager()
     first = prompt("first", list(range(160)))
     admit(kv, first)
-    kv.forget([kv.table("first")[5]])
+    kv.forget(Entered([kv.table("first")[5]], []))
     # Up to block 5, which is gone: its first token attends to 41 and on.
-    kv.forget([kv.table("first")[8]])
+    kv.forget(Entered([kv.table("first")[8]], []))
     assert kv.find_prefix(prompt("again", list(range(170)))) == (
         [NO_BLOCK] * 2 + kv.table("first")[2:5]
     )
@@ -115,7 +115,7 @@ def test_the_longest_prefix_whose_window_is_known(window: int) -> None:
         admit(kv, prompt("first", tokens))
         table = kv.table("first")
         gone = {block for block in table if rng.random() < rng.choice([0.1, 0.4])}
-        kv.forget(gone)
+        kv.forget(Entered(list(gone), []))
         for end in reversed(range(len(table) + 1)):
             # The blocks that the token behind the prefix attends to.
             seen = {p // BLOCK for p in range(max(0, end * BLOCK - window + 1), end * BLOCK)}
