@@ -53,7 +53,7 @@ _ON, _OFF = ("true",), ("false",)
 _ONE = ("1",)
 _ONE_MACHINE = "one process on one machine serves all requests; run more servers behind a router"
 _NO_EXPERTS = "Quire has no expert parallelism"
-_NO_STATE_SPACE = "Quire has no state-space models (Mamba)"
+_STATES = "states are float32, and the engine chooses which ones the prefix cache keeps"
 _NO_CODE = "Quire runs no external code in the engine"
 _NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
 _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
@@ -168,7 +168,7 @@ FOREIGN: dict[str, Foreign] = {
     **_each("eplb_config all2all_backend expert_placement_strategy", Foreign(_NO_EXPERTS)),
     **_each(
         "mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode",
-        Foreign(_NO_STATE_SPACE, ("auto", "none")),
+        Foreign(_STATES, ("auto", "none", "float32", "align", "all")),
     ),
     **_each("worker_cls scheduler_cls", Foreign(_NO_CODE, ("auto",))),
     **_each("worker_extension_cls io_processor_plugin reasoning_parser_plugin", Foreign(_NO_CODE)),
