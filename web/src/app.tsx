@@ -146,7 +146,9 @@ function useTab(): [Tab, (tab: Tab) => void] {
 
 function waiting(link: Link): string {
   if (link.state === "lost") return `No data yet. ${link.why}`;
-  return link.state === "key" ? "This server wants a key." : "Waiting for the first snapshot …";
+  return link.state === "key"
+    ? "This server needs an API key."
+    : "Waiting for the first snapshot …";
 }
 
 /** What is shown is old while nothing new comes. */

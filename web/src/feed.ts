@@ -48,7 +48,7 @@ export class Feed {
         this.become({ state: "key", wrong: this.asked });
         this.asked = true;
       } else if (abort.signal.aborted) {
-        this.lose("The server has fallen silent.");
+        this.lose("The server sends nothing any more.");
       } else {
         this.lose(told(error));
       }

@@ -27,7 +27,7 @@ export interface Sample {
   waiting: number;
   kvUsage: number;
   preemptions: number;
-  /** Seconds a second, by part. */
+  /** Seconds per second, by part. */
   split: Record<string, number>;
   snapshot: Snapshot;
 }
@@ -60,7 +60,7 @@ export function sample(before: Snapshot, after: Snapshot): Sample {
 }
 
 /**
- * Seconds a second that the core waited for requests. It tells of its time with each step only: while
+ * Seconds per second that the core waited for requests. It tells of its time with each step only: while
  * nothing runs, whatever is not told of is idleness, and what a first step tells was before.
  */
 function idle(split: Record<string, number>, atRest: boolean): number {

@@ -118,7 +118,7 @@ export interface OpLine {
   share: number;
   gb_s: number;
   gflop_s: number;
-  /** Operations a byte. */
+  /** Operations per byte. */
   intensity: number;
   bound: "memory" | "compute" | "overhead";
   of_limit: number | null;

@@ -35,7 +35,7 @@ export function AskButton({ asking, verb }: { asking: Asking; verb: string }) {
   const { busy, again, ask } = asking;
   return (
     <button type="button" class="primary" disabled={busy} onClick={ask}>
-      {busy ? "Watching some seconds …" : again ? `${verb} again` : verb}
+      {busy ? "Watching for some seconds …" : again ? `${verb} again` : verb}
     </button>
   );
 }

@@ -22,7 +22,7 @@ export function Devices({ readings, history }: Props) {
                 "Device",
                 "in use",
                 "power",
-                "energy a token",
+                "energy per token",
                 "temperature",
                 "clock",
                 "memory",

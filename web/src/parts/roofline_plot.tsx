@@ -122,7 +122,7 @@ function Grid({ axes }: { axes: Axes }) {
         </g>
       ))}
       <text x={width - RIGHT} y={height - 6} text-anchor="end">
-        operations a byte
+        operations/byte
       </text>
       <text x={4} y={TOP - 14}>
         GFLOP/s

@@ -99,7 +99,7 @@ function TraceDialog({ onClose }: { onClose: () => void }) {
           <p>
             {state.files.length
               ? "On the server, in the folder that it was started with:"
-              : "No step ran meanwhile, so that there is nothing to look at."}
+              : "No step ran in that time, so there is nothing to show."}
           </p>
           {state.files.map((name) => (
             <p key={name}>

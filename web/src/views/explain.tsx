@@ -11,7 +11,7 @@ export function ExplainView(props: ExplainProps) {
   return (
     <div class="grid" aria-busy={asking.busy}>
       <Panel
-        title="Why is it as fast as it is?"
+        title="Why is it slow?"
         class="wide"
         aside={<AskButton asking={asking} verb="Explain" />}
       >
@@ -108,8 +108,8 @@ function Copy({ text }: { text: string }) {
 function Causes({ explanation }: { explanation: Explanation }) {
   const others = explanation.causes.filter((c) => c.cause !== explanation.verdict.cause);
   return (
-    <Panel title="What else was found">
-      {others.length === 0 && <Empty>Nothing else costs time worth a word.</Empty>}
+    <Panel title="Other findings">
+      {others.length === 0 && <Empty>Nothing else costs much time.</Empty>}
       <ul class="causes">
         {others.map((finding) => (
           <li key={finding.cause}>

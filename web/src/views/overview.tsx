@@ -34,7 +34,7 @@ export function Overview({ snapshot, history }: Props) {
       </Panel>
       <Panel title="Throughput">
         <Chart
-          label="Tokens a second"
+          label="Tokens/s"
           times={times}
           format={short}
           series={[
@@ -148,7 +148,7 @@ const LATENCIES: [LatencyName, string][] = [
   ["ttft", "First token"],
   ["itl", "Between tokens"],
   ["e2e", "Whole answer"],
-  ["queue", "In line"],
+  ["queue", "Queue"],
 ];
 
 function Latency({ snapshot, history }: Props) {
@@ -202,7 +202,7 @@ function KvFacts({ snapshot: { stats } }: { snapshot: Snapshot }) {
   const free = stats.kv_blocks_total - stats.kv_blocks_used;
   const facts: [string, string][] = [
     ["Blocks in use", count(stats.kv_blocks_used)],
-    ["Blocks to be had", count(free)],
+    ["Free blocks", count(free)],
     ["of these, cached", count(stats.kv_blocks_cached)],
     ["Prompt tokens found cached", count(stats.prefix_cache_hits)],
     ["Preemptions", count(stats.num_preemptions)],

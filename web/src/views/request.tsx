@@ -9,10 +9,10 @@ import type { RequestTimeline } from "../types";
 
 const METRICS: Record<string, string> = {
   ttft: "First token",
-  queue: "In line",
+  queue: "Queue",
   prefill: "Prefill",
   decode: "Decode",
-  e2e: "In all",
+  e2e: "Total",
 };
 
 interface Props {

@@ -36,8 +36,8 @@ export function RooflineView(props: ExplainProps) {
 }
 
 function hint(explanation: Explanation | null): string {
-  if (explanation) return "Nothing ran meanwhile. Send requests while it measures.";
-  return "Times every operation of the next seconds. It needs requests under way.";
+  if (explanation) return "Nothing ran in that time. Send requests while it measures.";
+  return "Times every operation of the next seconds. Requests must be running.";
 }
 
 function summary({ window_s, limits }: Explanation): string {
