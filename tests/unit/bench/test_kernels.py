@@ -173,7 +173,7 @@ TINY = ("--model", "embedded-draft", "--rows", "1", "20", "--context", "24", "--
 
 def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "Reader", lambda threads: argparse.Namespace(read=lambda: 2.0))
-    isas = available_isas()[-2:]
+    isas = available_isas()[-1:]  # portable kernels would take most of the time
     rows = command.run(
         parsed(*TINY, "--op", "norm", "gemm", "--quantization", "none", "int8",
                "--isa", *isas, "--repetitions", "3", "--num-threads", "1", "--torch")

@@ -118,7 +118,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(evidences())
 def test_every_figure_is_possible(evidence: Evidence) -> None:
     check(explain(evidence))
