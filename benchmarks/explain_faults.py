@@ -266,8 +266,8 @@ FAULTS: dict[str, Fault] = {
     "chunks": Fault(
         "small_chunks",
         "--max-num-batched-tokens",
-        {**QWEN, "max_num_batched_tokens": 64},
-        Demand(num_prompts=2, input_len=1024, output_len=4),
+        {**QWEN, "max_num_seqs": 4, "max_num_batched_tokens": 4},
+        Demand(num_prompts=2, input_len=256, output_len=4),
     ),
     "tokenizer": Fault(
         "tokenization",

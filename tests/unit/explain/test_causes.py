@@ -376,6 +376,18 @@ def test_ops_without_a_kernel_are_named() -> None:
     assert "linear" in found["python_ops"].text
 
 
+def test_late_tokens_do_not_matter_offline() -> None:
+    """Seen: `LLM`, which limits no step, was advised to; its caller waits for whole answers."""
+    late, _ = FAULTS["long_prompts"]
+    offline = msgspec.structs.replace(late, offline=True)
+    assert "long_prompts" not in {found.cause for found in explain(offline).causes}
+
+
+def test_threads_without_cores_are_named_even_if_steps_take_their_usual_time() -> None:
+    report = explain(healthy(ops=UNBOUND, args={"num_threads": 16}))
+    assert report.verdict.cause == "too_many_threads"
+
+
 @pytest.mark.parametrize("cause", FAULTS)
 def test_a_fault_is_named_with_its_flag(cause: str) -> None:
     evidence, flag = FAULTS[cause]

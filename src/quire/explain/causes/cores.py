@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, saving, suspect
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
@@ -43,19 +43,21 @@ def too_many_threads(case: Case) -> Suspect | None:
     threads = e.config.num_threads
     if threads <= e.cores:
         return None
-    ratio = case.usual(e.cores)
-    best = case.faster_model(
-        f"--num-threads {e.cores}",
-        "gives each thread a core of its own",
-        ratio,
-        num_threads=e.cores,
-    )
+    # A fault of the settings: it costs more as soon as anything else runs.
+    lost = max(case.model * (1.0 - case.usual(e.cores)), WORTH)
     return suspect(
         "too_many_threads",
         f"{threads} threads share {e.cores} core{'s' if e.cores > 1 else ''} (hardware threads of "
         "one core do not count). After each operation all wait for a thread that has no core.",
-        saving(best.estimated_gain),
-        [best],
+        lost,
+        [
+            change(
+                f"--num-threads {e.cores}",
+                "gives each thread a core of its own",
+                lost,
+                num_threads=e.cores,
+            )
+        ],
         Kind.PROVEN,
         threads=threads,
         cores=e.cores,

@@ -186,8 +186,10 @@ def small_chunks(case: Case) -> Suspect | None:
 
 
 def long_prompts(case: Case) -> Suspect | None:
-    """Steps with long prompts delay the tokens of other requests."""
+    """Steps with long prompts delay the tokens of other requests; offline nobody waits for them."""
     args, w = case.evidence.args, case.window
+    if case.evidence.offline:
+        return None
     stretch = args.max_itl_stretch if args.max_itl_stretch is not None else 1.5
     free = args.max_num_batched_tokens is not None or stretch > 3.0
     if not free or w.itl_p50 <= 0.0 or w.itl_p99 < LATE * w.itl_p50 or w.running < 2.0:
@@ -210,7 +212,7 @@ def long_prompts(case: Case) -> Suspect | None:
                 {"max_itl_stretch": 1.5, "max_num_batched_tokens": None},
             )
         ],
-        Kind.PROVEN if share >= 0.2 else Kind.ELSEWHERE,
+        Kind.WASTE if share >= 0.2 else Kind.ELSEWHERE,
         itl_p50_ms=1e3 * w.itl_p50,
         itl_p99_ms=1e3 * w.itl_p99,
     )
