@@ -133,3 +133,17 @@ def test_every_way_of_scheduling(lfm2: Golden, flags: dict[str, Any]) -> None:
     answers = engine.answer([lfm2.prompt, other, lfm2.prompt, lfm2.prompt])
     assert [answers[i] for i in (0, 2, 3)] == [lfm2.output] * 3
     assert (engine.core.scheduler.stats().num_preemptions > 0) == ("num_gpu" in str(flags))
+
+
+def test_accepted_drafts_leave_the_right_state(golden: Golden) -> None:
+    """The second and third answers repeat the first, so most of their drafts are accepted."""
+    suffix = {"method": "suffix", "num_speculative_tokens": 5}
+    suffix["num_speculative_tokens_per_batch_size"] = [[1, 4, 5]]  # not chosen by predicted times
+    engine = Engine(golden, speculative_config=suffix)
+    other = golden.prompt[:20] + [7] * 9
+    [plain] = Engine(golden).answer([other])
+    for _ in range(3):
+        assert engine.answer([golden.prompt, other]) == [golden.output, plain]
+    spec = engine.core.scheduler.stats().spec_decoding
+    assert spec is not None
+    assert spec.num_accepted_tokens > NUM_TOKENS
