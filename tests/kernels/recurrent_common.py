@@ -202,3 +202,27 @@ class Case:
 
     def native(self, ops: Any, meta: AttentionMetadata, state: Tensor) -> Tensor:
         return tensor(self.call(ops, meta, array(state), self.by_row))
+
+
+def check_slots(states: StateSlots, query_start_loc: np.ndarray, num_slots: int) -> None:
+    """Raise ValueError if a slot does not exist, or if one is written that another row needs.
+
+    The last row of a sequence may write the slot that this sequence alone begins with.
+    """
+    starts, ends = query_start_loc[:-1], query_start_loc[1:]
+    for name, slots in (("state_from", states.state_from), ("state_to", states.state_to)):
+        wrong = slots[(slots < -1) | (slots >= num_slots)]
+        if len(wrong):
+            raise ValueError(f"{name} has slot {wrong[0]}; there are {num_slots}")
+    if len(states.state_from) != len(starts) or len(states.state_to) != query_start_loc[-1]:
+        raise ValueError(
+            f"{len(states.state_from)} slots to begin with and {len(states.state_to)} to write, "
+            f"for {len(starts)} sequences with {query_start_loc[-1]} rows"
+        )
+    written, rows = np.unique(states.state_to, return_index=True)
+    if len(written) + (states.state_to == -1).sum() - (-1 in written) != len(states.state_to):
+        raise ValueError("two rows write their states to one slot")
+    for slot, row in zip(written.tolist(), rows.tolist(), strict=True):
+        readers = np.flatnonzero((states.state_from == slot) & (starts < ends))
+        if slot >= 0 and any(row != ends[i] - 1 for i in readers):
+            raise ValueError(f"row {row} overwrites slot {slot}, with which a sequence begins")

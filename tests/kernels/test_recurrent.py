@@ -17,7 +17,7 @@ from quire.ops.plan import record
 from tests.arrays import array, tensor
 from tests.kernels import recurrent_oracle as oracle
 from tests.kernels.fused_common import U, assert_close, assert_same_bits
-from tests.kernels.recurrent_common import Case, Part, metadata, one, seed_torch
+from tests.kernels.recurrent_common import Case, Part, check_slots, metadata, one, seed_torch
 from tests.kernels.recurrent_oracle import Bounded
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -173,7 +173,7 @@ def check_random_steps(
             taken.append((i, rows, stores))
         meta = metadata(parts)
         assert meta.states is not None
-        meta.states.check(meta.query_start_loc, len(state))
+        check_slots(meta.states, meta.query_start_loc, len(state))
         batch = Case.of_rows([(cases[i], done[i], done[i] + rows) for i, rows, _ in taken])
         y = batch.native(ops, meta, state).split([rows for _, rows, _ in taken])
         for (i, rows, stores), part in zip(taken, y, strict=True):

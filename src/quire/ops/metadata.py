@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Generic, NamedTuple
 
 import msgspec
-import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.ops.array import A
@@ -81,29 +80,6 @@ class StateSlots(msgspec.Struct, frozen=True, eq=False):
 
     state_from: HostArray
     state_to: HostArray
-
-    def check(self, query_start_loc: HostArray, num_slots: int) -> None:
-        """Raise ValueError if a slot does not exist, or if one is written that another row needs.
-
-        The last row of a sequence may write the slot that this sequence alone begins with.
-        """
-        starts, ends = query_start_loc[:-1], query_start_loc[1:]
-        for name, slots in (("state_from", self.state_from), ("state_to", self.state_to)):
-            wrong = slots[(slots < -1) | (slots >= num_slots)]
-            if len(wrong):
-                raise ValueError(f"{name} has slot {wrong[0]}; there are {num_slots}")
-        if len(self.state_from) != len(starts) or len(self.state_to) != query_start_loc[-1]:
-            raise ValueError(
-                f"{len(self.state_from)} slots to begin with and {len(self.state_to)} to write, "
-                f"for {len(starts)} sequences with {query_start_loc[-1]} rows"
-            )
-        written, rows = np.unique(self.state_to, return_index=True)
-        if len(written) + (self.state_to == -1).sum() - (-1 in written) != len(self.state_to):
-            raise ValueError("two rows write their states to one slot")
-        for slot, row in zip(written.tolist(), rows.tolist(), strict=True):
-            readers = np.flatnonzero((self.state_from == slot) & (starts < ends))
-            if slot >= 0 and any(row != ends[i] - 1 for i in readers):
-                raise ValueError(f"row {row} overwrites slot {slot}, with which a sequence begins")
 
 
 def conv_state_shape(channels: int, width: int) -> tuple[int, int]:

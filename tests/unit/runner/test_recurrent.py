@@ -27,6 +27,8 @@ def run(
         np.arange(start, start + count),
         None if drafts is None else np.array([drafts]),
     )
+    written = target[target != NO_STATE].tolist()
+    assert len(written) == len({*written, int(source[0])} - {int(source[0])})  # no slot twice
     return int(source[0]), target.tolist()
 
 
