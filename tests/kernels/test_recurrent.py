@@ -198,9 +198,10 @@ def test_a_plan_has_the_bits_of_calls(op: str, shape: tuple[Any, ...]) -> None:
     assert plan.python_ops == set()
     for parts in (
         [Part(4, -1, {-1: 0}), Part(3, 2, {0: 1})],
-        [Part(1, 0, {-1: 0}), Part(0, 3, {}), Part(1, 1, {-1: 5}), Part(5, 5, {1: 3, 4: 4})],
+        [Part(1, 0, {-1: 0}), Part(0, 3, {}), Part(1, 1, {-1: 5}), Part(5, 2, {1: 3, 4: 4})],
     ):
         meta, before = metadata(parts), state.copy()
+        check_slots(meta.states, meta.query_start_loc, len(state))
         wanted = case.call(ops, meta, state, case.by_row)
         after = state.copy()
         state[:] = before
