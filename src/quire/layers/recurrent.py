@@ -42,7 +42,7 @@ class ShortConv(Recurrent):
     __slots__ = ()
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
-        """[T, hidden] → [T, channels]."""
+        """Mix rows [T, hidden] → [T, channels]."""
         parts, conv = self.inner.forward(ops, x, tokens.adapter), self.conv
         return ops.causal_conv1d(parts, conv.weight, conv.bias, cache.conv, tokens.meta, "gated")
 

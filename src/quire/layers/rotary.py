@@ -76,7 +76,7 @@ def _linear(config: RopeConfig, max_len: int) -> _Frequencies:
 
 
 def _dynamic(config: RopeConfig, max_len: int) -> _Frequencies:
-    """NTK-aware: the base grows with the length once that passes the trained one.
+    """Scale NTK-aware: the base grows with the length once that passes the trained one.
 
     Position p is turned with the base for a sequence of p + 1 tokens. So prompts up to the trained
     length keep their logits, and a token's key does not depend on what follows it, as a paged cache
@@ -92,7 +92,7 @@ def _dynamic(config: RopeConfig, max_len: int) -> _Frequencies:
 
 
 def _llama3(config: RopeConfig, max_len: int) -> _Frequencies:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    """Scale as Llama 3: stretch long wavelengths by `factor`, keep short ones, blend between."""
     p = config.params
     frequencies, _ = _default(config, max_len)
     low, high = p["low_freq_factor"], p["high_freq_factor"]
@@ -106,7 +106,7 @@ def _llama3(config: RopeConfig, max_len: int) -> _Frequencies:
 
 
 def _yarn(config: RopeConfig, max_len: int) -> _Frequencies:
-    """YaRN (Peng et al. 2023), static: applied at every length.
+    """Scale by YaRN (Peng et al. 2023), static: the same at every length.
 
     Dimensions that turn more than `beta_fast` times over the trained length are kept, those that
     turn fewer than `beta_slow` times are interpolated, with a ramp between.
@@ -135,7 +135,7 @@ def _yarn_dimension(config: RopeConfig, turns: float) -> float:
 
 
 def _longrope(config: RopeConfig, max_len: int) -> _Frequencies:
-    """LongRoPE (Ding et al. 2024): a factor for each frequency, of two lists.
+    """Scale by LongRoPE (Ding et al. 2024): a factor for each frequency, of two lists.
 
     Which list depends on `max_len` alone: the long one where sequences may pass the trained
     length. Were it each sequence's own length, as in Transformers, the keys that a sequence has

@@ -102,7 +102,7 @@ def _as_stored(x: Floats) -> Floats:
 
 
 def _gather(codes: Bytes, bits: int, run: int) -> Bytes:
-    """Codes [m, n] of `bits` bits → [m · bits / 8, n]; `gguf_blocks._spread` undoes it."""
+    """Return codes [m, n] of `bits` bits packed: [m · bits / 8, n]. See `gguf_blocks._spread`."""
     parts = codes.reshape(-1, 8 // bits, run, codes.shape[1])
     packed = parts[:, 0].copy()
     for i in range(1, 8 // bits):
@@ -111,7 +111,7 @@ def _gather(codes: Bytes, bits: int, run: int) -> Bytes:
 
 
 def _symmetric(x: Floats, bits: int) -> Fields:
-    """Q4_0, Q5_0: the weight of largest magnitude is the lowest code, −2^(bits − 1)."""
+    """Round to Q4_0 or Q5_0: the weight of largest magnitude is the lowest code, −2^(bits − 1)."""
     half = 1 << (bits - 1)
     extreme = np.take_along_axis(x, np.abs(x).argmax(0, keepdims=True), 0)
     d = extreme / -half
@@ -120,7 +120,7 @@ def _symmetric(x: Floats, bits: int) -> Fields:
 
 
 def _with_minimum(x: Floats, bits: int) -> Fields:
-    """Q4_1, Q5_1: the codes span the block."""
+    """Round to Q4_1 or Q5_1: the codes span the block."""
     top = (1 << bits) - 1
     low = x.min(0, keepdims=True)
     d = (x.max(0, keepdims=True) - low) / top
@@ -185,7 +185,7 @@ def _q5_k(x: Floats) -> Fields:
 
 
 def _with_shared_minima(x: Floats, top: int, steps: list[float]) -> Fields:
-    """d, m, the 12 bytes of scales and minima in three fields, and the codes of Q4_K and Q5_K."""
+    """Return the common fields of Q4_K and Q5_K: d, m, 12 bytes of scales and minima, codes."""
     x = _in_groups(x, 32)
     importance = np.abs(x)
     importance += np.sqrt(np.square(x).mean(-2, keepdims=True))
@@ -203,30 +203,30 @@ def _with_shared_minima(x: Floats, top: int, steps: list[float]) -> Fields:
 
 
 def _in_groups(x: Floats, group: int) -> Floats:
-    """[256, n] → [groups, group, n]."""
+    """Split [256, n] into groups: [groups, group, n]."""
     return x.reshape(-1, group, x.shape[1])
 
 
 def _flat(x: HostArray) -> HostArray:
-    """[groups, group, n] → [groups · group, n]."""
+    """Join groups, [groups, group, n], to [groups · group, n]."""
     return x.reshape(-1, x.shape[2])
 
 
 def _affine_codes(x: Floats, d: Floats, s: Bytes, m: Floats, t: Bytes, top: int) -> Bytes:
-    """uint8 [256, n] of x ≈ d · s · q − m · t."""
+    """Return the codes q of x ≈ d · s · q − m · t, uint8 [256, n]."""
     codes = x + _as_stored(m) * t
     codes *= inverse(_as_stored(d) * s)
     return _flat(_rounded(0, top)(codes)).astype(np.uint8)
 
 
 def _share(numbers: Floats, top: int) -> tuple[Floats, Bytes]:
-    """[groups, 1, n] ≥ 0 → d [1, n] and uint8 s in 0 … top, so that they are about d · s."""
+    """Write scales ≥ 0, [groups, 1, n], as about d · s: d [1, n], and uint8 s in 0 … top."""
     d = numbers.max(0) / top
     return d, _rounded(0, top)(numbers * inverse(_as_stored(d))).astype(np.uint8)
 
 
 def _signed_share(numbers: Floats, half: int) -> tuple[Floats, Floats]:
-    """[groups, 1, n] → d [1, n], as stored, and whole s in −half … half − 1: about d · s."""
+    """Write scales, [groups, 1, n], as about d · s: d [1, n], as stored; s in −half … half − 1."""
     d = _as_stored(largest(numbers, 0)[0] / -half)
     return d, _rounded(-half, half - 1)(numbers * inverse(d))
 

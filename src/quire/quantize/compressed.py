@@ -115,7 +115,7 @@ def _pack(weight: QuantizedWeight) -> npt.NDArray[Any]:
 
 
 def _pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[Any]:
-    """uint8 [N, K] → int32 [N, ceil(K · bits / 32)], padded with zeros."""
+    """Pack codes, uint8 [N, K], into int32 [N, ceil(K · bits / 32)], padded with zeros."""
     per_word = 32 // bits
     padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % per_word)))
     packed = padded[:, 0::2] | (padded[:, 1::2] << 4) if bits == 4 else padded

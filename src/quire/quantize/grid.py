@@ -140,7 +140,7 @@ class Grid:
 
 
 def in_groups(weight: Floats, group: int) -> Floats:
-    """[..., K] → [..., G, group]; `group` divides K."""
+    """Split [..., K] into groups: [..., G, group]. `group` divides K."""
     return weight.reshape(*weight.shape[:-1], -1, group)
 
 

@@ -198,8 +198,8 @@ class Version(msgspec.Struct):
 
 @contract(errors=OF_ENGINE)
 async def health(request: Request) -> Response:
-    """200 while the engine lives or sleeps; 503 while a lost core is replaced, or when none will
-    be."""
+    """Answer 200 while the engine lives or sleeps; 503 while a lost core is replaced, and
+    for good if none will be."""
     error = server_state(request).engine.error
     if error is None or isinstance(error, EngineSleepingError):
         return Response()
@@ -208,8 +208,8 @@ async def health(request: Request) -> Response:
 
 @contract(errors=OF_ENGINE, error=None)
 async def ready(request: Request) -> Response:
-    """200 while requests are accepted; 503 while the model loads, during shutdown, and without an
-    engine."""
+    """Answer 200 while requests are accepted; 503 while the model loads, during shutdown, and
+    without an engine."""
     return Response(status_code=200 if server_state(request).engine.is_ready else 503)
 
 

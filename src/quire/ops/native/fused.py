@@ -64,8 +64,8 @@ class FusedKernels:
         return out
 
     def rms_norm(self, x: HostArray, weight: HostArray, eps: float) -> HostArray:
-        """x / rms(x) · weight over the last dimension; rounded before and after `weight`, which is
-        of x's dtype, or float32: then after it only."""
+        """Return x / rms(x) · weight over the last dimension, rounded before and after `weight`;
+        only after it if `weight` is float32 and x is not."""
         rows, gain, y = dense("x", x), contiguous("weight", weight, 1), like(x)
         _native.rms_norm(self._kernels, self._pool, view(y), view(rows), gain, eps)
         return y

@@ -152,7 +152,7 @@ def _attend(
 
 
 def _hidden(start: int, position: int, end: int, rules: Rules, device: torch.device) -> Tensor:
-    """Which keys from `start` on the rows from `position` on may not attend to:
+    """Return which keys from `start` on the rows from `position` on may not attend to:
     bool [QUERY_ROWS, KEY_COLUMNS]."""
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
     column = torch.arange(start, start + KEY_COLUMNS, device=device)

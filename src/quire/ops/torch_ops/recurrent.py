@@ -27,7 +27,7 @@ def causal_conv1d(
     kind: ConvKind,
     first: int = 0,
 ) -> Tensor:
-    """Causal convolution of each channel: y[t] = bias + Σ weight[i] · x[t - width + 1 + i].
+    """Convolve each channel causally: y[t] = bias + Σ weight[i] · x[t - width + 1 + i].
 
     Computed in float32, rounded once to x's dtype.
 
@@ -74,7 +74,7 @@ def gated_delta_rule(
     decay_first: int = 0,
     beta_first: int = 0,
 ) -> Tensor:
-    """Gated delta rule (Yang, Kautz, Hatamizadeh 2024), a matrix S per head:
+    """Apply the gated delta rule (Yang, Kautz, Hatamizadeh 2024), a matrix S per head:
 
         S = α S + k (sigmoid(b) (v - (α S)ᵀ k))ᵀ        y = Sᵀ q / √key_dim
 
@@ -123,7 +123,7 @@ def mamba2_scan(
     first: int = 0,
     limits: tuple[float, float] = (0.0, inf),
 ) -> Tensor:
-    """State space of Mamba-2 (Dao and Gu 2024), a matrix S per head:
+    """Run the state space of Mamba-2 (Dao and Gu 2024), a matrix S per head:
 
         S = exp(-rate · Δ) S + B (Δ x)ᵀ        y = Sᵀ C + skip · x
 
@@ -169,7 +169,7 @@ def gated_norm(
     first: int = 0,
     norm_first: bool = True,
 ) -> Tensor:
-    """norm(x) · f(gate), or norm(x · f(gate)); in float32, rounded once to x's dtype.
+    """Return norm(x) · f(gate), or norm(x · f(gate)); in float32, rounded once to x's dtype.
 
     The norm is x / rms(x) · weight of each group of the last dimension.
 
