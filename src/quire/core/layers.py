@@ -164,9 +164,9 @@ class Mamba2Config(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         heads, head_dim: of x.
         groups, state_dim: of B and C; a group serves heads / groups heads. The result times its
-            gate is normalized in as many groups.
+            gate is normalized in as many groups, if `normed`; with `norm_first`, before the gate.
         width: tokens that the convolution reads.
-        conv_bias, bias: the convolution, both products have biases.
+        conv_bias, bias, out_bias: the convolution, the first and the last product have biases.
         limits: of the step sizes.
     """
 
@@ -177,7 +177,10 @@ class Mamba2Config(msgspec.Struct, frozen=True, tag=True):
     width: int
     conv_bias: bool = True
     bias: bool = False
+    out_bias: bool = False
     limits: tuple[float, float] = (0.0, LARGEST_STEP)
+    normed: bool = True
+    norm_first: bool = False
 
     @property
     def inner(self) -> int:

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from quire.core.layers import DeltaConfig, Mamba2Config
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.ops.array import Array
-from quire.ops.interface import Ops
+from quire.ops.interface import ConvKind, Ops
 from quire.ops.metadata import LayerStates
 
 
-class Conv:
-    """A causal convolution: `weight` [width, channels] and `bias` [channels], float32."""
-
-    __slots__ = ("bias", "weight")
-
-    def __init__(self, weight: Array, bias: Array | None) -> None:
-        self.weight = weight
-        self.bias = bias
-
-
+@dataclass(frozen=True, slots=True)
 class Recurrent:
-    """The products before and behind a recurrent layer: `inner` and `out`."""
+    """The products before and behind a recurrent layer, and the convolution between them.
+
+    Attributes:
+        conv: float32 [width, channels]; conv_bias: float32 [channels].
+    """
 
     mixes = True
-    __slots__ = ("conv", "inner", "out")
-
-    def __init__(self, inner: Linear, conv: Conv, out: Linear) -> None:
-        self.inner = inner
-        self.conv = conv
-        self.out = out
+    inner: Linear
+    conv: Array
+    conv_bias: Array | None
+    out: Linear
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Compute the last product, [T, inner] → [T, hidden]."""
         return self.out.forward(ops, x, adapter)
+
+    def convolved(
+        self,
+        ops: Ops,
+        parts: Array,
+        cache: LayerStates,
+        tokens: Tokens,
+        kind: ConvKind,
+        first: int = 0,
+    ) -> Array:
+        """Return the convolution of the columns of `parts` from `first` on."""
+        return ops.causal_conv1d(
+            parts, self.conv, self.conv_bias, cache.conv, tokens.meta, kind, first
+        )
 
 
 class ShortConv(Recurrent):
@@ -43,94 +52,63 @@ class ShortConv(Recurrent):
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
         """Mix rows [T, hidden] → [T, channels]."""
-        parts, conv = self.inner.forward(ops, x, tokens.adapter), self.conv
-        return ops.causal_conv1d(parts, conv.weight, conv.bias, cache.conv, tokens.meta, "gated")
+        parts = self.inner.forward(ops, x, tokens.adapter)
+        return self.convolved(ops, parts, cache, tokens, "gated")
 
 
+@dataclass(frozen=True, slots=True)
 class DeltaRule(Recurrent):
     """A gated delta rule (see `DeltaConfig`). `inner` makes q, k, v, a gate, b and a.
 
-    Args:
+    Attributes:
         rate, bias: of each head of v, as `Ops.gated_delta_rule` takes them.
         gain, eps: of the norm of each head of the result.
     """
 
-    __slots__ = ("bias", "config", "eps", "gain", "rate")
-
-    def __init__(
-        self,
-        config: DeltaConfig,
-        inner: Linear,
-        conv: Conv,
-        out: Linear,
-        *,
-        rate: Array,
-        bias: Array,
-        gain: Array,
-        eps: float,
-    ) -> None:
-        super().__init__(inner, conv, out)
-        self.config = config
-        self.rate = rate
-        self.bias = bias
-        self.gain = gain
-        self.eps = eps
+    config: DeltaConfig
+    rate: Array
+    bias: Array
+    gain: Array
+    eps: float
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
-        """[T, hidden] → [T, heads · value_dim]."""
-        config, conv, meta = self.config, self.conv, tokens.meta
+        """Mix rows [T, hidden] → [T, heads · value_dim]."""
+        config = self.config
         parts = self.inner.forward(ops, x, tokens.adapter)
-        qkv = ops.causal_conv1d(parts, conv.weight, conv.bias, cache.conv, meta, "silu")
+        qkv = self.convolved(ops, parts, cache, tokens, "silu")
         gate = config.channels
         beta = gate + config.values
         decay = beta + config.value_heads
         y = ops.gated_delta_rule(
-            qkv, parts, parts, self.rate, self.bias, cache.matrix, meta, config.key_heads,
+            qkv, parts, parts, self.rate, self.bias, cache.matrix, tokens.meta, config.key_heads,
             decay, beta,
         )  # fmt: skip
         return ops.gated_norm(y, parts, self.gain, self.eps, "silu", gate)
 
 
+@dataclass(frozen=True, slots=True)
 class Mamba2(Recurrent):
     """A state space (see `Mamba2Config`). `inner` makes a gate, x, B, C and dt.
 
-    Args:
+    Attributes:
         rate, bias, skip: of each head, as `Ops.mamba2_scan` takes them.
         gain, eps: of the norm of the result, as `Ops.gated_norm` takes them.
     """
 
-    __slots__ = ("bias", "config", "eps", "gain", "rate", "skip")
-
-    def __init__(
-        self,
-        config: Mamba2Config,
-        inner: Linear,
-        conv: Conv,
-        out: Linear,
-        *,
-        rate: Array,
-        bias: Array,
-        skip: Array,
-        gain: Array,
-        eps: float,
-    ) -> None:
-        super().__init__(inner, conv, out)
-        self.config = config
-        self.rate = rate
-        self.bias = bias
-        self.skip = skip
-        self.gain = gain
-        self.eps = eps
+    config: Mamba2Config
+    rate: Array
+    bias: Array
+    skip: Array
+    gain: Array | None
+    eps: float
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
-        """[T, hidden] → [T, heads · head_dim]."""
-        config, conv, meta = self.config, self.conv, tokens.meta
+        """Mix rows [T, hidden] → [T, heads · head_dim]."""
+        config = self.config
         parts = self.inner.forward(ops, x, tokens.adapter)
-        xbc = ops.causal_conv1d(
-            parts, conv.weight, conv.bias, cache.conv, meta, "silu", config.inner
-        )
+        xbc = self.convolved(ops, parts, cache, tokens, "silu", config.inner)
         y = ops.mamba2_scan(
-            xbc, parts, self.rate, self.skip, self.bias, cache.matrix, meta, config.groups,
+            xbc, parts, self.rate, self.skip, self.bias, cache.matrix, tokens.meta, config.groups,
             config.inner + config.channels, config.limits,
         )  # fmt: skip
-        return ops.gated_norm(y, parts, self.gain, self.eps, "silu", norm_first=False)
+        return ops.gated_norm(y, parts, self.gain, self.eps, "silu", norm_first=config.norm_first)

@@ -410,10 +410,11 @@ class Layout:
         if isinstance(recurrent, ShortConvConfig):
             parts: tuple[int, ...] = (3 * recurrent.channels,)
             width, heads = recurrent.channels, 0
-            biases, conv_bias = recurrent.bias, recurrent.bias
+            biases = conv_bias = out_bias = recurrent.bias
         elif isinstance(recurrent, DeltaConfig):
             width, heads = recurrent.values, recurrent.value_heads
-            parts, biases, conv_bias = (recurrent.channels, width, heads, heads), False, False
+            parts = (recurrent.channels, width, heads, heads)
+            biases = conv_bias = out_bias = False
             if recurrent.grouped:
                 parts, runs = (recurrent.channels + width, 2 * heads), recurrent.runs
             norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
@@ -421,8 +422,9 @@ class Layout:
             width, heads = recurrent.inner, recurrent.heads
             parts = (width + recurrent.channels + heads,)
             biases, conv_bias = recurrent.bias, recurrent.conv_bias
+            out_bias = recurrent.out_bias
             skip = VectorSpec(f"{stem}.skip", heads)
-            norm = NormSpec(f"{stem}.norm", width)
+            norm = NormSpec(f"{stem}.norm", width) if recurrent.normed else None
         if heads:
             rate, bias = VectorSpec(f"{stem}.rate", heads), VectorSpec(f"{stem}.bias", heads)
         return RecurrentSpec(
@@ -433,7 +435,7 @@ class Layout:
             bias,
             skip,
             norm,
-            LinearSpec(f"{stem}.out", (hidden,), width, biases),
+            LinearSpec(f"{stem}.out", (hidden,), width, out_bias),
         )
 
     def _attention(self, prefix: str, index: int) -> AttentionSpec:

@@ -61,7 +61,7 @@ def mamba2(
         heads=heads,
         head_dim=head_dim,
         limits=_limits(config),
-        **fields,
+        **({"out_bias": fields["bias"]} | fields),
     )
 
 

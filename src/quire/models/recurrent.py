@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.layers import DeltaConfig, ShortConvConfig
 from quire.layers.linear import Linear
-from quire.layers.recurrent import Conv, DeltaRule, Mamba2, ShortConv
-from quire.models.layout import ConvSpec, LinearSpec, RecurrentSpec
+from quire.layers.recurrent import DeltaRule, Mamba2, ShortConv
+from quire.models.layout import LinearSpec, RecurrentSpec
 from quire.models.parameters import ParameterSource
 from quire.ops.interface import Ops
 
@@ -32,28 +33,28 @@ def recurrent_layer(
     def vector(name: str) -> HostArray:
         return converted(source.tensor(name), FLOAT32)
 
-    config, eps = spec.config, model.norm_eps
-    inner, conv = linear(spec.inner), _conv(spec.conv, source, ops)
+    config, conv = spec.config, spec.conv
+    weight = source.tensor(f"{conv.stem}.weight").reshape(conv.channels, conv.width)
+    products: dict[str, Any] = {
+        "inner": linear(spec.inner),
+        "conv": ops.array(np.ascontiguousarray(weight.T)),
+        "conv_bias": ops.array(source.tensor(f"{conv.stem}.bias")) if conv.bias else None,
+    }
     if isinstance(config, ShortConvConfig):
-        return ShortConv(inner, conv, linear(spec.out))
+        return ShortConv(**products, out=linear(spec.out))
     assert spec.rate is not None
     assert spec.bias is not None
-    rate, bias = ops.array(np.exp(vector(spec.rate.name))), ops.array(vector(spec.bias.name))
-    assert spec.norm is not None
-    gain = vector(f"{spec.norm.stem}.weight")
+    products |= {
+        "rate": ops.array(np.exp(vector(spec.rate.name))),
+        "bias": ops.array(vector(spec.bias.name)),
+        "eps": model.norm_eps,
+    }
+    gain = None if spec.norm is None else vector(f"{spec.norm.stem}.weight")
     if isinstance(config, DeltaConfig):
+        assert gain is not None
         each = ops.array(gain.reshape(1, -1))
-        out = linear(spec.out)
-        return DeltaRule(config, inner, conv, out, rate=rate, bias=bias, gain=each, eps=eps)
+        return DeltaRule(**products, config=config, gain=each, out=linear(spec.out))
     assert spec.skip is not None
     skip = ops.array(vector(spec.skip.name))
-    groups = ops.array(gain.reshape(config.groups, -1))
-    out = linear(spec.out)
-    return Mamba2(config, inner, conv, out, rate=rate, bias=bias, skip=skip, gain=groups, eps=eps)
-
-
-def _conv(spec: ConvSpec, source: ParameterSource, ops: Ops) -> Conv:
-    """Return a convolution with its weight [width, channels]."""
-    weight = source.tensor(f"{spec.stem}.weight").reshape(spec.channels, spec.width)
-    bias = ops.array(source.tensor(f"{spec.stem}.bias")) if spec.bias else None
-    return Conv(ops.array(np.ascontiguousarray(weight.T)), bias)
+    groups = None if gain is None else ops.array(gain.reshape(config.groups, -1))
+    return Mamba2(**products, config=config, skip=skip, gain=groups, out=linear(spec.out))

@@ -1,0 +1,27 @@
+"""Qwen3.5-MoE (text): Qwen3.5 with Qwen3-Next's experts in every layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture
+from quire.models.architectures import qwen3_5, qwen3_next
+
+NAMES = replace(qwen3_next.NAMES, layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS})
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    # Every layer is sparse: there is no dense feed-forward, and no field of its width.
+    config = {**config, "norm_topk_prob": True, "intermediate_size": 1}
+    return qwen3_next.parse_hybrid(
+        config,
+        architecture="qwen3_5_moe_text",
+        grouped=False,
+        kv_heads=2,
+        **qwen3_next.sparse(config, (256, 8)),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)
