@@ -534,6 +534,28 @@ RECURRENT_MODELS: dict[str, TinyModel] = {
         },
     ),
     "qwen3_5": TinyModel("qwen3_5_text", _DELTA | {"tie_word_embeddings": True}),
+    "lfm2-moe": TinyModel(
+        "lfm2_moe",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.3,
+        },
+    ),
+    "qwen3_5-moe": TinyModel(
+        "qwen3_5_moe_text",
+        _DELTA
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
     "granite4-hybrid": TinyModel(
         "granitemoehybrid",
         _MAMBA
@@ -607,7 +629,7 @@ def make_tiny(name: str, seed: int, folder: Path, **changes: Any) -> PreTrainedM
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "expert_bias")):
                 buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     model.eval()
     model.generation_config.eos_token_id = None

@@ -119,9 +119,11 @@ def moe(
     return MoEConfig(experts, hf.integer(config, name, default=width), route, **fields)
 
 
-def sparse_behind(config: hf.HFConfig, default: int) -> tuple[bool, ...] | None:
-    """Return which layers have experts: those behind the first `first_k_dense_replace`."""
-    dense = hf.whole(config, "first_k_dense_replace", default)
+def sparse_behind(
+    config: hf.HFConfig, default: int, name: str = "first_k_dense_replace"
+) -> tuple[bool, ...] | None:
+    """Return which layers have experts: those behind the first ones, whose number is `name`."""
+    dense = hf.whole(config, name, default)
     layers = hf.integer(config, "num_hidden_layers")
     return tuple(i >= dense for i in range(layers)) if dense else None
 

@@ -35,6 +35,7 @@ _DECODERS = {
     "HunYuanDenseV1": "hunyuan_v1_dense",
     "InternLM3": "internlm3",
     "Lfm2": "lfm2",
+    "Lfm2Moe": "lfm2_moe",
     "Llama": "llama",
     "Llama4": "llama4_text",
     "Mamba2": "mamba2",
@@ -55,6 +56,7 @@ _DECODERS = {
     "Qwen3Moe": "qwen3_moe",
     "Qwen3Next": "qwen3_next",
     "Qwen3_5": "qwen3_5_text",
+    "Qwen3_5Moe": "qwen3_5_moe_text",
     "SeedOss": "seed_oss",
     "SmolLM3": "smollm3",
     "StableLm": "stablelm",
@@ -70,10 +72,16 @@ _ENCODERS = {
 _MODULES = {
     "gemma3_text": "gemma3",
     "llama4_text": "llama4",
+    "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_5_text": "qwen3_5",
     "xlm-roberta": "roberta",
 }
-_TEXT = {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text", "Qwen3_5": "Qwen3_5Text"}
+_TEXT = {
+    "Gemma3": "Gemma3Text",
+    "Llama4": "Llama4Text",
+    "Qwen3_5": "Qwen3_5Text",
+    "Qwen3_5Moe": "Qwen3_5MoeText",
+}
 """Where the plain name is the one of a model that sees, too."""
 _CAUSAL = {"GPT2": "GPT2LMHeadModel"}
 _CLASSIFIER = "ForSequenceClassification"

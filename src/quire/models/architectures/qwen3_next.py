@@ -74,13 +74,21 @@ def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> M
     )
 
 
-def sparse(config: hf.HFConfig, **differences: Any) -> dict[str, Any]:
-    """Return the experts of a model; `differences` are fields of `MoEConfig`."""
+def sparse(config: hf.HFConfig, default: tuple[int, int], **differences: Any) -> dict[str, Any]:
+    """Return the experts of a model.
+
+    Args:
+        default: number of experts, and of those that a token chooses.
+        differences: fields of `MoEConfig`.
+    """
+    count, top_k = default
     moe = experts.moe(
         config,
         ("num_experts",),
-        512,
-        experts.route(config, 10, renormalize=hf.boolean(config, "norm_topk_prob", default=True)),
+        count,
+        experts.route(
+            config, top_k, renormalize=hf.boolean(config, "norm_topk_prob", default=True)
+        ),
         width=512,
         shared_size=hf.integer(config, "shared_expert_intermediate_size", default=512),
         shared_gate=True,
@@ -95,7 +103,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         architecture="qwen3_next",
         grouped=True,
         kv_heads=2,
-        **sparse(config, layers=experts.sparse_layers(config)),
+        **sparse(config, (512, 10), layers=experts.sparse_layers(config)),
     )
 
 
