@@ -100,7 +100,7 @@ class RopeConfig:
     theta: float
     rotary_dim: int
     scaling: str = "default"
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict, hash=False)
     interleaved: bool = False
 
 

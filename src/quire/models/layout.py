@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from quire.core.config import Activation, ModelConfig, RopeConfig
 from quire.core.layers import (
@@ -546,6 +547,10 @@ class Layout:
         return dense, self._norm("head.norm"), out
 
 
-def parameters(config: ModelConfig) -> list[Parameter]:
-    """Return all parameters in the order of the computation; a tied lm_head is not one."""
-    return list(Layout(config).parameters())
+@lru_cache(maxsize=8)
+def parameters(config: ModelConfig) -> tuple[Parameter, ...]:
+    """Return all parameters in the order of the computation; a tied lm_head is not one.
+
+    Kept for the last few models: a search over configurations asks thousands of times.
+    """
+    return tuple(Layout(config).parameters())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import msgspec
 
@@ -44,8 +45,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 def check_values(args: EngineArgs) -> None:
     """Raise `ConfigError` for a value that is wrong for all models and machines."""
-    hints = typing.get_type_hints(EngineArgs)
-    for name, hint in hints.items():
+    for name, hint in _hints().items():
         value = getattr(args, name)
         if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
             choices = typing.get_args(hint)
@@ -76,6 +76,11 @@ def check_values(args: EngineArgs) -> None:
             f"it must be at least max_num_seqs, {args.max_num_seqs}, "
             "so that a step can serve all running sequences.",
         )
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(EngineArgs)
 
 
 def step_tokens(args: EngineArgs) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.bench.serving.slo import Slo
+from quire.core.config import EngineConfig
 from quire.core.cost import cautious_cpu
 from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
@@ -74,6 +75,7 @@ class Simulator:
         self._scale = Scale()
         self._lessons: dict[str, list[tuple[Configuration, Measurement]]] = {}
         self._known: dict[str, Measurement | None] = {}
+        self._configs: dict[str, EngineConfig] = {}
 
     def learn(self, configuration: Configuration, measurement: Measurement) -> None:
         """Fit to the first measurement of each of the first configurations."""
@@ -138,13 +140,13 @@ class Simulator:
 
     def _simulate(self, configuration: Configuration, rate: float, scale: Scale) -> Measurement:
         workload = self._workload(rate)
-        replica = self._replica(apply(self._start, configuration), scale)
+        replica = self._replica(configuration, scale)
         clients = min(self._num_clients, len(workload))
         outcome = simulate(workload, [replica], new_router("round-robin"), clients)
         return measurement_of(outcome, rate, self._slo)
 
-    def _replica(self, args: EngineArgs, scale: Scale) -> Replica:
-        config = resolve(args, self._hardware).config
+    def _replica(self, configuration: Configuration, scale: Scale) -> Replica:
+        config = self._config(configuration)
         guess = cautious_cpu(config.num_threads, config.memory_budget_bytes)
         profile = replace(
             guess,
@@ -156,6 +158,14 @@ class Simulator:
             seq_overhead_seconds=guess.seq_overhead_seconds * 2**scale.overhead,
         )
         return Replica.on(config, profile)
+
+    def _config(self, configuration: Configuration) -> EngineConfig:
+        """Return what the engine makes of a configuration: the same whatever the scale."""
+        name = key(configuration)
+        if name not in self._configs:
+            args = apply(self._start, configuration)
+            self._configs[name] = resolve(args, self._hardware).config
+        return self._configs[name]
 
 
 def measurement_of(outcome: Outcome, rate: float, slo: Slo) -> Measurement:

@@ -173,10 +173,12 @@ TINY = ("--model", "embedded-draft", "--rows", "1", "20", "--context", "24", "--
 
 def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "Reader", lambda threads: argparse.Namespace(read=lambda: 2.0))
-    isas = available_isas()[-1:]  # portable kernels would take most of the time
+    # Portable kernels, and torch's of bfloat16, would take most of the time.
+    isas = available_isas()[-1:]
     rows = command.run(
-        parsed(*TINY, "--op", "norm", "gemm", "--quantization", "none", "int8",
-               "--isa", *isas, "--repetitions", "3", "--num-threads", "1", "--torch")
+        parsed(*TINY, "--dtype", "float32", "--op", "norm", "gemm",
+               "--quantization", "none", "int8", "--isa", *isas,
+               "--repetitions", "3", "--num-threads", "1", "--torch")
     )  # fmt: skip
     # 2 norms and 5 products, at 2 numbers of rows, on each ISA; products in 2 types.
     assert len(rows) == len(isas) * 2 * (2 + 5 * 2)

@@ -9,6 +9,7 @@ import pytest
 from quire.core.cost import RooflineCost
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
+from quire.simulate import probe as measuring
 from quire.simulate.probe import (
     CHUNK,
     LONG,
@@ -50,6 +51,8 @@ def test_a_real_model_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
         return predict(UNIT, there, step)
 
     monkeypatch.setattr(_Bench, "seconds", timed)
+    monkeypatch.setattr(measuring, "LONG", 256)
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
     found = probe(config, UNIT)
     for name in ("weights", "keys", "products", "attention"):
         assert getattr(found, name) == pytest.approx(getattr(there, name), rel=0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -72,7 +72,7 @@ class Sources:
 
 
 def match(
-    weights: Weights, wanted: list[Parameter], names: WeightNames, method: Method | None = None
+    weights: Weights, wanted: Sequence[Parameter], names: WeightNames, method: Method | None = None
 ) -> Sources:
     """Match the stored tensors with the decoder's parameters, one to one.
 
@@ -97,7 +97,7 @@ class _Matcher:
         self._stored = _by_full_name(weights, names.base_prefix)
         self._used: set[str] = set()
 
-    def match(self, wanted: list[Parameter]) -> Sources:
+    def match(self, wanted: Sequence[Parameter]) -> Sources:
         headless = all(parameter.name != "lm_head.weight" for parameter in wanted)
         tied = headless and not re.fullmatch(self._names.ignored, "lm_head.weight")
         if headless:
