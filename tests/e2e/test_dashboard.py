@@ -53,14 +53,12 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The built-in model; the browser comes first, so that nothing starts where there is none."""
-    pytest.importorskip("torch")
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
     named = ("--served-model-name", "embedded")
-    traces = ("--profiler-config.profiler=torch", f"--profiler-config.torch_profiler_dir={logs}")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("QUIRE_CACHE_DIR", str(logs))  # nothing measured here before
-        with serving(Path("embedded"), *flags, *named, *traces, log_folder=logs) as running:
+        with serving(Path("embedded"), *flags, *named, log_folder=logs) as running:
             yield running
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.core.errors import ConfigError
 from quire.profile.layerwise import layerwise_profile
 
 PROMPTS = ["Once upon a time", "The little dog ran to"]
@@ -64,6 +63,20 @@ def test_an_engine_is_profiled(fields: dict[str, Any], tmp_path: Path) -> None:
     )
 
 
-def test_an_engine_without_a_profiler_says_how_to_get_one() -> None:
-    with LLM() as llm, pytest.raises(ConfigError, match="--profiler-config"):
+def test_without_a_configuration_a_trace_has_steps_and_native_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    with LLM() as llm:
         llm.start_profile()
+        texts(llm)
+        [trace] = llm.stop_profile()
+    assert trace.parent == tmp_path / "traces"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    steps = [e for e in events if e.get("cat") == "step"]
+    native = [e for e in events if e.get("cat") == "native_op"]
+    assert len(steps) >= PARAMS.max_tokens
+    first, last = steps[0], steps[-1]
+    assert all(first["ts"] <= n["ts"] <= last["ts"] + last["dur"] for n in native)
+    assert sum(n["dur"] for n in native) <= sum(s["dur"] for s in steps)
+    assert {s["tid"] for s in steps}.isdisjoint(n["tid"] for n in native)

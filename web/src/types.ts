@@ -100,6 +100,8 @@ export interface Finding {
   text: string;
   share: number;
   evidence: Record<string, number | string>;
+  /** Estimated probability that the cause is real. */
+  confidence: number;
 }
 
 export interface Change {
@@ -107,6 +109,8 @@ export interface Change {
   why: string;
   metric: string;
   estimated_gain: number;
+  /** Half the range of the estimate, relative to it. */
+  uncertainty: number;
 }
 
 /** One operation in one place of every layer, all calls together. */

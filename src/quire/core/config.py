@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from quire.core.layers import (
@@ -19,6 +20,7 @@ from quire.core.layers import (
 )
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
+from quire.system import env
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
@@ -65,10 +67,10 @@ class ProfilerConfig:
     """What `start_profile` records, under vLLM's names."""
 
     profiler: ProfilerKind | None = None
-    """`torch` writes traces for Perfetto and TensorBoard, with the native kernels' operations.
-    `cuda` starts and stops an external profiler, such as Nsight."""
+    """Unset: a trace of steps and native operations, for Perfetto, in `QUIRE_CACHE_DIR/traces`.
+    `torch` adds torch's events. `cuda` starts and stops an external profiler, such as Nsight."""
     torch_profiler_dir: str = ""
-    """Folder for the traces; created if it does not exist."""
+    """Folder for torch's traces; created if it does not exist."""
     torch_profiler_record_shapes: bool = False
     """Record the shapes of torch's tensors."""
     torch_profiler_with_memory: bool = False
@@ -83,6 +85,11 @@ class ProfilerConfig:
     """Begin recording with the N-th step after `start_profile`; 0 and 1 mean the first."""
     max_iterations: int = 0
     """Stop recording after N steps; 0 means after 1,000 steps or a minute."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder for traces."""
+        return Path(self.torch_profiler_dir) if self.torch_profiler_dir else env.trace_dir()
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class AsyncLLM(VllmMethods):
         self._watchdog: Watchdog | None = None
         self._timers: list[LoopLag | Watchdog] = []
         self._calls = CoreCalls(self._send_call)
-        self.profiling = ProfilingClient(resolved.config.profiler, self.call)
+        self.profiling = ProfilingClient(self.call)
         self._adapters = AdapterClient(resolved.config, self.call)
 
     @classmethod

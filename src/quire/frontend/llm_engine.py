@@ -197,22 +197,17 @@ class LLMEngine(NotThere):
         return self._loop.run(self._engine.is_sleeping())
 
     def start_profile(self) -> None:
-        """Start recording steps, as `profiler_config` says; do nothing if it runs already.
-
-        Raises:
-            ConfigError: no profiler is configured.
-        """
+        """Start recording steps, as `profiler_config` says; do nothing if it runs already."""
         self._loop.run(self._engine.start_profile())
 
     def stop_profile(self) -> list[Path]:
         """End the recording, wait for its files and return their paths.
 
         Raises:
-            ConfigError: no profiler is configured.
             QuireError: the trace could not be written.
         """
         files = self._loop.run(self._engine.stop_profile())
-        return [Path(self.resolved.config.profiler.torch_profiler_dir) / file for file in files]
+        return [self.resolved.config.profiler.folder / file for file in files]
 
     def shutdown(self) -> None:
         """Free the model and the KV cache. Harmless when repeated."""

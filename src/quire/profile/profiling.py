@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import ProfilerConfig
-from quire.core.errors import ConfigError, InvalidRequestError
+from quire.core.errors import InvalidRequestError
 from quire.profile.op_profiler import OpProfiler
 from quire.profile.python import ThreadProfile
+from quire.profile.trace_profiler import TraceProfiler
 from quire.profile.worker_profiler import WorkerProfiler
 
 if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.ops.rank_group import RankGroup
-    from quire.profile.torch_profiler import TorchProfiler
 
 MAX_OP_PROFILE_STEPS = 1000
 
@@ -56,16 +55,17 @@ class Profiling:
         meters: Sequence[OpMeter],
         group: RankGroup | None = None,
     ) -> None:
-        self._torch: TorchProfiler | None = None
-        self._trace: WorkerProfiler | None = None
+        self._trace: WorkerProfiler
         if config.profiler == "torch":
             from quire.profile.torch_profiler import TorchProfiler
 
-            self._trace = self._torch = TorchProfiler(config, meters)
+            self._trace = TorchProfiler(config, meters)
         elif config.profiler == "cuda":
             from quire.profile.cuda_profiler import CudaProfiler
 
             self._trace = CudaProfiler(config)
+        else:
+            self._trace = TraceProfiler(config, meters)
         self._ops = OpProfiler(meters, list if group is None else group.waited)
         self._python = ThreadProfile()  # the core's thread; the steps' thread if steps overlap
         self._calls: dict[str, Callable[..., Any]] = {
@@ -82,7 +82,7 @@ class Profiling:
     @property
     def active(self) -> bool:
         """Return whether steps must be passed to `run`."""
-        return self._ops.active or (self._trace is not None and self._trace.active)
+        return self._ops.active or self._trace.active
 
     def run(
         self, batch: SchedulerOutput, execute: Callable[[SchedulerOutput], ModelOutput]
@@ -91,7 +91,7 @@ class Profiling:
         if batch.empty:
             return execute(batch)
         begin = time.monotonic()
-        with self._trace.step(_step_name(batch)) if self._trace else nullcontext():
+        with self._trace.step(_step_name(batch)):
             output = execute(batch)
         if self._ops.active:
             self._ops.note(batch, time.monotonic() - begin, output)
@@ -108,26 +108,21 @@ class Profiling:
         return msgspec.to_builtins(self._calls[method](*args), builtin_types=(bytes,))
 
     def start_profile(self) -> bool:
-        """Start recording, as configured; return False if it was already requested.
-
-        Raises:
-            ConfigError: nothing is configured.
-        """
-        trace = self._configured()
-        fresh = not trace.active
-        trace.start()
+        """Start recording; return False if it was already requested."""
+        fresh = not self._trace.active
+        self._trace.start()
         return fresh
 
     def stop_profile(self) -> ProfileStatus:
         """End the recording; its file is complete when `profile_status` says so."""
-        self._configured().stop()
+        self._trace.stop()
         return self.profile_status()
 
     def profile_status(self) -> ProfileStatus:
-        trace, files = self._configured(), self._torch
-        if files is None:
+        trace = self._trace
+        if not isinstance(trace, TraceProfiler):
             return ProfileStatus(trace.active)
-        return ProfileStatus(trace.active, files.writing, files.files, files.failures)
+        return ProfileStatus(trace.active, trace.writing, trace.files, trace.failures)
 
     def start_op_profile(self, max_steps: int = MAX_OP_PROFILE_STEPS) -> None:
         """Count ops in this many steps; restarts a running count."""
@@ -143,18 +138,7 @@ class Profiling:
 
     def shutdown(self) -> None:
         """Stop, and finish writing."""
-        if self._trace is not None:
-            self._trace.shutdown()
-
-    def _configured(self) -> WorkerProfiler:
-        if self._trace is None:
-            raise ConfigError(
-                "No profiler is configured.",
-                fix="Start with --profiler-config.profiler=torch and "
-                "--profiler-config.torch_profiler_dir=DIR.",
-                param="profiler_config",
-            )
-        return self._trace
+        self._trace.shutdown()
 
 
 def _step_name(batch: SchedulerOutput) -> str:

@@ -1,8 +1,8 @@
-"""Add native ops to a trace of torch: `python -m quire.profile.trace_file PARTS FILE`.
+"""Write a trace of native ops: `python -m quire.profile.trace_file PARTS FILE`.
 
-The trace (Chrome's JSON format, for Perfetto and TensorBoard) is copied as text. The ops become a
-separate thread below the one of their steps. A separate process does this, so that Python's lock is
-free for the steps.
+The format is Chrome's JSON, for Perfetto and TensorBoard. Torch's trace, if there is one, is copied
+as text. The ops become a separate thread below the one of their steps. A separate process does
+this, so that Python's lock is free for the steps.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 TORCH, RUNS, LABELS = "torch.json", "runs.npy", "labels.json"
-"""The parts: torch's trace, `OpRuns.runs`, and `TraceFacts` with the labels."""
+"""The parts: torch's trace (optional), `OpRuns.runs`, and `TraceFacts`."""
 TRACK_NAME = "native ops"
+STEPS_NAME = "steps"
 _TRACK = 2**30
 """Added to the thread's id to get the id of the ops' thread."""
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
@@ -31,6 +32,18 @@ _GZIP_LEVEL = 3
 _NICE = 10
 
 
+class Step(NamedTuple):
+    """A step and its time.
+
+    Attributes:
+        begin: nanoseconds of the monotonic clock.
+    """
+
+    name: str
+    begin: int
+    nanoseconds: int
+
+
 class TraceFacts(msgspec.Struct):
     """What a trace needs in addition to the ops.
 
@@ -38,15 +51,17 @@ class TraceFacts(msgspec.Struct):
         pid, thread: the system's ids of the thread that computed the steps.
         clock_offset_ns: wall clock minus monotonic clock.
         labels: (name, module, isa, dtype) of each op.
+        steps: the recorded ones; none if torch's trace has them.
     """
 
     pid: int
     thread: int
     clock_offset_ns: int
-    labels: list[tuple[str, str, str, str]] = []
+    labels: Sequence[tuple[str, str, str, str]] = ()
+    steps: list[Step] = []
 
-    def encode(self, labels: Sequence[tuple[str, str, str, str]]) -> bytes:
-        return msgspec.json.encode(msgspec.structs.replace(self, labels=list(labels)))
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
 
 
 def merge(parts: Path, target: Path) -> None:
@@ -59,7 +74,20 @@ def merge(parts: Path, target: Path) -> None:
     facts = msgspec.json.decode((parts / LABELS).read_bytes(), type=TraceFacts)
     runs = np.load(parts / RUNS)
     unfinished = parts / target.name
-    with (parts / TORCH).open("rb") as source, _open(unfinished) as out:
+    with _open(unfinished) as out:
+        if (parts / TORCH).exists():
+            _add_to_torch(parts / TORCH, out, facts, runs)
+        else:
+            begins = [*runs[:1, 1].tolist(), *(step.begin for step in facts.steps)]
+            base = min(begins, default=0) + facts.clock_offset_ns
+            events = [*_steps(facts, base), *_events(facts, runs, base)]
+            out.write(msgspec.json.encode({"baseTimeNanoseconds": base, "traceEvents": events}))
+    os.replace(unfinished, target)
+
+
+def _add_to_torch(torch_trace: Path, out: IO[bytes], facts: TraceFacts, runs: Any) -> None:
+    """Copy torch's trace, with the native ops as its first events."""
+    with torch_trace.open("rb") as source:
         head = source.read(_HEAD_BYTES)
         events = _EVENTS.search(head)
         if events is None:
@@ -71,7 +99,16 @@ def merge(parts: Path, target: Path) -> None:
         out.write(head[events.end() :])
         while chunk := source.read(_CHUNK_BYTES):
             out.write(chunk)
-    os.replace(unfinished, target)
+
+
+def _steps(facts: TraceFacts, base: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of the thread that computed the steps."""
+    track = {"pid": facts.pid, "tid": facts.thread}
+    yield {"ph": "M", "name": "thread_name", "ts": 0, **track, "args": {"name": STEPS_NAME}}
+    start = facts.clock_offset_ns - base
+    for name, begin, nanoseconds in facts.steps:
+        times = {"ts": (begin + start) / 1e3, "dur": nanoseconds / 1e3}
+        yield {"ph": "X", "cat": "step", "name": name, **track, **times}
 
 
 def _events(facts: TraceFacts, runs: Any, base: int) -> Iterator[dict[str, Any]]:

@@ -188,8 +188,8 @@ class EngineArgs:
     """Source of unset sampling values: `auto` reads generation_config.json, `vllm` does not."""
     profiler_config: ProfilerConfig | None = None
     """What start_profile records, as JSON. Fields work as flags too:
-    --profiler-config.torch_profiler_dir=DIR. Unset: the environment's VLLM_TORCH_PROFILER_DIR turns
-    torch's profiler on."""
+    --profiler-config.torch_profiler_dir=DIR. Default: steps and native operations, in
+    QUIRE_CACHE_DIR/traces; the environment's VLLM_TORCH_PROFILER_DIR turns torch's profiler on."""
 
     enable_sleep_mode: bool = False
     """Offer POST /sleep, POST /wake_up and GET /is_sleeping. A sleeping server frees its

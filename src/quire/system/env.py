@@ -32,6 +32,11 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "quire"
 
 
+def trace_dir() -> Path:
+    """Return the default folder for traces."""
+    return cache_dir() / "traces"
+
+
 def log_level() -> str:
     """Return `QUIRE_LOG_LEVEL`: DEBUG, INFO (default), WARNING or ERROR."""
     return os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper()

@@ -137,7 +137,7 @@ def test_options_reach_torch(tmp_path: Path) -> None:
 def test_a_trace_that_is_too_long_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.profile.torch_profiler.MAX_OP_RUNS", 3)
+    monkeypatch.setattr("quire.profile.trace_profiler.MAX_OP_RUNS", 3)
     config = ProfilerConfig("torch", str(tmp_path), torch_profiler_use_gzip=False)
     [path] = recorded(tmp_path, config)
     assert path.read_text().count('"native_op"') == 3
@@ -150,7 +150,7 @@ def test_a_full_disk_is_one_warning(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
 
-    monkeypatch.setattr("quire.profile.torch_profiler.np.save", full)
+    monkeypatch.setattr("quire.profile.trace_profiler.np.save", full)
     with caplog.at_level(logging.WARNING):
         assert recorded(tmp_path, ProfilerConfig("torch", str(tmp_path))) == []
     [warning] = caplog.records
@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_warning(
 def test_the_writer_says_why_it_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = tmp_path / "parts"
     parts.mkdir()
-    (parts / trace_file.LABELS).write_bytes(trace_file.TraceFacts(1, 2, 0).encode([]))
+    (parts / trace_file.LABELS).write_bytes(trace_file.TraceFacts(1, 2, 0).encode())
     (parts / trace_file.TORCH).write_text("{}")
     np.save(parts / trace_file.RUNS, np.zeros((0, 6), dtype=np.int64))
     with pytest.MonkeyPatch.context() as patch:

@@ -68,7 +68,7 @@ function TraceDialog({ onClose }: { onClose: () => void }) {
           {state.error && <ErrorNote>{state.error}</ErrorNote>}
           <p>
             Every operation, with its rows, bytes and time, while requests run. The file opens in
-            Perfetto or TensorBoard.
+            Perfetto.
           </p>
           <div class="tools">
             <label>
@@ -98,7 +98,7 @@ function TraceDialog({ onClose }: { onClose: () => void }) {
         <div role="status">
           <p>
             {state.files.length
-              ? "On the server, in the folder that it was started with:"
+              ? "On the server, in its folder for traces (by default traces in QUIRE_CACHE_DIR):"
               : "No step ran in that time, so there is nothing to show."}
           </p>
           {state.files.map((name) => (

@@ -39,7 +39,11 @@ function Verdict({ explanation }: { explanation: Explanation }) {
     <div class="verdict" role="status">
       <p class="cause">
         <strong>{words(verdict.cause)}</strong>
-        {verdict.cause !== "none" && <span class="dim">{percent(verdict.share)} of the time</span>}
+        {verdict.cause !== "none" && (
+          <span class="dim">
+            {`${percent(verdict.share)} of the time, confidence ${percent(verdict.confidence)}`}
+          </span>
+        )}
       </p>
       <p>{verdict.text}</p>
       <Evidence finding={verdict} />
@@ -78,9 +82,7 @@ function Changes({ changes }: { changes: Change[] }) {
             <p>
               <code>{change.flag}</code>
               <Copy text={change.flag} />
-              {change.estimated_gain > 0 && (
-                <b class="gain">{`+${percent(change.estimated_gain)} ${change.metric}, estimated`}</b>
-              )}
+              {change.estimated_gain > 0 && <b class="gain">{gain(change)}</b>}
             </p>
             <p class="dim">{change.why}</p>
           </li>
@@ -123,6 +125,7 @@ function Causes({ explanation }: { explanation: Explanation }) {
                 />
               </summary>
               <p>{finding.text}</p>
+              <p class="dim">{`Confidence ${percent(finding.confidence)}`}</p>
               <Evidence finding={finding} />
             </details>
           </li>
@@ -130,6 +133,12 @@ function Causes({ explanation }: { explanation: Explanation }) {
       </ul>
     </Panel>
   );
+}
+
+/** "+45 % ± 14 output tokens/s, estimated". */
+function gain({ estimated_gain, uncertainty, metric }: Change): string {
+  const spread = Math.round(100 * estimated_gain * uncertainty);
+  return `+${percent(estimated_gain)} ± ${spread} ${metric}, estimated`;
 }
 
 /** "memory_bandwidth" → "memory bandwidth". */

@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from quire.core.config import ProfilerConfig
-from quire.core.errors import ConfigError, QuireError
+from quire.core.errors import QuireError
 
 POLL_SECONDS = 0.05
 WRITE_SECONDS = 120.0
@@ -30,18 +29,12 @@ class ProfilingClient:
         call: `AsyncLLM.call`.
     """
 
-    def __init__(self, config: ProfilerConfig, call: Caller) -> None:
-        self._config = config
+    def __init__(self, call: Caller) -> None:
         self._call = call
         self._ops = asyncio.Lock()
 
     async def start(self) -> bool:
-        """Start recording steps; return False if they are being recorded already.
-
-        Raises:
-            ConfigError: no profiler is configured.
-        """
-        self._check()
+        """Start recording steps; return False if they are being recorded already."""
         fresh: bool = await self._call("start_profile")
         return fresh
 
@@ -49,10 +42,8 @@ class ProfilingClient:
         """End the recording, wait until its files are complete and return their names.
 
         Raises:
-            ConfigError: no profiler is configured.
             QuireError: the trace could not be written.
         """
-        self._check()
         status = await self._call("stop_profile")
         deadline = time.monotonic() + WRITE_SECONDS
         while status["writing"]:
@@ -93,12 +84,3 @@ class ProfilingClient:
             finally:
                 profile = await self._call("stop_op_profile")
             return profile
-
-    def _check(self) -> None:
-        if self._config.profiler is None:
-            raise ConfigError(
-                "No profiler is configured.",
-                fix="Start with --profiler-config.profiler=torch and "
-                "--profiler-config.torch_profiler_dir=DIR.",
-                param="profiler_config",
-            )

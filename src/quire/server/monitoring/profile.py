@@ -16,7 +16,7 @@ from quire.server.errors import ApiError
 from quire.server.http.body import read_request
 from quire.server.state import server_state
 
-_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, *OF_ENGINE)
+_ERRORS = (HTTPStatus.CONFLICT, *OF_ENGINE)
 
 
 class OpProfileRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class ProfileStatus(msgspec.Struct, omit_defaults=True):
 
 @contract(answer=ProfileStatus, errors=_ERRORS)
 async def start_profile(request: Request) -> Response:
-    """Record the next steps; 409 if a recording is running, 400 without a profiler."""
+    """Record the next steps; 409 if a recording is running."""
     if not await server_state(request).live_engine().profiling.start():
         raise ApiError(
             HTTPStatus.CONFLICT,
