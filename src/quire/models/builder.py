@@ -1,4 +1,4 @@
-"""Makes layers out of their declarations (`models.layout`) and the parameters of a source."""
+"""Makes layers out of their declarations (`models.specs`) and the parameters of a source."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from quire.layers.moe import Experts, MoE
 from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm, Scale
 from quire.layers.rotary import rope_table
 from quire.models.latent_heads import head_weights
-from quire.models.layout import (
+from quire.models.layout import Layout
+from quire.models.parameters import ParameterSource
+from quire.models.recurrent import recurrent_layer
+from quire.models.specs import (
     AttentionSpec,
     LatentSpec,
     LayerSpec,
-    Layout,
     LinearSpec,
     MLPSpec,
     MoESpec,
     NormSpec,
     RecurrentSpec,
 )
-from quire.models.layout import Mixer as MixerSpec
-from quire.models.parameters import ParameterSource
-from quire.models.recurrent import recurrent_layer
+from quire.models.specs import Mixer as MixerSpec
 from quire.models.weights.row_order import bias_in_order, in_order
 from quire.models.weights.sharded import columns_of
 from quire.ops.array import Array

@@ -9,8 +9,8 @@ import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.core.layers import LatentConfig
-from quire.models.layout import LinearSpec
 from quire.models.parameters import ParameterSource
+from quire.models.specs import LinearSpec
 from quire.ops.interface import Ops
 from quire.ops.weights import LinearWeight
 

@@ -2,315 +2,33 @@
 
 Each linear layer, norm and table is declared here once: its name, parts, bias, and how tensor
 parallelism cuts it. Loading, building, sharding, quantizing, adapters and estimates of memory and
-cost read these declarations. A layer is a list of sub-layers; a new kind of sub-layer is one more
-class here and one more method of `models.builder.Builder`.
+cost read these declarations (`models.specs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from quire.core.config import Activation, ModelConfig, RopeConfig
-from quire.core.layers import (
-    DeltaConfig,
-    DraftHeadConfig,
-    LatentConfig,
-    MoEConfig,
-    RecurrentConfig,
-    ShortConvConfig,
-    SubLayerKind,
-    grouped_runs,
+from quire.core.config import ModelConfig
+from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
+from quire.models.parameters import Cut, Parameter
+from quire.models.specs import (
+    AttentionSpec,
+    ClassifierSpec,
+    FusionSpec,
+    LatentSpec,
+    LayerSpec,
+    LinearSpec,
+    Mixer,
+    MLPSpec,
+    MoESpec,
+    NormSpec,
+    SubLayerSpec,
+    VectorSpec,
+    recurrent_spec,
 )
-from quire.models.parameters import Cut, Kind, Parameter, Run
-
-
-@dataclass(frozen=True, slots=True)
-class NormSpec:
-    """A norm over rows of `width`."""
-
-    stem: str
-    width: int
-    bias: bool = False
-
-    def parameters(self) -> Iterator[Parameter]:
-        shape = (self.width,)
-        yield Parameter(f"{self.stem}.weight", shape, shape, "norm")
-        if self.bias:
-            yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
-
-
-@dataclass(frozen=True, slots=True)
-class LinearSpec:
-    """A linear layer; attributes as those of `Parameter`, and the activation that follows it.
-
-    With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's. With
-    `experts` there are so many of them, in one weight; `parts` and `bias` are those of each.
-    """
-
-    stem: str
-    parts: tuple[int, ...]
-    columns: int
-    bias: bool
-    cut: Cut = ""
-    unit: int = 1
-    activation: Activation | None = None
-    kind: Kind = "linear"
-    experts: int = 0
-    paired: int = 0
-    tail: int = 0
-    runs: tuple[Run, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the name of its weight."""
-        return f"{self.stem}.weight"
-
-    @property
-    def gated(self) -> bool:
-        return self.activation is not None and self.activation.endswith("_mul")
-
-    @property
-    def weight(self) -> Parameter:
-        parts = self.parts * max(1, self.experts)
-        return Parameter(
-            self.name,
-            (sum(parts), self.columns),
-            parts,
-            self.kind,
-            self.cut,
-            self.unit,
-            self.gated,
-            self.experts,
-            self.paired,
-            self.tail,
-            self.runs,
-        )
-
-    def parameters(self) -> Iterator[Parameter]:
-        yield self.weight
-        if self.bias:
-            shape = self.weight.shape[:1]
-            yield replace(
-                self.weight, name=f"{self.stem}.bias", shape=shape, kind="bias", gated=False
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class VectorSpec:
-    """Numbers that stay float32."""
-
-    name: str
-    width: int
-    cut: Cut = ""
-
-    def parameters(self) -> Iterator[Parameter]:
-        yield Parameter(self.name, (self.width,), (self.width,), "exact", self.cut)
-
-
-@dataclass(frozen=True, slots=True)
-class ConvSpec:
-    """A causal convolution of each channel over `width` tokens."""
-
-    stem: str
-    channels: int
-    width: int
-    bias: bool
-
-    def parameters(self) -> Iterator[Parameter]:
-        shape = self.channels, self.width
-        yield Parameter(f"{self.stem}.weight", shape, shape[:1], "exact")
-        if self.bias:
-            yield Parameter(f"{self.stem}.bias", shape[:1], shape[:1], "exact")
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
-    `sinks` has a score per head; `sub_norm` stands before `out`."""
-
-    qkv: LinearSpec
-    q_norm: NormSpec | None
-    k_norm: NormSpec | None
-    sinks: VectorSpec | None
-    sub_norm: NormSpec | None
-    out: LinearSpec
-    window: int | None
-    rope: RopeConfig | None
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
-        return self.qkv, self.q_norm, self.k_norm, self.sinks, self.sub_norm, self.out
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.qkv,)
-
-
-@dataclass(frozen=True, slots=True)
-class LatentSpec:
-    """Latent attention (see `LatentConfig`).
-
-    Attributes:
-        q_down, q_norm: what `q` reads; None if it reads the hidden state.
-        q: heads of queries, their rope part last.
-        kv: the latent and the shared rope part.
-        norm: of the latent.
-        heads: of each head its keys without RoPE, and its values; rows of both follow each other.
-    """
-
-    q_down: LinearSpec | None
-    q_norm: NormSpec | None
-    q: LinearSpec
-    kv: LinearSpec
-    norm: NormSpec
-    heads: LinearSpec
-    out: LinearSpec
-    rope: RopeConfig
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.q_down, self.q_norm, self.q, self.kv, self.norm, self.heads, self.out
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        """Return the layers that read the sub-layer's input."""
-        return self.q_down or self.q, self.kv
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentSpec:
-    """A recurrent layer.
-
-    Attributes:
-        inner: reads the sub-layer's input; its first rows, or those behind the gate, feed `conv`.
-        rate: logarithm of how fast a head forgets.
-        bias: of what a step adds to it.
-        skip: of a head's input in its result (Mamba-2).
-        norm: of the result, with a gate.
-    """
-
-    config: RecurrentConfig
-    inner: LinearSpec
-    conv: ConvSpec
-    rate: VectorSpec | None
-    bias: VectorSpec | None
-    skip: VectorSpec | None
-    norm: NormSpec | None
-    out: LinearSpec
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | ConvSpec | None, ...]:
-        return self.inner, self.conv, self.rate, self.bias, self.skip, self.norm, self.out
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.inner,)
-
-
-@dataclass(frozen=True, slots=True)
-class MLPSpec:
-    """A feed-forward; where it is gated, `up` is gate and up in one. `sub_norm` stands before
-    `down`."""
-
-    up: LinearSpec
-    down: LinearSpec
-    sub_norm: NormSpec | None = None
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.up, self.sub_norm, self.down
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.up,)
-
-
-@dataclass(frozen=True, slots=True)
-class MoESpec:
-    """A mixture of experts, and the experts that every token passes, if there are some.
-
-    Attributes:
-        correction: of the router's choice.
-        up, down: of all experts.
-        shared_gate: one logit per token, whose sigmoid is the weight of `shared`.
-    """
-
-    router: LinearSpec
-    correction: VectorSpec | None
-    up: LinearSpec
-    down: LinearSpec
-    shared: MLPSpec | None
-    shared_gate: LinearSpec | None
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
-        shared = self.shared.children if self.shared else ()
-        return self.router, self.correction, self.up, self.down, self.shared_gate, *shared
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        """Return the linear layers that read the sub-layer's input."""
-        shared = self.shared.up if self.shared else None
-        found = self.router, self.up, shared, self.shared_gate
-        return tuple(reader for reader in found if reader is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class FusionSpec:
-    """What makes a draft head's input of the target's rows and of embeddings.
-
-    Attributes:
-        embed_norm, row_norm: of embeddings, and of rows.
-        linear: of an embedding and a row, side by side; in an EAGLE-3 head of several rows.
-    """
-
-    embed_norm: NormSpec | None
-    row_norm: NormSpec | None
-    linear: LinearSpec
-
-    def parameters(self) -> Iterator[Parameter]:
-        for child in (self.embed_norm, self.row_norm, self.linear):
-            if child is not None:
-                yield from child.parameters()
-
-
-Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec
-
-
-@dataclass(frozen=True, slots=True)
-class SubLayerSpec:
-    """residual + after(mixer(before(residual))), or the norm `total` of that sum.
-
-    With `parallel`, the next sub-layer reads before(residual) too, and has no `before`.
-    """
-
-    before: NormSpec | None
-    mixer: Mixer
-    after: NormSpec | None
-    total: NormSpec | None
-    parallel: bool = False
-
-    def parameters(self) -> Iterator[Parameter]:
-        for child in (self.before, *self.mixer.children, self.after, self.total):
-            if child is not None:
-                yield from child.parameters()
-
-    @property
-    def linears(self) -> list[LinearSpec]:
-        children = (child for child in self.mixer.children if isinstance(child, LinearSpec))
-        return [child for child in children if child.kind == "linear"]
-
-
-LayerSpec = tuple[SubLayerSpec, ...]
-ClassifierSpec = tuple[LinearSpec | None, NormSpec | None, LinearSpec]
-"""The layer after pooling and its norm, if the model has them, and the layer of labels."""
-
-
-def linears(layer: LayerSpec) -> list[LinearSpec]:
-    """Return the linear layers in order of computation."""
-    return [linear for sublayer in layer for linear in sublayer.linears]
 
 
 class Layout:
@@ -395,7 +113,7 @@ class Layout:
         config = self._config
         if kind == "recurrent":
             assert config.recurrent is not None, "the model has recurrent layers"
-            return self._recurrent(f"{prefix}recurrent", config.recurrent)
+            return recurrent_spec(f"{prefix}recurrent", config.recurrent, config.hidden_size)
         if kind == "attention":
             if config.latent is not None:
                 return self._latent(f"{prefix}attn", config.latent)
@@ -403,41 +121,6 @@ class Layout:
         if config.moe is not None and config.moe.in_layer(index):
             return self._moe(f"{prefix}mlp", config.moe)
         return self._mlp(f"{prefix}mlp", config.intermediate_size, config.mlp_bias)
-
-    def _recurrent(self, stem: str, recurrent: RecurrentConfig) -> RecurrentSpec:
-        hidden = self._config.hidden_size
-        rate = bias = skip = norm = None
-        runs: tuple[Run, ...] = ()
-        if isinstance(recurrent, ShortConvConfig):
-            parts: tuple[int, ...] = (3 * recurrent.channels,)
-            width, heads = recurrent.channels, 0
-            biases = conv_bias = out_bias = recurrent.bias
-        elif isinstance(recurrent, DeltaConfig):
-            width, heads = recurrent.values, recurrent.value_heads
-            parts = (recurrent.channels, width, heads, heads)
-            biases = conv_bias = out_bias = False
-            if recurrent.grouped:
-                parts, runs = (recurrent.channels + width, 2 * heads), recurrent.runs
-            norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
-        else:
-            width, heads = recurrent.inner, recurrent.heads
-            parts = (width + recurrent.channels + heads,)
-            biases, conv_bias = recurrent.bias, recurrent.conv_bias
-            out_bias = recurrent.out_bias
-            skip = VectorSpec(f"{stem}.skip", heads)
-            norm = NormSpec(f"{stem}.norm", width) if recurrent.normed else None
-        if heads:
-            rate, bias = VectorSpec(f"{stem}.rate", heads), VectorSpec(f"{stem}.bias", heads)
-        return RecurrentSpec(
-            recurrent,
-            LinearSpec(f"{stem}.in", parts, hidden, biases, runs=runs),
-            ConvSpec(f"{stem}.conv", recurrent.channels, recurrent.width, conv_bias),
-            rate,
-            bias,
-            skip,
-            norm,
-            LinearSpec(f"{stem}.out", (hidden,), width, out_bias),
-        )
 
     def _attention(self, prefix: str, index: int) -> AttentionSpec:
         config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim

@@ -12,8 +12,8 @@ from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.layers import DeltaConfig, ShortConvConfig
 from quire.layers.linear import Linear
 from quire.layers.recurrent import DeltaRule, Mamba2, ShortConv
-from quire.models.layout import LinearSpec, RecurrentSpec
 from quire.models.parameters import ParameterSource
+from quire.models.specs import LinearSpec, RecurrentSpec
 from quire.ops.interface import Ops
 
 

@@ -13,7 +13,8 @@ from quire import __version__
 from quire.checkpoint.weight_files import weight_files
 from quire.core.dtypes import HostArray, converted, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
-from quire.models.layout import Layout, linears
+from quire.models.layout import Layout
+from quire.models.specs import linears
 from quire.ops.providers import load_ops
 from quire.quantize.calibration import Calibration, InputStatistics, Statistics
 from quire.quantize.layer import fold_scales, linear_names, quantize_weight

@@ -9,10 +9,10 @@ import numpy as np
 
 from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, Floats, converted
-from quire.models.layout import (
+from quire.models.layout import Layout
+from quire.models.specs import (
     AttentionSpec,
     LatentSpec,
-    Layout,
     LinearSpec,
     MLPSpec,
     MoESpec,

@@ -14,7 +14,8 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from quire.core.dtypes import BFLOAT16, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.models.builder import Builder
-from quire.models.layout import Layout, NormSpec, parameters
+from quire.models.layout import Layout, parameters
+from quire.models.specs import NormSpec
 from quire.ops.torch_ops.provider import TorchOps
 from tests.arrays import array
 from tests.unit.executor.configs import TINY
