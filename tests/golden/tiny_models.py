@@ -12,7 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCAB_SIZE = 256
-ONE_PLUS = ("gemma", "nemotron", "qwen3_next", "qwen3_5")
+ONE_PLUS = frozenset({
+    "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text",
+})  # fmt: skip
 """Model types whose norms multiply by 1 + weight."""
 MAX_POSITIONS = 512
 
@@ -590,6 +592,60 @@ RECURRENT_MODELS: dict[str, TinyModel] = {
             "mamba_conv_bias": False,
         },
     ),
+    "falcon-h1": TinyModel(
+        "falcon_h1",
+        _MAMBA
+        | {
+            "num_hidden_layers": 2,
+            "mamba_d_ssm": 128,
+            "mamba_n_groups": 2,
+            "mamba_rms_norm": True,
+            "embedding_multiplier": 3.0,
+            "lm_head_multiplier": 0.7,
+            "key_multiplier": 0.6,
+            "attention_in_multiplier": 1.2,
+            "attention_out_multiplier": 0.8,
+            "ssm_in_multiplier": 1.25,
+            "ssm_out_multiplier": 0.6,
+            "ssm_multipliers": [0.9, 0.7, 0.6, 1.3, 0.8],
+            "mlp_multipliers": [0.85, 0.6],
+        },
+    ),
+    "falcon-h1-biases": TinyModel(
+        "falcon_h1",
+        _MAMBA
+        | {
+            "num_hidden_layers": 2,
+            "mamba_d_ssm": None,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "key_multiplier": 0.6,
+            "ssm_multipliers": [0.9, 0.7, 0.6, 1.3, 0.8],
+            "mlp_multipliers": [0.85, 0.6],
+        },
+    ),
+    "nemotron-h": TinyModel(
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"] * 2,
+            "head_dim": 24,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 24,
+            "time_step_min": 0.2,
+            "n_routed_experts": 8,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 48,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "mamba2": TinyModel(
         "mamba2",
         {
@@ -624,7 +680,7 @@ def make_tiny(name: str, seed: int, folder: Path, **changes: Any) -> PreTrainedM
             elif parameter.dim() == 1:
                 is_scale = "norm" in parameter_name or ".ln_" in parameter_name
                 is_scale = is_scale and parameter_name.endswith("weight")
-                center = 1.0 if is_scale and not tiny.model_type.startswith(ONE_PLUS) else 0.0
+                center = 1.0 if is_scale and tiny.model_type not in ONE_PLUS else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)

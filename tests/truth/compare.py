@@ -124,7 +124,7 @@ def _transformers(case: Case, folder: Path) -> tuple[PreTrainedModel, PreTrained
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 is_scale = name.endswith("weight")
-                center = 1.0 if is_scale and not case.kind.startswith(ONE_PLUS) else 0.0
+                center = 1.0 if is_scale and case.kind not in ONE_PLUS else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)

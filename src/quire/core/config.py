@@ -141,9 +141,9 @@ class ModelConfig:
     embeddings, `norm` after the last layer, `head.norm` inside a classifier."""
     missing_norms: tuple[str, ...] = ()
     """Single norms that are missing: "layers.0.attn_norm" (ModernBERT)."""
-    parallel: bool = False
-    """The feed-forward reads attention's input, and both are added to the residual stream (Cohere).
-    There is no `mlp_norm` then."""
+    parallel: int = 1
+    """How many sub-layers at the beginning of a layer read the same input. 2 are attention and the
+    feed-forward (Cohere), or a recurrent layer and attention (Falcon-H1)."""
     activation: Activation = "silu_mul"
     moe: MoEConfig | None = None
     latent: LatentConfig | None = None
@@ -158,6 +158,9 @@ class ModelConfig:
     """The factor is rounded to the model's dtype first (Gemma)."""
     residual_scale: float | None = None
     """Factor of what attention and feed-forward add to the residual stream (Granite)."""
+    row_factors: dict[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
+    """Linear layer, by its stem within a layer → the factor of each part of its result; they are
+    factors of packed rows (Falcon-H1)."""
     attention_scale: float | None = None
     """Factor of q · k; None means 1 / sqrt(head_dim)."""
     attention_softcap: float | None = None

@@ -13,7 +13,7 @@ from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
-from quire.models.weights.row_order import row_order
+from quire.models.weights.row_order import row_factors, row_order
 from quire.models.weights.shares import column_run, row_runs
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
 def ordered_delta(model: ModelConfig, delta: Delta) -> Delta:
     """Return an adapter's change of a layer with its rows as the packed weight has them."""
     (parameter,) = (p for p in _linears(model) if p.stem == delta.target.stem)
-    order = row_order(parameter)
-    if order is None:
-        return delta
+    order, factors = row_order(parameter), row_factors(parameter)
     begin = sum(_parts(model, parameter)[: delta.target.part])
-    rows = order[begin : begin + delta.target.rows] - begin
-    return replace(delta, b=delta.b[:, rows])
+    end, b = begin + delta.target.rows, delta.b
+    if order is not None:
+        b = b[:, order[begin:end] - begin]
+    return replace(delta, b=b if factors is None else b * factors[begin:end])
 
 
 def own_delta(config: EngineConfig, delta: Delta) -> Delta:

@@ -34,7 +34,7 @@ from quire.models.specs import (
     RecurrentSpec,
 )
 from quire.models.specs import Mixer as MixerSpec
-from quire.models.weights.row_order import bias_in_order, in_order
+from quire.models.weights.row_order import packed_bias, packed_rows
 from quire.models.weights.sharded import columns_of
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -98,12 +98,12 @@ class Builder:
         """
         name, bias = f"{spec.stem}.bias", None
         if self._source.has(name):
-            bias = bias_in_order(spec.weight, self._source.tensor(name))
+            bias = packed_bias(spec.weight, self._source.tensor(name))
         parts, both = self._source.parts(spec.name), []
         for begin, end in ((0, first), (first, spec.columns)):
             cut: list[Any] = [columns_of(spec.name, part, (begin, end - begin)) for part in parts]
             packed = self._ops.pack_linear(
-                in_order(spec.weight, cut), bias if begin else None, dtype=self._source.dtype
+                packed_rows(spec.weight, cut), bias if begin else None, dtype=self._source.dtype
             )
             self.linear_weights[f"{spec.name}[{begin}:{end}]"] = packed
             self.modules[id(packed)] = spec.stem
@@ -117,11 +117,11 @@ class Builder:
         # The source takes a weight's pages back when it reads the next tensor: the weight is last.
         bias = None
         if has_bias:
-            bias = bias_in_order(spec.weight, self._source.tensor(f"{spec.stem}.bias"))
+            bias = packed_bias(spec.weight, self._source.tensor(f"{spec.stem}.bias"))
         packed = self._ops.pack_linear(
             self._stored[name]
             if name in self._stored
-            else in_order(spec.weight, self._source.parts(name)),
+            else packed_rows(spec.weight, self._source.parts(name)),
             bias,
             epilogue=(spec.activation if adapters is None else None) or "none",
             head=head,

@@ -8,8 +8,9 @@ cost read these declarations (`models.specs`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
+from typing import Any
 
 from quire.core.config import ModelConfig
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
@@ -98,16 +99,31 @@ class Layout:
         return NormSpec(f"{prefix}{stem}", config.hidden_size, bias)
 
     def _layer(self, index: int) -> LayerSpec:
-        prefix = f"layers.{index}."
-        return tuple(self._sublayer(prefix, index, kind) for kind in self._config.kinds(index))
+        kinds, last = self._config.kinds(index), self._config.parallel - 1
+        found = [self._sublayer(f"layers.{index}.", index, kind) for kind in kinds]
+        for i in range(last):
+            found[i] = replace(found[i], parallel=True)
+            found[i + 1] = replace(found[i + 1], before=None)
+        return tuple(found)
 
     def _sublayer(self, prefix: str, index: int, kind: SubLayerKind) -> SubLayerSpec:
         name = "mlp" if kind == "mlp" else "attn"
         before, after, total = (
             self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
         )
-        mixer, parallel = self._mixer(prefix, index, kind), self._config.parallel and name == "attn"
-        return SubLayerSpec(before, mixer, after, total, parallel)
+        mixer = self._with_factors(prefix, self._mixer(prefix, index, kind))
+        return SubLayerSpec(before, mixer, after, total)
+
+    def _with_factors(self, prefix: str, mixer: Mixer) -> Mixer:
+        """Return the declaration with the factors of its linear layers' results."""
+        factors = self._config.row_factors
+        changes: dict[str, Any] = {}
+        for each in fields(mixer) if factors else ():
+            linear = getattr(mixer, each.name)
+            if isinstance(linear, LinearSpec):
+                found = factors.get(linear.stem.removeprefix(prefix), ())
+                changes[each.name] = replace(linear, factors=found)
+        return replace(mixer, **changes)
 
     def _mixer(self, prefix: str, index: int, kind: SubLayerKind) -> Mixer:
         config = self._config

@@ -22,10 +22,16 @@ def names(block: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def parse(config: hf.HFConfig, **differences: Any) -> Mamba2Config:
-    """Return the Mamba-2 layers of a hybrid model (fields `mamba_…`)."""
+def parse(config: hf.HFConfig, inner: int | None = None, **differences: Any) -> Mamba2Config:
+    """Return the Mamba-2 layers of a hybrid model (fields `mamba_…`).
+
+    Args:
+        inner: width of all heads; None means `mamba_expand` times the hidden size.
+        differences: fields of `Mamba2Config`.
+    """
     heads = hf.integer(config, "mamba_n_heads", default=128)
-    inner = hf.integer(config, "mamba_expand", default=2) * hf.integer(config, "hidden_size")
+    if inner is None:
+        inner = hf.integer(config, "mamba_expand", default=2) * hf.integer(config, "hidden_size")
     width = config.get("mamba_d_head", "auto")
     fields: dict[str, Any] = {
         "groups": hf.integer(config, "mamba_n_groups", default=1),
@@ -60,8 +66,7 @@ def mamba2(
     return Mamba2Config(
         heads=heads,
         head_dim=head_dim,
-        limits=_limits(config),
-        **({"out_bias": fields["bias"]} | fields),
+        **({"limits": _limits(config), "out_bias": fields["bias"]} | fields),
     )
 
 

@@ -45,6 +45,7 @@ class Parameter:
             it turns the first ones.
         runs: first row and number of rows of each run, in the order in which they are packed; ()
             keeps the stored order.
+        factors: what the packed rows of each part are multiplied by; () leaves them.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Parameter:
     paired: int = 0
     tail: int = 0
     runs: tuple[Run, ...] = ()
+    factors: tuple[float, ...] = ()
 
     @property
     def numel(self) -> int:

@@ -49,6 +49,7 @@ class LinearSpec:
     paired: int = 0
     tail: int = 0
     runs: tuple[Run, ...] = ()
+    factors: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,6 +75,7 @@ class LinearSpec:
             self.paired,
             self.tail,
             self.runs,
+            self.factors,
         )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -214,7 +216,8 @@ def recurrent_spec(stem: str, recurrent: RecurrentConfig, hidden: int) -> Recurr
         norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
     else:
         width, heads = recurrent.inner, recurrent.heads
-        parts = (width + recurrent.channels + heads,)
+        shared = recurrent.groups * recurrent.state_dim
+        parts = (width, width, shared, shared, heads)
         biases, conv_bias = recurrent.bias, recurrent.conv_bias
         out_bias = recurrent.out_bias
         skip = VectorSpec(f"{stem}.skip", heads)

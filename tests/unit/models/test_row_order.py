@@ -11,7 +11,7 @@ from quire.core.config import RopeConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted
 from quire.core.quantized import QuantizedWeight
 from quire.models.layout import Layout
-from quire.models.weights.row_order import bias_in_order, in_order, row_order
+from quire.models.weights.row_order import packed_bias, packed_rows, row_order
 from quire.quant.names import rounding
 from tests.unit.executor.configs import TINY
 
@@ -40,7 +40,7 @@ def test_layers_without_such_a_rope_stay() -> None:
 @pytest.mark.parametrize("cuts", [[], [32, 48], [5, 6, 40]])
 def test_dense_parts_may_be_cut_anywhere(cuts: list[int]) -> None:
     whole = converted(drawn(), BFLOAT16)
-    [found] = in_order(QKV, np.split(whole, cuts))
+    [found] = packed_rows(QKV, np.split(whole, cuts))
     assert isinstance(found, np.ndarray)
     assert np.array_equal(found, whole[ORDER])
 
@@ -49,7 +49,7 @@ def test_quantized_rows_move_with_their_scales() -> None:
     rounder = rounding("int4_g32").layers
     assert rounder is not None
     parts = [rounder.quantize(part) for part in np.split(drawn(), [32, 48])]
-    found = in_order(QKV, parts)
+    found = packed_rows(QKV, parts)
     values = [part.dequantize() for part in found if isinstance(part, QuantizedWeight)]
     whole = np.concatenate([part.dequantize() for part in parts])
     assert np.array_equal(np.concatenate(values), whole[ORDER])
@@ -57,7 +57,29 @@ def test_quantized_rows_move_with_their_scales() -> None:
 
 def test_biases_move_with_their_rows() -> None:
     bias = np.arange(64, dtype=np.float32)
-    assert bias_in_order(QKV, bias).tolist() == ORDER
+    assert packed_bias(QKV, bias).tolist() == ORDER
+
+
+def test_rows_have_the_factor_of_their_part() -> None:
+    parameter = replace(QKV, factors=(2.0, 0.5, 1.0))
+    factors = np.repeat([2.0, 0.5, 1.0], [32, 16, 16]).astype(np.float32)
+    assert packed_bias(parameter, np.ones(64, np.float32)).tolist() == factors.tolist()
+    whole = drawn()
+    [found] = packed_rows(parameter, np.split(whole, [5, 40]))
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, whole[ORDER] * factors[:, np.newaxis])
+
+
+@pytest.mark.parametrize("name", ["int4_g32", "q4_k"])
+def test_scales_of_quantized_rows_have_their_factor(name: str) -> None:
+    rounder = rounding(name).layers
+    assert rounder is not None
+    whole = np.tile(drawn(), (1, 8))
+    part = rounder.quantize(whole)
+    [found] = packed_rows(replace(QKV, paired=0, factors=(2.0, 0.5, 4.0)), [part])
+    assert isinstance(found, QuantizedWeight)
+    factors = np.repeat([2.0, 0.5, 4.0], [32, 16, 16])[:, np.newaxis]
+    assert np.array_equal(found.dequantize(), part.dequantize() * factors)  # powers of two
 
 
 def drawn() -> HostArray:

@@ -27,7 +27,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=hf.number(config, "layer_norm_eps", default=1e-5),
         norm_bias=False,
         norms=("attn_norm", "norm"),
-        parallel=True,
+        parallel=2,
         interleaved=True,
         rotated_layers=slides,
         qkv_bias=bias,

@@ -1,18 +1,24 @@
-"""The order of a weight's packed rows, where it is not that of the checkpoint.
+"""The order of a weight's packed rows, where it is not that of the checkpoint, and their factors.
 
 Some architectures turn elements 2i and 2i + 1 of a head together, others i and i + rotary_dim / 2.
 Attention only takes products of q and k, so the order of a head's elements is free as long as both
 have the same. Their rows are put into the order of the halves when they are packed. If RoPE turns
 the end of a head (latent attention), that end is put in front: the kernels turn the beginning.
+
+Factors of results (Falcon-H1) are factors of rows: a step then does not pay for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.dtypes import HostArray
-from quire.core.quantized import QuantizedWeight
+from quire.core.dtypes import FLOAT32, HostArray, converted
+from quire.core.quantized import Floats, QuantizedWeight, Weight
 from quire.models.parameters import Parameter
 
 Parts = list[HostArray] | list[QuantizedWeight]
@@ -38,12 +44,37 @@ def row_order(parameter: Parameter) -> NDArray[np.int64] | None:
     return np.concatenate([(firsts + np.array(head)).reshape(-1), np.arange(end, rows)])
 
 
-def in_order(parameter: Parameter, parts: Parts) -> Parts:
-    """Return the parameter's rows in the order in which they are packed.
+def row_factors(parameter: Parameter) -> Floats | None:
+    """Return what each packed row is multiplied by; None if nothing."""
+    if not parameter.factors:
+        return None
+    return np.repeat(np.array(parameter.factors, dtype=np.float32), parameter.parts)
+
+
+def packed_rows(parameter: Parameter, parts: Parts) -> Parts:
+    """Return the parameter's rows as they are packed: in order, and multiplied.
 
     Args:
         parts: its rows, one after the other.
     """
+    weights: Sequence[Weight] = _in_order(parameter, parts)
+    factors = row_factors(parameter)
+    if factors is not None:
+        ends = np.cumsum([part.shape[0] for part in weights])[:-1]
+        each = zip(weights, np.split(factors[:, np.newaxis], ends), strict=True)
+        weights = [_multiplied(part, of) for part, of in each]
+    return cast("Parts", weights)
+
+
+def packed_bias(parameter: Parameter, bias: HostArray) -> HostArray:
+    """Return the bias of the weight `parameter` in the same order, and multiplied."""
+    order, factors = row_order(parameter), row_factors(parameter)
+    if order is not None:
+        bias = _taken([bias], order)
+    return bias if factors is None else _times(bias, factors)
+
+
+def _in_order(parameter: Parameter, parts: Parts) -> Parts:
     order = row_order(parameter)
     if order is None:
         return parts
@@ -60,10 +91,16 @@ def in_order(parameter: Parameter, parts: Parts) -> Parts:
     ]
 
 
-def bias_in_order(parameter: Parameter, bias: HostArray) -> HostArray:
-    """Return the bias of the weight `parameter` in the same order."""
-    order = row_order(parameter)
-    return bias if order is None else _taken([bias], order)
+def _multiplied(rows: Weight, factors: Floats) -> Weight:
+    """Return rows times their factors; of a quantized weight its scales are multiplied."""
+    if isinstance(rows, np.ndarray):
+        return _times(rows, factors)
+    offset = None if rows.offset is None else rows.offset * factors
+    return replace(rows, scale=rows.scale * factors, offset=offset)
+
+
+def _times(values: HostArray, factors: Floats) -> HostArray:
+    return converted(converted(values, FLOAT32) * factors, values.dtype)
 
 
 def _taken(parts: list[HostArray], order: NDArray[np.int64]) -> HostArray:
