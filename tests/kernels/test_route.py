@@ -73,12 +73,13 @@ def test_it_is_the_reference(name: str) -> None:
     check(name, 2000)
 
 
-def test_one_by_one_as_sparsemixer_does() -> None:
+@pytest.mark.parametrize("rows", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_one_by_one_as_sparsemixer_does(rows: int) -> None:
     """Many experts are near the best, and some are equal; one row has NaN."""
     from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
     g, spec = new_generator(), RouteSpec(2, band=0.02)
-    logits = draw_logits(g, 3000, 16)
+    logits = draw_logits(g, rows, 16)
     logits[::2] = 1.0 + 0.03 * logits[::2]
     logits[1::8] = -logits[1::8].abs()
     theirs, chosen = sparsemixer(logits, 0.01, False)
@@ -94,7 +95,7 @@ def test_one_by_one_as_sparsemixer_does() -> None:
     again = route(KERNELS, POOLS[1], logits, None, spec)
     assert again[0][7, 0] == 3
     assert again[1][7, 0].isnan()
-    others = torch.arange(3000) != 7
+    others = torch.arange(rows) != 7
     assert torch.equal(again[0][others], experts[others])
     assert_same_bits(again[1][others], weights[others])
 
@@ -110,6 +111,10 @@ ROUTERS: dict[str, tuple[str, int, dict[str, Any], RouteSpec]] = {
     "mixtral": ("MixtralTopKRouter", 8, {"num_experts_per_tok": 2}, RouteSpec(2)),
     "qwen3_moe": (
         "Qwen3MoeTopKRouter", 128, {"num_experts_per_tok": 8, "norm_topk_prob": True}, RouteSpec(8),
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeTopKRouter", 60, {"num_experts_per_tok": 4, "norm_topk_prob": False},
+        RouteSpec(4, renormalize=False),
     ),
     "olmoe": (
         "OlmoeTopKRouter", 64, {"num_experts_per_tok": 8, "norm_topk_prob": False},
@@ -211,6 +216,28 @@ def test_it_is_theirs(family: str) -> None:
 @pytest.mark.parametrize("family", ROUTERS)
 def test_it_is_theirs_in_many_rows(family: str) -> None:
     check_theirs(family, 100_000)
+
+
+@pytest.mark.parametrize("rows", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_it_is_llama_4s(rows: int) -> None:
+    """Experts are the best logits, and weights their sigmoids: theirs has zeros for the others."""
+    from transformers.models.llama4.modeling_llama4 import Llama4Router
+
+    g, count, top_k = new_generator(), 16, 2
+    logits = draw_logits(g, rows, count)
+    router = Llama4Router(
+        SimpleNamespace(hidden_size=count, num_local_experts=count, num_experts_per_tok=top_k)
+    )
+    router.load_state_dict({"weight": torch.eye(count)})
+    with torch.inference_mode():
+        scores, theirs = router(logits)
+    experts, weights = route(KERNELS, POOLS[3], logits, None, RouteSpec(top_k, "sigmoid", False))
+    assert torch.equal(theirs, logits)
+    assert torch.equal(experts, logits.topk(top_k).indices)
+    expected = scores.gather(1, experts)
+    # Theirs is of float32: an exponential of a few units, a sum and a quotient.
+    assert bool(((weights - expected).abs() <= 6 * U * expected + 2.0**-149).all())
+    assert float(scores.scatter(1, experts, 0.0).max()) == 0.0
 
 
 @each_dtype
