@@ -64,6 +64,9 @@ MODELS = [
     "deepseek-v3",
     "glm4-moe-lite",
     "minicpm3",
+    "phimoe-longrope",
+    "bitnet-tied",
+    "bitnet-biased-silu",
 ]
 
 

@@ -294,8 +294,9 @@ TINY_MODELS: dict[str, TinyModel] = {
         "phi3", {"num_key_value_heads": 1, "sliding_window": None, **_rope(rope_theta=250000.0)}
     ),
     "bitnet": TinyModel("bitnet"),
-    "bitnet-biased-tied": TinyModel(
-        "bitnet", {"attention_bias": True, "tie_word_embeddings": True}
+    "bitnet-tied": TinyModel("bitnet", {"tie_word_embeddings": True}),
+    "bitnet-biased-silu": TinyModel(
+        "bitnet", {"attention_bias": True, "hidden_act": "silu", "tie_word_embeddings": True}
     ),
     "falcon3": TinyModel("llama", {"head_dim": 32, **_rope(rope_theta=1000042.0)}),
     "ernie4_5": TinyModel("ernie4_5", {"head_dim": 16, "use_bias": True}),
@@ -402,6 +403,8 @@ TINY_MODELS: dict[str, TinyModel] = {
     "phimoe-longrope": TinyModel(
         "phimoe",
         {
+            "attention_bias": True,
+            "lm_head_bias": True,
             "original_max_position_embeddings": 512,
             **_rope(
                 rope_type="longrope",

@@ -47,12 +47,9 @@ _ARCHITECTURES = {
     "llama4": ("llama4_text", "Llama4ForCausalLM"),
     "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
     "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
+    "phimoe": ("phimoe", "PhimoeForCausalLM"),
+    "bitnet": ("bitnet", "BitNetForCausalLM"),
 }
-_REFUSED = {
-    "bitnet": "whether its gates are SiLU or squared ReLU",
-    "phimoe": "how far experts' scores may lie apart, and by how much RoPE's cosines are scaled",
-}
-"""Architectures that Quire has, and what their files do not say."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron")
 _LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
@@ -170,11 +167,6 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
 
 def _check_architecture(meta: _Metadata) -> None:
     name, file = meta.architecture, meta.file.path.name
-    if name in _REFUSED:
-        raise UnsupportedModelError(
-            f"{file}: GGUF files of architecture {name!r} do not say {_REFUSED[name]}.",
-            fix="Use the model's safetensors.",
-        )
     if name not in _ARCHITECTURES:
         raise UnsupportedModelError(
             f"{file}: GGUF architecture {name!r} is not supported.",

@@ -6,6 +6,7 @@ and returns the fields to change. What no file says is a constant of llama.cpp.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ LATENT = ("deepseek2", "minicpm3")
 LLAMA4_CHUNK, LLAMA4_PERIOD, LLAMA4_UNNORMED = 8192, 4, 128
 """Positions of a chunk, the period of layers without positions, and the number of experts of the
 one Llama 4 whose queries and keys have no norms."""
+PHIMOE_MSCALE = 1.243163121016122
+"""By how much Phi-3.5-MoE's cosines are scaled."""
 _FLASH = ((47, 48), 154880)
 """Layers and tokens of GLM-4.7-Flash, whose first files do not name its sigmoids."""
 
@@ -126,6 +129,20 @@ def _llama4(meta: Metadata, config: Config) -> Config:
     }
 
 
+def _phimoe(meta: Metadata, config: Config) -> Config:
+    """A converted file has the factor of Phi-3's rule, and the model has another."""
+    scaling = config["rope_scaling"]
+    head = {"lm_head_bias": "output.bias" in meta.file.tensors}
+    if scaling is None or scaling["rope_type"] != "longrope":
+        return _counts(meta) | head
+    factor, original = scaling.pop("attention_factor"), scaling["original_max_position_embeddings"]
+    longer = max(1.0, config["max_position_embeddings"] / original)
+    by_rule = math.sqrt(1.0 + math.log(longer) / math.log(original))
+    mscale = PHIMOE_MSCALE if math.isclose(factor, by_rule, rel_tol=1e-6) else factor
+    scaling |= {"short_mscale": mscale, "long_mscale": mscale}
+    return _counts(meta) | head | {"original_max_position_embeddings": original}
+
+
 def _ernie4_5(meta: Metadata, config: Config) -> Config:
     start = meta.integer("leading_dense_block_count", 0)
     step = meta.integer("interleave_moe_layer_step") or 1
@@ -209,6 +226,7 @@ EXPERTS: dict[str, Callable[[Metadata, Config], Config]] = {
     "qwen2moe": _qwen2,
     "qwen3moe": _qwen3,
     "granitemoe": _granite,
+    "phimoe": _phimoe,
     "gpt-oss": _gpt_oss,
     "llama4": _llama4,
     "ernie4_5-moe": _ernie4_5,

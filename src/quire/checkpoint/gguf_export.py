@@ -32,6 +32,7 @@ ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "glm4_moe": 
 ARCHITECTURES |= {"gpt_oss": "gpt-oss", "ernie4_5_moe": "ernie4_5-moe", "llama4_text": "llama4"}
 ARCHITECTURES |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "deepseek2")
 ARCHITECTURES |= {"granitemoe": "granitemoe", "minicpm3": "minicpm3"}
+ARCHITECTURES |= {"phimoe": "phimoe", "bitnet": "bitnet"}
 """`ModelConfig.architecture` → GGUF's."""
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
@@ -175,7 +176,8 @@ def _gpt2(model: ModelConfig) -> dict[str, Value]:
 
 def _llama(model: ModelConfig) -> dict[str, Value]:
     assert model.rope is not None
-    norm = "layer_norm" if model.norm == "layer_norm" else "layer_norm_rms"
+    layer_norm = model.norm == "layer_norm" and model.architecture != "phimoe"
+    norm = "layer_norm" if layer_norm else "layer_norm_rms"
     keys: dict[str, Value] = {
         "context_length": model.max_position_embeddings,
         "embedding_length": model.hidden_size,
@@ -208,6 +210,8 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         keys["logit_scale"] = model.logits_scale
     elif _architecture(model) in WIDEST_LAYERS and model.attention_scale is not None:
         _check_attention_scale(model)
+    if model.architecture == "bitnet":
+        keys["hidden_activation"] = model.activation.removesuffix("_mul")
     if model.architecture == "olmo3":
         keys["attention.sliding_window_pattern"] = list(model.sliding_layers or ())
     elif model.local_rope is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from quire.checkpoint.gguf import GGUFDescription
-from quire.core.errors import CheckpointError
+from quire.core.errors import CheckpointError, UnsupportedModelError
 
 Config = dict[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -141,6 +141,19 @@ def _minicpm3(meta: Metadata, config: Config) -> Config:
     return {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
 
+def _bitnet(meta: Metadata, config: Config) -> Config:
+    """Files without the key are of models with SiLU gates and of models with squared ReLU."""
+    activation = meta.text("hidden_activation", None)
+    if activation is None:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name} has no bitnet.hidden_activation: its gates may be SiLU or "
+            "squared ReLU.",
+            fix="Convert the model again with a llama.cpp that writes the key, or use its "
+            "safetensors.",
+        )
+    return {"hidden_act": activation}
+
+
 CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "smollm3": _smollm3,
     "granite": granite,
@@ -153,6 +166,7 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "nemotron": _nemotron,
     "mistral3": _mistral3,
     "minicpm3": _minicpm3,
+    "bitnet": _bitnet,
 }
 """By GGUF's `general.architecture`."""
 

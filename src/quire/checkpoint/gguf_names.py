@@ -241,6 +241,11 @@ NAMES: dict[str, Names] = {
         _TOP, {**_LATENT_BLOCK, **_SPLIT_NAMES, **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION}
     ),
     "minicpm3": Names(_TOP, _LATENT_BLOCK),
+    "phimoe": Names(_TOP, _MIXTRAL_BLOCK),
+    "bitnet": Names(  # whose head is always the embedding
+        {k: v for k, v in _TOP.items() if k != "output"},
+        _BLOCK | {"attn_sub_norm": "self_attn.attn_sub_norm", "ffn_sub_norm": "mlp.ffn_sub_norm"},
+    ),
     "nemotron": Names(
         _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
     ),

@@ -274,8 +274,8 @@ def test_other_frequency_factors_are_taken_as_they_are(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"architecture": "mamba"}, "'mamba' is not supported"),
-        ({"architecture": "phimoe"}, "'phimoe' do not say how far experts' scores"),
-        ({"architecture": "bitnet"}, "do not say whether its gates"),
+        ({"architecture": "bitnet"}, "no bitnet.hidden_activation: its gates may be SiLU or"),
+        ({"architecture": "bitnet", "bitnet__hidden_activation": 1}, "is 1, not a string"),
         ({"architecture": "qwen3moe"}, "'qwen3moe', and has 0 experts"),
         ({"architecture": "qwen2", "qwen2__expert_count": 8}, "'qwen2', and has 8 experts"),
         ({"llama__expert_count": 8}, "expert_used_count is missing"),

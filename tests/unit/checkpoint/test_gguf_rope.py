@@ -181,3 +181,26 @@ def _config_of(model: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": model.num_key_value_heads,
         "max_position_embeddings": model.max_position_embeddings,
     }
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"), [((1 + 5 / 12) ** 0.5, 1.243163121016122), (1.25, 1.25), (None, 1.0)]
+)
+def test_the_factor_of_phi_3_5_moe(stated: float | None, read: float, tmp_path: Path) -> None:
+    """llama.cpp's converter states that of a rule, in float32, and the model has another."""
+    factors = np.linspace(1, 9, HEAD_DIM // 2, dtype=np.float32)
+    names = ("rope_factors_long.weight", "rope_factors_short.weight")
+    keys = {"expert_count": 16, "expert_used_count": 2, "context_length": 131072}
+    scaling = {"original_context_length": 4096} | ({"attn_factor": stated} if stated else {})
+    keys |= {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    path = write_gguf(
+        tmp_path / "m.gguf",
+        llama_tensors() | dict.fromkeys(names, factors),
+        architecture="phimoe",
+        **{f"phimoe__{key}": value for key, value in keys.items()},
+    )
+    model = model_config(hf_config(GGUFFile(path)))
+    assert model.rope is not None
+    assert model.rope.params["attention_factor"] == read
+    assert model.moe is not None
+    assert model.moe.route.band == 0.02

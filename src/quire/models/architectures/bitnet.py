@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
@@ -20,7 +21,12 @@ NAMES = replace(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    hf.only(config, "hidden_act", "relu2", "BitNet's gate")
+    activation = hf.activation(config, "hidden_act", "relu2")
+    if activation not in hf.GATED:
+        raise UnsupportedModelError(
+            f"config.json: hidden_act is {config['hidden_act']!r}; Quire has no gate of it.",
+            param="hidden_act",
+        )
     bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
@@ -30,7 +36,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         theta=500_000.0,
         bos=128_000,
         eos=128_001,
-        activation="relu2_mul",
+        activation=hf.GATED[activation],
         sub_norms=True,
         qkv_bias=bias,
         output_bias=bias,
