@@ -14,8 +14,8 @@ from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
 
-NUM_SEQUENCES, FEW = 64, 12
-NUM_TOKENS = 16
+NUM_SEQUENCES, FEW = 64, 8
+NUM_TOKENS = 6
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

@@ -69,7 +69,7 @@ def test_chunks_and_prefix_hits(golden: tuple[str, Path, Golden], block_size: in
 
 def test_preemption(golden: tuple[str, Path, Golden]) -> None:
     name, folder, expected = golden
-    engine = Engine(name, folder, num_gpu_blocks_override=12, max_num_batched_tokens=64)
+    engine = Engine(name, folder, num_gpu_blocks_override=7, max_num_batched_tokens=64)
     assert engine.answer([expected.prompt] * 2) == [expected.output] * 2
     model = engine.core.config.model
     # Blocks behind the window of all layers are freed, so that nobody has to go for them.
