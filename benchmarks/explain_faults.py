@@ -40,10 +40,10 @@ from quire.bench.results.report import write_json
 from quire.cli.explain import ask
 from quire.core.op_profile import OpTime
 from quire.engine.core import EngineCore
-from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
 from quire.explain.report import Change, Proof
+from quire.explain.whatif import explained
 from quire.ops import providers
 from quire.ops.interface import Ops
 from quire.resolve.arguments import EngineArgs
@@ -333,7 +333,7 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
                 engine.generate(warm.prompts(engine.vocab_size, [7]), warm.output_len)
                 evidence = observe(engine, fault.demand, [0, 0])
         evidence = fault.edit(evidence)
-        report = explain(evidence)
+        report = explained(evidence)
         first = [change for change in report.changes if change.flag.startswith(fault.flag)][:1]
         proofs = []
         if name not in UNPROVEN and not args.no_proof:

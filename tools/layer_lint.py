@@ -39,9 +39,10 @@ LEVELS: list[set[str]] = [
     {"engine"},
     {"metrics"},
     {"frontend"},
+    {"simulate"},
     {"explain"},
     {"server"},
-    {"bench", "simulate"},
+    {"bench"},
     {"tune", "quantize"},
     {"cli"},
 ]

@@ -90,15 +90,15 @@ def run(namespace: argparse.Namespace) -> int:
     """
     import msgspec
 
-    from quire.explain.analyse import explain
     from quire.explain.text import render
+    from quire.explain.whatif import explained
 
     _check(namespace)
     try:
         evidence, demand = _evidence(namespace)
     except SilentServerError as error:
         return _silent(namespace, error)
-    report = explain(evidence)
+    report = explained(evidence)
     if namespace.prove:
         report = _proven(report, evidence, demand, namespace.repetitions)
     sys.stdout.write(render(report))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
 from quire.explain.causes import CAUSES
-from quire.explain.causes.case import Case, Suspect, open_case
+from quire.explain.causes.case import (
+    LEAST_GAIN,
+    WORTH,
+    Case,
+    Kind,
+    Suspect,
+    open_case,
+    saving,
+    schedules,
+)
 from quire.explain.causes.front import queueing
 from quire.explain.causes.system import stopped
 from quire.explain.confidence import agreement, sure
@@ -16,14 +27,28 @@ from quire.explain.report import Change, Finding, Report
 
 MOST_CHANGES = 3
 IDLE = 0.5
+SAME = 1e-3
+"""A finding whose share differs less from its first change's saving is worth what that saves."""
 
 
-def explain(evidence: Evidence) -> Report:
-    """Return the verdict on an engine, and the changes."""
+Predict = Callable[[Change], float | None]
+"""Returns a change's gain; None if it is unknown."""
+
+
+def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = None) -> Report:
+    """Return the verdict on an engine, and the changes.
+
+    Args:
+        simulation: predicts changes of scheduling; without it, the cost model does.
+    """
     evidence, notes = bounded(evidence)
     case = open_case(evidence)
     halves = _verdicts(evidence)
-    found = sure(_suspects(case), case, halves)
+    suspects = _suspects(case)
+    if simulation is not None and any(schedules(c) for s in suspects for c in s.changes):
+        predict = simulation(case)
+        suspects = _ranked([_simulated(suspect, predict) for suspect in suspects])
+    found = sure(suspects, case, halves)
     w = evidence.window
     return Report(
         window_s=w.seconds,
@@ -51,7 +76,28 @@ def _suspects(case: Case) -> list[Suspect]:
     """Return what every cause finds, the first verdict first."""
     causes = CAUSES if case.window.steps else (queueing, stopped)
     found = [suspect for cause in causes if (suspect := cause(case)) is not None]
-    return sorted(found, key=lambda s: (s.kind, -s.finding.share))
+    return _ranked(found)
+
+
+def _ranked(suspects: list[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda s: (s.kind, -s.finding.share))
+
+
+def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
+    """Return the suspect with simulated gains, and the share that the first one saves."""
+    changes = []
+    for change in suspect.changes:
+        gain = predict(change) if schedules(change) else None
+        known = {} if gain is None else {"estimated_gain": gain, "simulated": True}
+        changes.append(msgspec.structs.replace(change, **known))
+    finding, kind = suspect.finding, suspect.kind
+    if changes and changes[0].simulated:
+        estimated = saving(suspect.changes[0].estimated_gain)
+        if abs(finding.share - estimated) < SAME:
+            share = saving(changes[0].estimated_gain)
+            finding = msgspec.structs.replace(finding, share=share)
+            kind = kind if share >= WORTH else Kind.ELSEWHERE
+    return Suspect(finding, [c for c in changes if c.estimated_gain > LEAST_GAIN], kind)
 
 
 def _verdicts(evidence: Evidence) -> list[str]:

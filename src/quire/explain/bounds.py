@@ -14,6 +14,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
 from quire.explain.host import HostUse
 from quire.explain.surroundings import Surroundings
+from quire.metrics.recorded import MOST_RECORDED, RecordedRequest
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -92,6 +93,8 @@ def _window(evidence: Evidence) -> Window:
         lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
         parts[name] = min(parts[name], lanes * fields["seconds"])
     fields["mix"] = _numbers(w.mix)
+    longest = evidence.config.scheduler.max_model_len
+    fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
     return Window(**fields | {"parts": parts})
 
 
@@ -103,6 +106,18 @@ def _numbers(plain: S) -> S:
         if isinstance(value := getattr(plain, f.name), (int, float))
     }
     return msgspec.structs.replace(plain, **numbers)
+
+
+def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
+    """Return a request that the engine could have served."""
+    prompt = int(max(1, min(request.prompt_tokens, longest - 1)))
+    return RecordedRequest(
+        _amount(request.arrived),
+        prompt,
+        int(max(0, min(request.shared_tokens, prompt - 1))),
+        int(max(1, min(request.sequences, 128))),
+        int(max(0, min(request.output_tokens, longest - prompt))),
+    )
 
 
 def _surroundings(around: Surroundings | None) -> Surroundings | None:

@@ -83,6 +83,15 @@ class Estimator:
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
+    def serving_cost(self) -> RooflineCost | None:
+        """Return the cost of a whole step, with the core's other work; None without steps."""
+        w = self._window
+        if not self._steps or not w.steps:
+            return None
+        fixed = max(0.0, 1.0 - w.share("model", "idle", *GROWING)) * w.seconds / w.steps
+        growing = w.share(*GROWING) * w.seconds / w.steps / max(1.0, w.running)
+        return replace(self._cost, overhead_seconds=fixed, seq_overhead_seconds=growing)
+
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
         rows = max(1.0, self._window.running)

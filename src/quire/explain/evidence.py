@@ -12,6 +12,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
 from quire.explain.surroundings import Surroundings
+from quire.metrics.recorded import RecordedRequest
 from quire.metrics.request_mix import RequestMix
 from quire.resolve.arguments import EngineArgs
 
@@ -47,6 +48,7 @@ class Window(msgspec.Struct, frozen=True):
         drafted_passes: passes of a sequence with drafts, in speculative decoding.
         draft_tokens, accepted_tokens: drafts, and right ones.
         draft_seconds: time that drafting took, which is a part of `prepare`.
+        arrivals: the latest requests, to replay them; some arrived before the window.
     """
 
     seconds: float
@@ -82,6 +84,7 @@ class Window(msgspec.Struct, frozen=True):
     draft_tokens: int = 0
     accepted_tokens: int = 0
     draft_seconds: float = 0.0
+    arrivals: list[RecordedRequest] = []
 
     def share(self, *names: str) -> float:
         """Return the share of the window that these parts took."""

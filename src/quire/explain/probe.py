@@ -18,6 +18,7 @@ from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, read_host, use_between
 from quire.explain.surroundings import StateCount, Surroundings
 from quire.metrics.histogram import Histogram, quantile
+from quire.metrics.recorded import since
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.stats import EngineStats
 
@@ -137,7 +138,8 @@ class Probe:
         self.sample()
         last = self._totals()
         halves = [*self._halves, self._window(self._half, last)] if self._halves else []
-        window = self._window(self._all, last)
+        requests = since(self._stats.recorded, self._all.first.moment)
+        window = msgspec.structs.replace(self._window(self._all, last), arrivals=requests)
         system = surroundings.read()
         around = surroundings.between(self._system, system, window.seconds, self._states.share)
         return Watched(window, halves, use_between(self._host, read_host()), around)
@@ -174,6 +176,7 @@ class Probe:
             adapters=gauges.adapters,
             draft_seconds=last.draft_seconds - first.draft_seconds,
             mix=last.mix.since(first.mix),
+            arrivals=[],
             **counts,
         )
         # The gauges are those of the latest step, which may have ended before these requests came.

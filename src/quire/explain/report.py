@@ -81,6 +81,8 @@ class Change(msgspec.Struct, frozen=True):
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
     uncertainty: float = 0.0
     """Half the range of the estimate, relative to it: 0.3 means ± 30 %."""
+    simulated: bool = False
+    """The gain is from a replay of the recorded requests on the real scheduler."""
 
 
 class Finding(msgspec.Struct, frozen=True):

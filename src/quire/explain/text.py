@@ -80,7 +80,8 @@ def _changes(report: Report) -> Iterator[str]:
     for change in report.changes:
         gain = f"{change.estimated_gain:+.0%}"
         spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"
-        lead = f"  {change.flag:<{width}}  {gain:>6}{spread} {change.metric}, estimated: "
+        how = "simulated" if change.simulated else "estimated"
+        lead = f"  {change.flag:<{width}}  {gain:>6}{spread} {change.metric}, {how}: "
         yield from _wrapped(change.why, lead, " " * (width + 4))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies
 from quire.metrics.progress_log import ProgressLog
+from quire.metrics.recorded import RecordedRequest, recorded
 from quire.metrics.repeats import RepeatedPrefixes
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.times import FrontTimes, joined
@@ -44,6 +46,7 @@ class EngineStats:
         """Prompt tokens that repeat the beginning of an earlier prompt."""
         self.mix = RequestMix()
         """Arrived requests by what they ask for."""
+        self.recorded = recorded()
         self.rejected = 0
         """Requests refused because the queue was full."""
         self.ignored_fields: Counter[str] = Counter()
@@ -145,11 +148,16 @@ class EngineStats:
         cache_salt: str | None = None,
         params: SamplingParams | PoolingParams = _PLAIN,
         options: RequestOptions = NO_OPTIONS,
-    ) -> None:
-        """Record a new request."""
+    ) -> RecordedRequest:
+        """Record a new request; pass the record to `on_request_finished`."""
         repeats = self._repeats.note(prompt_token_ids, cache_salt)
         self.repeated_tokens += repeats.leading
         self.mix.add(params, options, repeats)
+        record = RecordedRequest(time.monotonic(), len(prompt_token_ids), repeats.leading)
+        if isinstance(params, SamplingParams):
+            record.sequences, record.output_tokens = params.n, params.max_tokens or 0
+        self.recorded.append(record)
+        return record
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
         """Record the first token of a request (of the first of its n sequences to have one)."""
@@ -173,8 +181,16 @@ class EngineStats:
             self.time_per_output_token.observe(decode_seconds / (tokens - 1))
 
     def on_request_finished(
-        self, m: RequestMetrics, prompt_tokens: int, tokens: int, n: int, max_tokens: int | None
+        self,
+        m: RequestMetrics,
+        prompt_tokens: int,
+        tokens: int,
+        n: int,
+        max_tokens: int | None,
+        record: RecordedRequest | None = None,
     ) -> None:
+        if record is not None:
+            record.output_tokens = tokens // n
         self._finish_times.append(m.finished_time)
         self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
         if m.first_scheduled_time:

@@ -16,9 +16,20 @@ from quire.explain.roofline import STALE, limits_used, op_lines
 
 WORTH = 0.05
 """Causes that cost a smaller share of the time are not reported."""
+LEAST_GAIN = 0.02
+"""Changes that gain less are not proposed."""
 THROUGHPUT = "output tokens/s"
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
+
+SCHEDULING = frozenset(
+    {
+        "max_num_seqs", "max_num_batched_tokens", "max_itl_stretch", "num_gpu_blocks_override",
+        "kv_cache_memory_bytes", "num_scheduler_steps", "async_scheduling",
+        "enable_prefix_caching",
+    }
+)  # fmt: skip
+"""Fields of `EngineArgs` that change only what steps contain. `whatif` simulates them."""
 
 
 class Kind(IntEnum):
@@ -88,6 +99,11 @@ def change(flag: str, why: str, saved: float, **fields: object) -> Change:
     return Change(flag, why, THROUGHPUT, gain_of(saved), dict(fields))  # type: ignore[arg-type]
 
 
+def schedules(change: Change) -> bool:
+    """Return whether a change can be simulated; see `SCHEDULING`."""
+    return bool(change.fields) and set(change.fields) <= SCHEDULING
+
+
 def saving(gain: float) -> float:
     """Return the share of the time that a gain in speed saves."""
     return gain / (1.0 + gain)
@@ -121,6 +137,6 @@ def found(
     useful = [
         msgspec.structs.replace(c, estimated_gain=min(most, c.estimated_gain))
         for c in changes
-        if c.estimated_gain > 0.02
+        if c.estimated_gain > LEAST_GAIN
     ]
     return Suspect(Finding(cause, text, min(1.0, share), rounded, CONFIDENCE[kind]), useful, kind)

@@ -105,7 +105,9 @@ class OutputProcessor:
         salt, adapter = request.options.cache_salt, request.options.lora_request
         if adapter is not None:  # the same prefix with an adapter has other blocks
             salt = f"{salt or ''} {adapter.lora_int_id}"
-        self._stats.on_arrival(state.known_tokens, salt, request.params, request.options)
+        state.record = self._stats.on_arrival(
+            state.known_tokens, salt, request.params, request.options
+        )
         self._requests[request.request_id] = state
         for child, sequence in zip(request.children, state.sequences, strict=True):
             name, child.request_id = child.request_id, str(next(self._ids))
@@ -315,6 +317,7 @@ class OutputProcessor:
             sum(s.num_tokens for s in state.sequences),
             len(state.sequences),
             request.params.max_tokens,
+            state.record,
         )
         if self._tracer is not None:
             self._tracer.put(

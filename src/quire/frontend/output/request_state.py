@@ -12,6 +12,7 @@ from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline
+from quire.metrics.recorded import RecordedRequest
 from quire.text.stop import StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
 
@@ -24,6 +25,7 @@ class RequestState:
         lacks_prompt: outputs wait for the prompt's log-probabilities.
         held: outputs have waited.
         sink: takes the outputs; None if the caller of `process` does.
+        record: of the arrival, for statistics.
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
@@ -37,6 +39,7 @@ class RequestState:
         "pooled",
         "probe",
         "prompt_logprobs",
+        "record",
         "request",
         "retried",
         "sequences",
@@ -51,6 +54,7 @@ class RequestState:
         self.sink = sink
         self.kind = request.params.output_kind
         self.retried = False
+        self.record: RecordedRequest | None = None
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
         self.timelines: list[Timeline] = []
         self._begin(tokenizer)

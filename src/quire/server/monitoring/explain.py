@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from math import inf
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
 from quire.explain.analyse import explain
+from quire.explain.causes.case import schedules
 from quire.explain.collect import collect
 from quire.explain.evidence import Evidence
 from quire.explain.probe import Probe
@@ -29,6 +31,9 @@ LONGEST_WINDOW = 60.0
 SAMPLE_SECONDS = 0.05
 MOST_STEP = 30.0
 """Seconds by which a window grows until its first step has ended."""
+MOST_SIMULATION = 20.0
+"""Seconds that the simulation of changes may take."""
+_SIMULATION = ("nice", sys.executable, "-m", "quire.explain.whatif")
 PROFILED_STEPS = 256
 """Most steps of a window whose operations are timed."""
 
@@ -63,9 +68,30 @@ async def explain_engine(request: Request) -> Response:
             return await watch(engine, query.window, tls=request.url.scheme == "https")
 
     evidence = await while_connected(in_turn(), request.receive)
-    report = explain(evidence)
+    report = await report_on(evidence)
     body = msgspec.json.encode(Explained(report, evidence) if query.evidence else report)
     return Response(body, media_type="application/json")
+
+
+async def report_on(evidence: Evidence) -> Report:
+    """Return the report. A child process simulates, so that no stream waits for it."""
+    report = explain(evidence)
+    if not any(schedules(change) for change in report.changes):
+        return report
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        *_SIMULATION, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        told = child.communicate(msgspec.json.encode(evidence))
+        answer, _ = await asyncio.wait_for(told, MOST_SIMULATION)
+        return msgspec.json.decode(answer, type=Report)
+    except (TimeoutError, msgspec.MsgspecError):
+        return report  # the cost model's estimates
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
 
 
 async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:

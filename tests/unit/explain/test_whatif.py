@@ -1,0 +1,103 @@
+"""What-if by simulation: recorded requests on the real scheduler, with one flag changed.
+
+Where a step takes the same time whatever it holds, the gain follows from counting steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.explain.analyse import explain
+from quire.explain.evidence import Evidence
+from quire.explain.limits import Limits
+from quire.explain.report import Change
+from quire.explain.whatif import explained
+from quire.metrics.recorded import RecordedRequest
+from quire.metrics.stats import EngineStats
+from quire.server.monitoring.explain import report_on
+from tests.unit.explain.made import healthy, profile
+
+OPS = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
+FAST = Limits("a processor", 4, {4: 26e9}, {"float32": {4: 1e15}, "bfloat16": {4: 1e15}})
+TOKENS = 16
+
+
+def requests(count: int, *, prompt: int = 16, apart: float = 0.0) -> list[RecordedRequest]:
+    return [RecordedRequest(i * apart, prompt, 0, 1, TOKENS) for i in range(count)]
+
+
+def fixed(**changes: Any) -> Evidence:
+    """Eight streams in steps that take 10 ms to read weights, however many rows they have."""
+    shape: dict[str, Any] = {
+        "limits": FAST,
+        "ops": OPS,
+        "arrivals": requests(32),
+        "kv_share": 0.016,
+    }
+    return healthy(**(shape | changes))
+
+
+def change(evidence: Evidence, flag: str) -> Change:
+    return next(c for c in explained(evidence).changes if c.flag.startswith(flag))
+
+
+def test_twice_the_seats_for_twice_the_clients_are_twice_as_fast() -> None:
+    seats = change(fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16), "--max-num-seqs 16")
+    assert seats.simulated
+    read = 8 * 25 * 36_864 / (0.6 * 26e9)  # seconds for the keys and values of eight more rows
+    assert seats.estimated_gain == pytest.approx(2.0 * 9.7e-3 / (9.7e-3 + read) - 1.0, abs=0.04)
+
+
+def test_blocks_for_all_end_the_wait() -> None:
+    """A sequence of 31 computed tokens has two blocks; a block is reserved for each."""
+    few = {"num_gpu_blocks_override": 24, "max_model_len": 64, "max_num_seqs": 16}
+    tight = fixed(
+        args=few, kv_blocks=24, kv_share=0.9, kv_peak=1.0, running=11.0, waiting=5.0, demand=16,
+        generation_tokens=11_000,
+    )  # fmt: skip
+    blocks = change(tight, "--num-gpu-blocks-override")
+    assert blocks.simulated
+    assert 0.2 < blocks.estimated_gain < 0.6  # at most 16 of 11 run
+
+
+def test_clients_that_come_at_their_times_get_no_faster() -> None:
+    rare = fixed(
+        args={"max_num_seqs": 1}, parts={"idle": 4.7}, running=1.0, waiting=0.3,
+        demand=4, arrivals=requests(32, apart=0.3), generation_tokens=512, seconds=10.0, steps=512,
+        step_sizes=[(1.0, 512)],
+    )  # fmt: skip
+    report = explained(rare)
+    assert report.causes[-1].cause == "queueing"
+    assert not [c for c in report.changes if c.flag.startswith("--max-num-seqs")]
+
+
+def test_a_smaller_chunk_ends_long_gaps() -> None:
+    given = {"max_num_batched_tokens": 2048, "max_model_len": 2048}
+    stalls = healthy(
+        args=given, ops=OPS, itl_p50=0.01, itl_p99=1.0, computed_tokens=60_000,
+        step_sizes=[(8.0, 900), (1500.0, 100)], generation_tokens=1600,
+        arrivals=requests(32, prompt=1500),
+    )  # fmt: skip
+    assert change(stalls, "--max-itl-stretch").simulated
+
+
+def test_a_replay_that_is_unlike_the_window_is_not_used() -> None:
+    slow = fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16, generation_tokens=800)
+    assert explained(slow) == explain(slow)
+    assert explained(fixed(arrivals=[])) == explain(fixed(arrivals=[]))
+
+
+def test_a_server_simulates_in_a_child_process() -> None:
+    evidence = fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16)
+    assert asyncio.run(report_on(evidence)) == explained(evidence)
+
+
+def test_requests_are_recorded_with_their_lengths() -> None:
+    stats = EngineStats()
+    first = stats.on_arrival(list(range(200)))
+    again = stats.on_arrival(list(range(200)))
+    assert (first.prompt_tokens, first.shared_tokens, again.shared_tokens) == (200, 0, 192)
+    assert first.arrived <= again.arrived
