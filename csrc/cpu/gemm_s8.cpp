@@ -108,10 +108,12 @@ inline int64_t four(const X* p) {
   return values;
 }
 
-// A lane has two of the four products of an output row. Two vectors of lanes at a time pass over the
-// lines of a tile: with all of them, the sums would not fit into the registers.
+// A lane has two of the four products of an output row. The lines of a tile are passed over with all
+// lanes for up to two rows, and else with two vectors of them at a time: the sums of more would not fit
+// into the registers.
 template <int R>
 void block(int32_t* sums, const Pass<X>& p) {
+  constexpr int64_t kAtOnce = R <= 2 ? kParts : 2, kBytes = 64 / kParts;  // of a vector in W
   Ints c[2][R][kParts];
   QUIRE_UNROLL for (auto& tile : c) {
     QUIRE_UNROLL for (auto& row : tile) {
@@ -121,20 +123,26 @@ void block(int32_t* sums, const Pass<X>& p) {
   const uint8_t* lines = p.weight;
   for (int64_t i = 0; i < p.k; i += 64) {
     for (auto& tile : c) {
-      for (int64_t part = 0; part < kParts; part += 2) {
-        Ints now[R][2];
-        QUIRE_UNROLL for (int r = 0; r < R; ++r) now[r][0] = tile[r][part], now[r][1] = tile[r][part + 1];
-        const uint8_t* from = lines + part * 64 / kParts;
+      for (int64_t part = 0; part < kParts; part += kAtOnce) {
+        Ints now[R][kAtOnce];
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; ++v) now[r][v] = tile[r][part + v];
+        }
+        const uint8_t* from = lines + part * kBytes;
         for (const X* x = p.x + i; x < p.x + i + 64; x += 4, from += 64) {
           fetch(from, p.ahead);
-          const Ints low = widened(from), high = widened(from + 64 / kParts);
-          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-            const Ints v = fours(four(x + r * p.stride));
-            now[r][0] = add_products(now[r][0], low, v);
-            now[r][1] = add_products(now[r][1], high, v);
+          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; v += 2) {
+            const Ints low = widened(from + v * kBytes), high = widened(from + (v + 1) * kBytes);
+            QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+              const Ints values = fours(four(x + r * p.stride));
+              now[r][v] = add_products(now[r][v], low, values);
+              now[r][v + 1] = add_products(now[r][v + 1], high, values);
+            }
           }
         }
-        QUIRE_UNROLL for (int r = 0; r < R; ++r) tile[r][part] = now[r][0], tile[r][part + 1] = now[r][1];
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; ++v) tile[r][part + v] = now[r][v];
+        }
       }
       lines += kTileBytes;
     }
