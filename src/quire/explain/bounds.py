@@ -58,7 +58,7 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
         limits=limits,
         host=_host(evidence.host),
         ranks=ranks if ranks and _is_table(ranks) else None,
-        surroundings=_surroundings(evidence.surroundings),
+        surroundings=_surroundings(evidence.surroundings, window.seconds),
         halves=[
             _window(msgspec.structs.replace(evidence, window=half)) for half in evidence.halves
         ],
@@ -101,9 +101,9 @@ def _window(evidence: Evidence) -> Window:
 def _numbers(plain: S) -> S:
     """Return a struct with its numbers between 0 and `MOST`."""
     numbers = {
-        f.name: type(value)(_amount(value))
-        for f in msgspec.structs.fields(plain)
-        if isinstance(value := getattr(plain, f.name), (int, float))
+        name: type(value)(_amount(value))
+        for name in plain.__struct_fields__
+        if isinstance(value := getattr(plain, name), (int, float))
     }
     return msgspec.structs.replace(plain, **numbers)
 
@@ -120,11 +120,17 @@ def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
     )
 
 
-def _surroundings(around: Surroundings | None) -> Surroundings | None:
+def _surroundings(around: Surroundings | None, seconds: float) -> Surroundings | None:
     if around is None:
         return None
     shares = {name: _amount(getattr(around, name), 1.0) for name in ("stopped", "clock", "remote")}
-    return msgspec.structs.replace(_numbers(around), **shares)
+    most = max(1, around.online) * seconds  # of all CPUs
+    return msgspec.structs.replace(
+        _numbers(around),
+        throttled=_amount(around.throttled, most),
+        disk_wait=_amount(around.disk_wait, most),
+        **shares,
+    )
 
 
 def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> float:

@@ -14,7 +14,7 @@ from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.explain.bounds import MOST_SAVED
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
-from quire.models.cost import roofline
+from quire.models.cost import at_rates, roofline
 
 REACHED = (0.2, 3.0)
 """Range of the search for the share of a limit that the steps reached."""
@@ -50,6 +50,7 @@ class Estimator:
         self._config = evidence.config
         self._steps = list(self._mix())
         self._reached = {"memory": 1.0, "compute": 1.0}
+        self._work: RooflineCost | None = None
         self._uncalibrated = self._cost_of(self._config)
         self._calibrate()
         self._cost = self._cost_of(self._config)
@@ -164,7 +165,7 @@ class Estimator:
         alone = self._seconds(self._alone()["compute"], self._steps)
         nearer = "memory" if decode > prompts and alone < measured else "compute"
         low, high = REACHED
-        for _ in range(30):
+        for _ in range(12):  # to a thousandth
             self._reached[nearer] = (low * high) ** 0.5
             if self._seconds(self._cost_of(self._config), self._steps) > measured:
                 low = self._reached[nearer]
@@ -247,7 +248,12 @@ class Estimator:
         return max(1.0, held / max(1.0, w.running))
 
     def _cost_of(self, config: EngineConfig, threads: float | None = None) -> RooflineCost:
-        return roofline(config, self._hardware(config.num_threads if threads is None else threads))
+        hardware = self._hardware(config.num_threads if threads is None else threads)
+        if config is not self._config:
+            return roofline(config, hardware)
+        if self._work is None:
+            self._work = roofline(config, hardware)
+        return at_rates(self._work, config, hardware)
 
     def _hardware(self, threads: float) -> HardwareProfile:
         limits = self._e.limits

@@ -12,7 +12,7 @@ from quire.system.hardware import cpu_name
 
 FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Shares of the peak of small products that large products, and attention, reach."""
-FASTEST = 1e18
+SLOWEST, FASTEST = 1.0, 1e18
 """Bytes/s or operations/s beyond any machine."""
 QUIET = 0.1
 """Share of the cores that others may use while limits are measured."""
@@ -46,7 +46,7 @@ class Limits(msgspec.Struct, frozen=True):
         """Return whether every rate is possible, and float32 products were measured."""
         rates = [self.bandwidth, *self.flops.values()]
         return "float32" in self.flops and all(
-            known and all(n > 0 and 0.0 < rate < FASTEST for n, rate in known.items())
+            known and all(n > 0 and SLOWEST <= rate < FASTEST for n, rate in known.items())
             for known in rates
         )
 

@@ -14,6 +14,8 @@ BAR = 32
 SHOWN = 0.002
 """Parts with a smaller share are left out."""
 MOST_LINES = 8
+MOST_FLAG = 36
+"""Longer flags shift the text behind them."""
 
 
 def render(report: Report) -> str:
@@ -76,7 +78,7 @@ def _changes(report: Report) -> Iterator[str]:
     if not report.changes:
         return
     yield "Changes; each estimate is for this change alone"
-    width = max(len(change.flag) for change in report.changes)
+    width = min(MOST_FLAG, max(len(change.flag) for change in report.changes))
     for change in report.changes:
         gain = f"{change.estimated_gain:+.0%}"
         spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"

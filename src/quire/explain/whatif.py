@@ -32,6 +32,8 @@ ROUNDS = 3
 """Requests of each client in a replay."""
 MOST_STEPS = 500
 """Longer replays are shortened, but not below one request for each client."""
+MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
+"""Larger engines are not replayed: it would take too much time and memory."""
 ALIKE = 1.5
 """A replay of the present engine whose speed differs by more from the window's is not used."""
 CLOSED = 0.1
@@ -74,9 +76,13 @@ class Replay:
             return None
         if len(window.arrivals) < LEAST_REQUESTS or not window.running or cost is None:
             return None
+        if window.running + window.waiting > MOST_CLIENTS:
+            return None
         other = changed(config, change.fields)
-        smallest = min(config.num_blocks or 0, other.num_blocks or 0) * config.block_size
-        if smallest < config.scheduler.max_model_len:
+        blocks = [config.num_blocks or 0, other.num_blocks or 0]
+        if min(blocks) * config.block_size < config.scheduler.max_model_len:
+            return None
+        if max(*blocks, other.scheduler.max_num_seqs) > MOST_BLOCKS:
             return None
         load = self._load(other.scheduler.max_num_seqs)
         before, after = (self._run(c, load, cost) for c in (config, other))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.core.config import EngineConfig, ModelConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.quantization import QUANTIZATIONS, Form
@@ -29,9 +31,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     sliding = [window for window in windows if window is not None]
     # Elements of a key and of a value that a query head reads.
     pair = 2 * model.head_dim - (model.latent.rope_dim if model.latent else 0)
-    peak = hardware.flops_per_second
-    product = product_dtype(config)
-    return RooflineCost(
+    work = RooflineCost(
         weight_bytes=loaded_bytes(config) - looked_up_bytes(model, dtype) - experts,
         kv_bytes_per_token=kv_bytes_per_token(
             model, config.kv_cache_dtype, config.calculate_kv_scales
@@ -39,18 +39,30 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size * model.lm_head,
         flops_per_pair=2.0 * len(model.layers_with("attention")) * model.num_attention_heads * pair,
-        bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
-        flops_per_second=hardware.flops_share * peak[product],
-        attention_flops_per_second=hardware.attention_share * peak[dtype],
-        overhead_seconds=hardware.overhead_seconds,
-        seq_overhead_seconds=hardware.seq_overhead_seconds,
-        copy_bytes_per_second=hardware.copy_bytes_per_second,
+        bytes_per_second=1.0,
+        flops_per_second=1.0,
+        attention_flops_per_second=1.0,
         window=min(sliding, default=None),
         window_share=len(sliding) / len(windows),
-        kv_bytes_per_second=hardware.kv_share * hardware.bytes_per_second,
         expert_bytes=experts,
         unchosen=unchosen(model),
         state_bytes=state_bytes(model),
+    )
+    return at_rates(work, config, hardware)
+
+
+def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
+    """Return this engine's step cost at the rates of `hardware`."""
+    peak = hardware.flops_per_second
+    return replace(
+        cost,
+        bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
+        flops_per_second=hardware.flops_share * peak[product_dtype(config)],
+        attention_flops_per_second=hardware.attention_share * peak[config.dtype],
+        overhead_seconds=hardware.overhead_seconds,
+        seq_overhead_seconds=hardware.seq_overhead_seconds,
+        copy_bytes_per_second=hardware.copy_bytes_per_second,
+        kv_bytes_per_second=hardware.kv_share * hardware.bytes_per_second,
     )
 
 

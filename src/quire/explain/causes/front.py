@@ -131,11 +131,11 @@ def tls(case: Case) -> Suspect | None:
     w, e = case.window, case.evidence
     if not e.tls or w.share("http", "send") < BUSY_LOOP / 2:
         return None
-    lost = 0.5 * w.share("http", "send")
+    busy = min(1.0, w.share("http", "send"))
+    lost = 0.5 * busy
     return suspect(
         "tls",
-        f"The API process's thread spends {w.share('http', 'send'):.0%} of the time on encrypted "
-        "connections.",
+        f"The API process's thread spends {busy:.0%} of the time on encrypted connections.",
         lost,
         [change("a proxy that ends TLS (nginx, envoy)", "encrypts in other processes", lost)],
         http_share=w.share("http"),

@@ -1,0 +1,219 @@
+"""Random evidence for `quire explain`: `python -m tests.fuzz.evidence --count 100000`.
+
+No window, however absurd, makes a report print an impossible figure, or raises an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from random import Random
+from typing import Any
+
+import msgspec
+
+from quire.core.op_profile import OpProfile, OpTime
+from quire.explain.analyse import explain
+from quire.explain.bounds import MOST_SAVED
+from quire.explain.evidence import CORE, OFFLINE, Evidence, Platform, Window
+from quire.explain.host import HostUse
+from quire.explain.limits import TYPES, Limits
+from quire.explain.report import Report
+from quire.explain.surroundings import Surroundings
+from quire.explain.text import render
+from quire.explain.whatif import explained
+from quire.metrics.recorded import RecordedRequest
+from quire.metrics.request_mix import RequestMix
+from quire.metrics.times import PARTS
+from tests.unit.explain.made import healthy, profile
+
+UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
+MOST_GAIN = 1.0 / (1.0 - MOST_SAVED) - 1.0
+BASES = [
+    healthy(args=args, ops=UNBOUND)
+    for args in (
+        {"num_threads": 1, "max_num_seqs": 1},
+        {"enforce_eager": True, "dtype": "float32"},
+        {"async_scheduling": True, "enable_prefix_caching": False, "tokenizer_pool_size": 2},
+        {"quantization": "int8", "kv_cache_dtype": "int8", "num_gpu_blocks_override": 200},
+        {
+            "enable_lora": True,
+            "max_num_batched_tokens": 64,
+            "kv_offloading_dir": "/x",
+            "kv_offloading_size": 1.0,
+            "cpu_offload_gb": 0.1,
+        },
+    )
+]
+ODD = (0.0, -1.0, 1e-9, 0.5, 1.0, 7.0, 25.6, 1e6, 5e-324, 1e308, math.nan, math.inf, -math.inf)
+REPLAYED = 0.005
+"""Share of the windows whose changes are simulated, too: that takes longer."""
+
+
+class Draw:
+    """Random plain data; every second case has only usual figures."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._odd = random.choice((0.0, 0.0, 0.2, 0.8))
+
+    def amount(self) -> float:
+        r = self._random
+        return r.choice(ODD) if r.random() < self._odd else r.uniform(0.0, 60.0)
+
+    def share(self) -> float:
+        return self.amount() if self._random.random() < self._odd else self._random.random()
+
+    def whole(self) -> int:
+        r = self._random
+        return r.randint(-(2**70), 2**70) if r.random() < self._odd else r.randint(-10, 1000)
+
+    def rate(self) -> float:
+        return (
+            self.amount()
+            if self._random.random() < self._odd
+            else 10 ** self._random.uniform(0, 15)
+        )
+
+    def maybe(self, make: Callable[[], Any]) -> Any:
+        return make() if self._random.random() < 0.7 else None
+
+    def some(self, make: Callable[[], Any], most: int = 3) -> list[Any]:
+        return [make() for _ in range(self._random.randint(0, most))]
+
+    def filled(self, struct: type[Any], **given: Any) -> Any:
+        """Return a struct with random numbers in its numeric fields."""
+        kinds: dict[Any, Callable[[], Any]] = {
+            "float": self.amount, "int": self.whole, "bool": lambda: self._random.random() < 0.5
+        }  # fmt: skip
+        fields = {name: kinds[kind]() for name, kind in _fields(struct) if kind in kinds}
+        return struct(**fields | given)
+
+    def window(self) -> Window:
+        names = [name for name in PARTS if self._random.random() < 0.7] + ["model"]
+        gauges = {name: self.share() for name in ("kv_share", "kv_peak")}
+        window: Window = self.filled(
+            Window,
+            parts={name: self.amount() / 10 for name in names},
+            step_sizes=self.some(lambda: (self.amount(), self.whole())),
+            mix=self.filled(RequestMix),
+            arrivals=self.some(lambda: self.filled(RecordedRequest), 12),
+            **gauges,
+        )
+        return window
+
+    def limits(self) -> Limits:
+        def rates() -> dict[int, float]:
+            return {
+                self._random.randint(0, 8): self.rate() for _ in range(self._random.randint(1, 3))
+            }
+
+        products = {name: rates() for name in TYPES if self._random.random() < 0.9}
+        return Limits("x", self.whole(), rates(), products)
+
+    def operations(self) -> OpProfile:
+        names = ("linear", "paged_attention", "logits", "lora")
+        profiled: OpProfile = self.filled(
+            OpProfile,
+            ops=self.some(
+                lambda: self.filled(
+                    OpTime,
+                    name=self._random.choice(names),
+                    module="layers.0.x",
+                    isa="x",
+                    dtype=self._random.choice(TYPES),
+                )
+            ),
+            rank_waits=self.some(self.amount),
+        )
+        return profiled
+
+    def evidence(self) -> Evidence:
+        r = self._random
+        isas = ("", "avx2", "torch avx2")
+        halves = self.some(self.window, 1) * 2
+        return msgspec.structs.replace(
+            r.choice(BASES),
+            window=self.window(),
+            cores=self.whole(),
+            offline=r.random() < 0.3,
+            ops=self.maybe(lambda: r.choice((UNBOUND, self.operations()))),
+            limits=self.maybe(self.limits),
+            host=self.maybe(lambda: self.filled(HostUse)),
+            ranks=self.maybe(lambda: self.some(lambda: self.some(self.amount))),
+            surroundings=self.maybe(
+                lambda: self.filled(Surroundings, huge_pages=r.choice(("never", "")))
+            ),
+            platform=self.maybe(lambda: Platform(r.choice(isas), r.choice(isas), ["linear"])),
+            halves=halves,
+            tls=r.random() < 0.3,
+        )
+
+
+@cache
+def _fields(struct: type[Any]) -> list[tuple[str, str]]:
+    """Return the fields of a struct with the names of their types."""
+    fields = msgspec.structs.fields(struct)
+    return [(f.name, f.type.__name__) for f in fields if isinstance(f.type, type)]
+
+
+def case(seed: int) -> Report:
+    """Explain one random window, and check the report."""
+    random = Random(seed)
+    evidence = Draw(random).evidence()
+    report = explained(evidence) if random.random() < REPLAYED else explain(evidence)
+    check(report)
+    return report
+
+
+def check(report: Report) -> None:
+    """Check that every figure of a report is possible."""
+    assert all(math.isfinite(n) for n in numbers(msgspec.to_builtins(report)))
+    shares = [*report.split.values(), report.verdict.share, *(f.share for f in report.causes)]
+    shares += [line.share for line in report.ops] + [line.of_limit or 0.0 for line in report.ops]
+    shares += [finding.confidence for finding in report.causes]
+    assert min(shares) >= 0.0
+    assert max(shares) <= 1.0 + 1e-9
+    core = OFFLINE if report.offline else CORE
+    assert sum(report.split.get(name, 0.0) for name in core) <= 1.0 + 1e-9
+    assert sum(line.share for line in report.ops) <= 1.0 + 1e-9
+    assert all(0.0 <= change.estimated_gain <= MOST_GAIN + 1e-9 for change in report.changes)
+    text = render(report)
+    assert not re.search(r"\b(nan|inf)\b", text)
+    for sign, percent in re.findall(r"([+-]?)([\d,.]+)%", text):
+        most = 100 * MOST_GAIN if sign == "+" else 100
+        assert float(percent.replace(",", "")) <= most + 0.5, text
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Yield every number in plain data."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    begin, causes = time.monotonic(), set()
+    for seed in range(args.seed, args.seed + args.count):
+        try:
+            causes |= {finding.cause for finding in case(seed).causes}
+        except Exception as error:
+            raise SystemExit(f"window {seed}: {type(error).__name__}: {error}") from error
+    seconds = time.monotonic() - begin
+    print(
+        f"{args.count:,} windows in {seconds:.0f} s; {len(causes)} causes named: {sorted(causes)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
