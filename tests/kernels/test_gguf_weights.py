@@ -20,7 +20,9 @@ from tests.kernels.fused_common import new_generator
 from tests.native import PackedLinear, load_ops
 
 N, K = 32, 1024
-EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
+TERNARY = ("TQ1_0", "TQ2_0")
+"""Quire does not write them."""
+EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", *TERNARY)
 """Their scales are float16, or powers of two. Those of the others are products of two numbers."""
 
 
@@ -33,8 +35,8 @@ def draw(name: str, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor
     """A weight of blocks of very different sizes in type `name`, and its values by gguf-py."""
     sizes = 10 ** (torch.rand(N, K // 256, 1, generator=generator) * 4 - 3)
     dense = torch.randn(N, K // 256, 256, generator=generator) + 0.5
-    raw = quantize_rows((dense * sizes).view(N, K).numpy(), name)
-    type_ = gguf.GGMLQuantizationType[name]
+    type_, values = gguf.GGMLQuantizationType[name], (dense * sizes).view(N, K).numpy()
+    raw = gguf.quantize(values, type_) if name in TERNARY else quantize_rows(values, name)
     arrays = quantized_arrays(raw.reshape(-1), TENSOR_TYPES[type_.value], N, K)
 
     def tensor(numbers: object) -> Tensor | None:

@@ -19,6 +19,11 @@ bits, itself scaled by d (and m):
     Q5_K      [d][m][12 bytes: s, t][32 bytes: bit 4][128 bytes]      d · s · q − m · t
     Q6_K      [128 bytes: bits 0–3][64 bytes: 4–5][16 int8: s][d]     d · s · (q − 32)
     IQ4_XS    [d][2 bytes: s, bits 4–5][4 bytes: 0–3][128 bytes]      d · (s − 32) · table[q]
+
+Ternary types, 256 values with one scale:
+
+    TQ1_0     [48 bytes: 5 codes each][4 bytes: 4 codes each][d]      d · (q − 1)
+    TQ2_0     [64 bytes][d]                                           d · (q − 1)
 """
 
 from __future__ import annotations
@@ -204,6 +209,26 @@ def _iq4_xs(blocks: Bytes) -> _Unpacked:
     return _Unpacked(_spread(codes, 4, 16), _halves(d) * (six.astype(np.float32) - 32))
 
 
+def _tq1_0(blocks: Bytes) -> _Unpacked:
+    first, second, last, d = _fields(blocks, 32, 16, 4)
+    codes = np.hstack([_digits(first, 5), _digits(second, 5), _digits(last, 4)])
+    return _Unpacked(codes, _halves(d).repeat(2, axis=1))
+
+
+def _digits(field: Bytes, count: int) -> Bytes:
+    """Return codes in base 3: the first ones of all bytes, then the second ones …
+
+    A byte is their fraction of 3^5, in 256ths and rounded up.
+    """
+    shifted = field[:, None, :] * (3 ** np.arange(count, dtype=np.uint8)).reshape(-1, 1)
+    return (shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(field), -1)
+
+
+def _tq2_0(blocks: Bytes) -> _Unpacked:
+    codes, d = _fields(blocks, 64)
+    return _Unpacked(_spread(codes, 2, 32), _halves(d).repeat(2, axis=1))
+
+
 QUANTIZED: dict[str, _Blocks] = {
     "Q4_0": _Blocks(_q4_0, bits=4, group=32, zero=8),
     "Q4_1": _Blocks(_q4_1, bits=4, group=32),
@@ -218,5 +243,7 @@ QUANTIZED: dict[str, _Blocks] = {
     "IQ4_NL": _Blocks(_q4_0, bits=4, group=32, codebook=IQ4_VALUES),
     "IQ4_XS": _Blocks(_iq4_xs, bits=4, group=32, codebook=IQ4_VALUES),
     "MXFP4": _Blocks(_mxfp4, bits=4, group=32, codebook=MXFP4_VALUES),
+    "TQ1_0": _Blocks(_tq1_0, bits=2, group=128, zero=1),
+    "TQ2_0": _Blocks(_tq2_0, bits=2, group=128, zero=1),
 }
 """The quantized types that can be read."""

@@ -301,4 +301,4 @@ _ROUND: dict[str, Callable[[Floats], Fields]] = {
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
 }
-assert _ROUND.keys() == QUANTIZED.keys()
+assert _ROUND.keys() < QUANTIZED.keys()

@@ -18,6 +18,8 @@ GGUF_FORMS: dict[str, Form] = {
     "IQ4_NL": Form("uint8", 4, 32, codebook="iq4_nl"),
     "IQ4_XS": Form("uint8", 4, 32, codebook="iq4_nl"),
     "MXFP4": Form("uint8", 4, 32, codebook="e2m1x2"),
+    "TQ1_0": Form("uint8", 2, 128, "middle"),
+    "TQ2_0": Form("uint8", 2, 128, "middle"),
 }
 """Name of a type → its form."""
 
