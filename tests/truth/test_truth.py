@@ -13,7 +13,7 @@ import torch
 from quire.core.config import RopeConfig
 from quire.models.architectures import llama
 from tests.truth.choices import ARCHITECTURES, Case, draw
-from tests.truth.compare import run
+from tests.truth.compare import Outcome, run
 from tests.truth.routing import first_near_tie
 
 CASES = 3 * len(ARCHITECTURES)
@@ -47,6 +47,19 @@ def test_a_wrong_base_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run(case, tmp_path).verdict == "same"
     monkeypatch.setattr(llama.ropes, "rope", wrong)
     assert run(case, tmp_path).verdict == "different"
+
+
+def test_a_norm_behind_rope_takes_its_magnitude_out(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "attention_factor": 3.0,
+            "original_max_position_embeddings": 16}  # fmt: skip
+    shape = {
+        "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "vocab_size": 160,
+        "hidden_size": 32, "intermediate_size": 32, "intermediate_size_mlp": 32,
+        "num_hidden_layers": 1, "num_local_experts": 2, "num_attention_heads": 4, "head_dim": 8,
+        "num_key_value_heads": 2, "max_position_embeddings": 64, "attention_chunk_size": 64,
+        "rms_norm_eps": 0.1, "rope_parameters": yarn,
+    }  # fmt: skip
+    assert run(Case("llama4_text", "generate", shape, "float32", 1), tmp_path) == Outcome("same")
 
 
 class Routed(torch.nn.Module):

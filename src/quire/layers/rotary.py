@@ -24,8 +24,11 @@ _ROWS = 1024
 """Positions computed at once, so that the float64 values stay in the cache."""
 
 
-def rope_table(config: RopeConfig, max_len: int) -> Floats:
+def rope_table(config: RopeConfig, max_len: int, *, scaled: bool = True) -> Floats:
     """Return float32 [max_len, rotary_dim]: cosines of the angles, then sines, each half as wide.
+
+    Args:
+        scaled: multiply them by `rope_magnitude`.
 
     Raises:
         UnsupportedModelError: an unknown scaling; names it and the known ones.
@@ -35,7 +38,7 @@ def rope_table(config: RopeConfig, max_len: int) -> Floats:
             f"RoPE scaling {config.scaling!r} is not supported; known: {', '.join(_SCALINGS)}.",
             param="rope_scaling",
         )
-    frequencies, magnitude = _SCALINGS[config.scaling](config, max_len)
+    frequencies = _SCALINGS[config.scaling](config, max_len)
     table = np.empty((max_len, config.rotary_dim), np.float32)
     cos, sin = table[:, : config.rotary_dim // 2], table[:, config.rotary_dim // 2 :]
     for begin in range(0, max_len, _ROWS):
@@ -45,14 +48,20 @@ def rope_table(config: RopeConfig, max_len: int) -> Floats:
         of_rows = frequencies[rows] if frequencies.ndim == 2 else frequencies
         angles = (position * of_rows).astype(np.float64)
         cos[rows], sin[rows] = np.cos(angles), np.sin(angles)
-    if magnitude != 1.0:
+    if scaled and (magnitude := rope_magnitude(config)) != 1.0:
         table *= np.float32(magnitude)
     return table
 
 
-_Frequencies = tuple[Floats, float]
-"""Radians per token, float32 [rotary_dim / 2], or [max_len, …] if the base depends on the
-position; and the factor of cosines and sines."""
+def rope_magnitude(config: RopeConfig) -> float:
+    """Return the factor of cosines and sines, with which YaRN and LongRoPE sharpen attention."""
+    if config.scaling == "yarn":
+        return float(yarn_magnitude(config.params))
+    return float(config.params["attention_factor"]) if config.scaling == "longrope" else 1.0
+
+
+# The functions below return radians per token, float32 [rotary_dim / 2], or [max_len, …] if the
+# base depends on the position.
 
 
 def _exponents(config: RopeConfig) -> Floats:
@@ -65,17 +74,16 @@ def _power(base: float | Floats, exponent: float | Floats) -> Floats:
     return np.asarray(wide, np.float32)
 
 
-def _default(config: RopeConfig, max_len: int) -> _Frequencies:
-    return np.float32(1.0) / _power(config.theta, _exponents(config)), 1.0
+def _default(config: RopeConfig, max_len: int) -> Floats:
+    return np.float32(1.0) / _power(config.theta, _exponents(config))
 
 
-def _linear(config: RopeConfig, max_len: int) -> _Frequencies:
+def _linear(config: RopeConfig, max_len: int) -> Floats:
     """Divide positions by `factor`."""
-    frequencies, magnitude = _default(config, max_len)
-    return frequencies / np.float32(config.params["factor"]), magnitude
+    return _default(config, max_len) / np.float32(config.params["factor"])
 
 
-def _dynamic(config: RopeConfig, max_len: int) -> _Frequencies:
+def _dynamic(config: RopeConfig, max_len: int) -> Floats:
     """Scale NTK-aware: the base grows with the length once that passes the trained one.
 
     Position p is turned with the base for a sequence of p + 1 tokens. So prompts up to the trained
@@ -88,13 +96,13 @@ def _dynamic(config: RopeConfig, max_len: int) -> _Frequencies:
     length = np.maximum(np.arange(1, max_len + 1, dtype=np.float32), np.float32(trained))
     stretched = np.float32(factor) * length / np.float32(trained) - np.float32(factor - 1)
     bases = np.float32(config.theta) * _power(stretched, width / (width - 2))
-    return np.float32(1.0) / _power(bases[:, None], _exponents(config)), 1.0
+    return np.float32(1.0) / _power(bases[:, None], _exponents(config))
 
 
-def _llama3(config: RopeConfig, max_len: int) -> _Frequencies:
+def _llama3(config: RopeConfig, max_len: int) -> Floats:
     """Scale as Llama 3: stretch long wavelengths by `factor`, keep short ones, blend between."""
     p = config.params
-    frequencies, _ = _default(config, max_len)
+    frequencies = _default(config, max_len)
     low, high = p["low_freq_factor"], p["high_freq_factor"]
     turns = np.float32(p["original_max_position_embeddings"]) * frequencies / _TURN
     if high > low:
@@ -102,10 +110,10 @@ def _llama3(config: RopeConfig, max_len: int) -> _Frequencies:
     else:  # nothing is blended (Llama 4)
         kept = (turns >= np.float32(low)).astype(np.float32)
     stretched = (np.float32(1.0) - kept) * frequencies / np.float32(p["factor"])
-    return stretched + kept * frequencies, 1.0
+    return stretched + kept * frequencies
 
 
-def _yarn(config: RopeConfig, max_len: int) -> _Frequencies:
+def _yarn(config: RopeConfig, max_len: int) -> Floats:
     """Scale by YaRN (Peng et al. 2023), static: the same at every length.
 
     Dimensions that turn more than `beta_fast` times over the trained length are kept, those that
@@ -121,9 +129,9 @@ def _yarn(config: RopeConfig, max_len: int) -> _Frequencies:
     slope = high - low if high != low else 0.001
     steps = (np.arange(width // 2, dtype=np.float32) - np.float32(low)) / np.float32(slope)
     ramp = np.clip(steps, 0.0, 1.0)
-    frequencies, _ = _default(config, max_len)
+    frequencies = _default(config, max_len)
     stretched = frequencies / np.float32(factor) * ramp
-    return stretched + frequencies * (np.float32(1.0) - ramp), float(yarn_magnitude(p))
+    return stretched + frequencies * (np.float32(1.0) - ramp)
 
 
 def _yarn_dimension(config: RopeConfig, turns: float) -> float:
@@ -134,7 +142,7 @@ def _yarn_dimension(config: RopeConfig, turns: float) -> float:
     )
 
 
-def _longrope(config: RopeConfig, max_len: int) -> _Frequencies:
+def _longrope(config: RopeConfig, max_len: int) -> Floats:
     """Scale by LongRoPE (Ding et al. 2024): a factor for each frequency, of two lists.
 
     Which list depends on `max_len` alone: the long one where sequences may pass the trained
@@ -145,12 +153,10 @@ def _longrope(config: RopeConfig, max_len: int) -> _Frequencies:
     factors = p[
         "long_factor" if max_len > p["original_max_position_embeddings"] else "short_factor"
     ]
-    frequencies, _ = _default(config, max_len)
-    divisors: Floats = np.array(factors, dtype=np.float32)
-    return frequencies / divisors, float(p["attention_factor"])
+    return _default(config, max_len) / np.array(factors, dtype=np.float32)
 
 
-_SCALINGS: dict[str, Callable[[RopeConfig, int], _Frequencies]] = {
+_SCALINGS: dict[str, Callable[[RopeConfig, int], Floats]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

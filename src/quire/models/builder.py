@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.core.config import ModelConfig, RopeConfig
+from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, converted
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
@@ -18,11 +18,11 @@ from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE
 from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm, Scale
-from quire.layers.rotary import rope_table
 from quire.models.latent_heads import head_weights
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
 from quire.models.recurrent import recurrent_layer
+from quire.models.rotations import Rotations
 from quire.models.specs import (
     AttentionSpec,
     LatentSpec,
@@ -76,9 +76,7 @@ class Builder:
         self._ops = ops
         run = config.vocab_run
         self._vocab_run = None if run is None else (run[0], config.vocab_size)
-        self._max_len = max_len
-        self._tables: dict[int, Array] = {}
-        """id of a RoPE → its table, which layers share."""
+        self._rotations = Rotations(config, max_len, ops)
 
     def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
         """Build the layer without its first norm and with `following`, the norm after it."""
@@ -92,7 +90,7 @@ class Builder:
         return Layer(sublayers)
 
     def side_by_side(self, spec: LinearSpec, first: int) -> tuple[Linear, Linear]:
-        """A linear layer as two, of the first columns and of the others; their sum counts.
+        """Split a linear layer in two, of the first columns and of the others; their sum counts.
 
         The second one has the bias.
         """
@@ -227,10 +225,10 @@ class Builder:
             scale=config.attention_scale,
             softcap=config.attention_softcap,
             sinks=None if spec.sinks is None else self._array(spec.sinks.name),
-            cos_sin=self._rotations(spec.rope),
-            q_cos_sin=self._query_rotations(spec.rope),
+            cos_sin=self._rotations.table(spec.rope),
+            q_cos_sin=self._rotations.of_queries(spec.rope),
             **self._head_norms(spec),
-            eps=config.norm_eps,
+            eps=self._rotations.norm_eps(spec.rope),
             causal=config.causal,
             joined=joined,
             chunked=config.chunked and spec.window is not None,
@@ -242,7 +240,7 @@ class Builder:
     def _latent(self, spec: LatentSpec) -> LatentAttention:
         config, latent = self._config, self._config.latent
         assert latent is not None
-        scale, rotations = config.attention_scale, self._rotations(spec.rope)
+        scale, rotations = config.attention_scale, self._rotations.table(spec.rope)
         assert scale is not None
         assert rotations is not None
         packed = head_weights(
@@ -316,33 +314,6 @@ class Builder:
         )
         ones = np.ones(len(k), self._source.dtype)
         return {"rotated_q_norm": self._ops.array(q * k), "k_norm": self._ops.array(ones)}
-
-    def _query_rotations(self, rope: RopeConfig | None) -> Array | None:
-        """Return q's own table of rotations, if queries grow beyond the trained positions; else
-        None.
-        """
-        growth, config = self._config.query_growth, self._config
-        if growth is None or growth.unrotated != (rope is None):
-            return None
-        if self._max_len + growth.ahead <= growth.length:
-            return None
-        if -id(rope) not in self._tables:
-            position = np.arange(self._max_len) + growth.ahead
-            factors = 1.0 + growth.beta * np.log1p(position // growth.length)
-            if rope is None:  # a rotation by nothing
-                table = np.repeat([[1.0, 0.0]], config.head_dim // 2, axis=1).astype(np.float32)
-            else:
-                table = rope_table(rope, self._max_len)
-            table = table * factors.astype(np.float32)[:, np.newaxis]
-            self._tables[-id(rope)] = self._ops.array(table)
-        return self._tables[-id(rope)]
-
-    def _rotations(self, rope: RopeConfig | None) -> Array | None:
-        if rope is None:
-            return None
-        if id(rope) not in self._tables:
-            self._tables[id(rope)] = self._ops.array(rope_table(rope, self._max_len))
-        return self._tables[id(rope)]
 
     def _array(self, name: str) -> Array:
         """Return a parameter that is not packed, on the device."""
