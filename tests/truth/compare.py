@@ -37,6 +37,9 @@ FLOORS = {"float32": 2**-17, "bfloat16": 2**-5}
 """Allowed in any case, relative to the largest number: answers of few numbers may be right by
 chance. Eight roundings of bfloat16, 128 of float32; a wrong config changes logits by far more."""
 
+CLEAR = 6.0
+"""Log-odds beyond which a class counts as chosen, or not: float32 has few numbers close to 1."""
+
 _AUTO = {
     "generate": AutoModelForCausalLM,
     "classify": AutoModelForSequenceClassification,
@@ -155,8 +158,8 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
     with LLM(str(folder), **flags) as llm, torch.inference_mode():
         if case.task == "generate":
             return _generates(case, llm, prompt, exact, rounded)
-        # Several: the roundings of one score say little of their size.
-        more = torch.randint(5, VOCAB_SIZE, (3, PROMPT_LEN), generator=generator).tolist()
+        # Many: the roundings of a few scores say little of their size.
+        more = torch.randint(5, VOCAB_SIZE, (15, PROMPT_LEN), generator=generator).tolist()
         prompts, ids = [prompt, *more], torch.tensor([prompt, *more])
         if case.task == "classify":
             answers = llm.classify(prompts, use_tqdm=False)
@@ -166,7 +169,13 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
                 torch.cat([model(row[None]).logits for row in ids]).double()
                 for model in (exact, rounded)
             ]
-            expected, near = (_activated(exact.config, each).numpy() for each in logits)
+            expected, near = (_scores(exact.config, each).numpy() for each in logits)
+            if exact.config.problem_type != "regression":
+                # Rounding moves scores; how far a probability follows depends on where it is.
+                allowed = _allowed(case, expected, near)
+                clear = np.clip(expected, -CLEAR, CLEAR)
+                error = np.abs(np.clip(_log_odds(found), -CLEAR, CLEAR) - clear).max()
+                return _off(error, allowed) if error > allowed else Outcome("same")
         else:
             pooled = llm.embed(prompts, use_tqdm=False)
             found = np.array([each.outputs.embedding for each in pooled])
@@ -178,13 +187,21 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
     return _off(error, allowed) if error > allowed else Outcome("same")
 
 
-def _activated(config: Any, logits: torch.Tensor) -> torch.Tensor:
-    """What Transformers' text-classification pipeline makes of logits."""
-    if config.problem_type == "regression":
+def _scores(config: Any, logits: torch.Tensor) -> torch.Tensor:
+    """The log-odds of each class, as Transformers' text-classification pipeline has them from
+    logits; of a regression, its values."""
+    one_each = config.problem_type in ("regression", "multi_label_classification")
+    if one_each or config.num_labels == 1:
         return logits
-    if config.problem_type == "multi_label_classification" or config.num_labels == 1:
-        return logits.sigmoid()
-    return logits.softmax(-1)
+    others = logits[:, None].expand(-1, config.num_labels, -1).clone()
+    others.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+    return logits - others.logsumexp(-1)
+
+
+def _log_odds(probabilities: Any) -> Any:
+    wide = probabilities.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        return np.log(wide) - np.log1p(-wide)
 
 
 def _generates(
