@@ -20,8 +20,9 @@ namespace quire {
 
 namespace {
 
-// As RouteSpec of ops/weights.py: sigmoid, renormalize, epsilon, num_groups, top_groups, top2, scale.
-using Spec = std::tuple<bool, bool, double, int64_t, int64_t, bool, double>;
+// As RouteSpec of core/layers.py: sigmoid, renormalize, epsilon, least, num_groups, top_groups, top2,
+// scale.
+using Spec = std::tuple<bool, bool, double, double, int64_t, int64_t, bool, double>;
 
 struct Candidate {
   float score;
@@ -44,7 +45,7 @@ struct Route final : Op {
         uintptr_t bias, const Spec& spec, double band)
       : experts_(pointer<int64_t>(experts)), weights_(weights), logits_(logits),
         bias_(pointer<const float>(bias)), band_(static_cast<float>(band)) {
-    std::tie(sigmoid_, renormalize_, epsilon_, groups_, top_groups_, top2_, scale_) = spec;
+    std::tie(sigmoid_, renormalize_, epsilon_, least_, groups_, top_groups_, top2_, scale_) = spec;
     const int64_t least = groups_ > 1 && top2_ ? 2 : 1;
     const bool fits = groups_ >= 1 && top_groups_ >= 1 && top_groups_ <= groups_ &&
                       logits.cols % groups_ == 0 && logits.cols / groups_ >= least &&
@@ -97,8 +98,8 @@ struct Route final : Op {
       const double x = static_cast<double>(work.logits[e]);
       return sigmoid_ ? 1.0 / (1.0 + std::exp(-x)) : std::exp(x - static_cast<double>(peak));
     };
-    // Renormalized weights of a softmax need no sum over all experts, unless something is added.
-    if (!sigmoid_ && (by_scores_ || !renormalize_ || epsilon_ != 0.0)) {
+    // Renormalized weights of a softmax need no sum over all experts, if nothing else counts.
+    if (!sigmoid_ && (by_scores_ || !renormalize_ || epsilon_ != 0.0 || least_ != 0.0)) {
       total = 0.0;
       for (int64_t e = 0; e < n; ++e) total += work.scores[e] = score(e);
     } else if (by_scores_) {
@@ -123,7 +124,9 @@ struct Route final : Op {
       work.scores[i] = score(e) / total;
       sum += work.scores[i];
     }
-    const double divisor = renormalize_ ? sum + epsilon_ : 1.0;
+    // NaN stays NaN.
+    const double whole = sum + epsilon_;
+    const double divisor = !renormalize_ ? 1.0 : whole < least_ ? least_ : whole;
     for (int64_t i = 0; i < k; ++i) {
       weights[i] = static_cast<float>(work.scores[i] / divisor * scale_);
     }
@@ -193,7 +196,7 @@ struct Route final : Op {
   bool sigmoid_ = false, renormalize_ = false, top2_ = false;
   bool by_scores_;  // what decides; else logits do
   int64_t groups_ = 1, top_groups_ = 1;
-  double epsilon_ = 0.0, scale_ = 1.0;
+  double epsilon_ = 0.0, least_ = 0.0, scale_ = 1.0;
 };
 
 }  // namespace

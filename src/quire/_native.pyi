@@ -363,13 +363,13 @@ def route(
     weights: Matrix,
     logits: Matrix,
     bias: int,
-    spec: tuple[bool, bool, float, int, int, bool, float],
+    spec: tuple[bool, bool, float, float, int, int, bool, float],
     band: float = 0.0,
     /,
 ) -> None:
     """experts int64 [rows, top_k] and their weights float32, as `Ops.route`. bias: float32
-    [experts], or 0. spec: whether scores are sigmoids, and `RouteSpec` from `renormalize` to
-    `scale`."""
+    [experts], or 0. spec: whether scores are sigmoids; `renormalize`, `epsilon`, `least`,
+    `num_groups` and `top_groups` of `RouteSpec`; whether groups count as two experts; `scale`."""
 
 def moe(
     kernels: Kernels,

@@ -240,6 +240,7 @@ class RouteSpec:
         band: if not 0, experts are chosen one by one, and the weight of each is its softmax among
             those that are left and not further below it than `band` times the larger of its logit
             and the size of theirs (Phi-3.5-MoE's SparseMixer). Nothing else applies then.
+        least: the least number by which the weights are divided.
 
     Raises:
         ValueError: numbers that do not fit each other.
@@ -254,6 +255,7 @@ class RouteSpec:
     group_score: Literal["max", "top2"] = "top2"
     scale: float = 1.0
     band: float = 0.0
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         if self.top_k < 1:

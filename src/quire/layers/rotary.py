@@ -110,7 +110,8 @@ def _llama3(config: RopeConfig, max_len: int) -> Floats:
     else:  # nothing is blended (Llama 4)
         kept = (turns >= np.float32(low)).astype(np.float32)
     stretched = (np.float32(1.0) - kept) * frequencies / np.float32(p["factor"])
-    return stretched + kept * frequencies
+    scaled: Floats = stretched + kept * frequencies
+    return scaled
 
 
 def _yarn(config: RopeConfig, max_len: int) -> Floats:
@@ -131,7 +132,8 @@ def _yarn(config: RopeConfig, max_len: int) -> Floats:
     ramp = np.clip(steps, 0.0, 1.0)
     frequencies = _default(config, max_len)
     stretched = frequencies / np.float32(factor) * ramp
-    return stretched + frequencies * (np.float32(1.0) - ramp)
+    scaled: Floats = stretched + frequencies * (np.float32(1.0) - ramp)
+    return scaled
 
 
 def _yarn_dimension(config: RopeConfig, turns: float) -> float:
@@ -153,7 +155,8 @@ def _longrope(config: RopeConfig, max_len: int) -> Floats:
     factors = p[
         "long_factor" if max_len > p["original_max_position_embeddings"] else "short_factor"
     ]
-    return _default(config, max_len) / np.array(factors, dtype=np.float32)
+    divisors: Floats = np.array(factors, dtype=np.float32)
+    return _default(config, max_len) / divisors
 
 
 _SCALINGS: dict[str, Callable[[RopeConfig, int], Floats]] = {

@@ -25,8 +25,8 @@ NAMES = replace(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_bias", False, "layers without biases")
-    hf.only(config, "moe_norm_min", 1e-12, "sums of weights as they are")
     width = hf.integer(config, "moe_intermediate_size", default=1536)
+    top_k = hf.integer(config, "num_experts_per_tok", "moe_k", default=6)
     return llama.parse(
         config,
         architecture="ernie4_5_moe",
@@ -41,7 +41,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             config,
             ("num_experts", "moe_num_experts"),
             64,
-            RouteSpec(hf.integer(config, "num_experts_per_tok", "moe_k", default=6)),
+            RouteSpec(top_k, least=hf.number(config, "moe_norm_min", default=1e-12)),
             width=width,
             layers=_sparse(config),
             correction=True,

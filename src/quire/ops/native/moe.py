@@ -32,7 +32,7 @@ def route(
     experts = np.empty((len(logits), spec.top_k), INT64)
     weights = np.empty(experts.shape, FLOAT32)
     rules = (
-        spec.scores == "sigmoid", spec.renormalize, spec.epsilon, spec.num_groups,
+        spec.scores == "sigmoid", spec.renormalize, spec.epsilon, spec.least, spec.num_groups,
         spec.top_groups, spec.group_score == "top2", spec.scale,
     )  # fmt: skip
     _native.route(

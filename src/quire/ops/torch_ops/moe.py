@@ -41,7 +41,8 @@ def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor,
     experts = choice.topk(spec.top_k).indices
     weights = scores.gather(1, experts)
     if spec.renormalize:
-        weights = weights / (weights.sum(-1, keepdim=True) + spec.epsilon)
+        divisor = weights.sum(-1, keepdim=True) + spec.epsilon
+        weights = weights / divisor.clamp(min=spec.least)
     return experts, (weights * spec.scale).float()
 
 
