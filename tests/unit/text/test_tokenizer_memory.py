@@ -1,4 +1,4 @@
-"""What building a large vocabulary frees goes back to the system."""
+"""A large vocabulary takes little memory while it is read, and what that frees is returned."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 
 MERGES = 30_000
 MOST_LEFT = 2 * 2**20
+MOST_WHILE_READ = 1.6
+"""Peak growth by the growth that stays: 1.2 here, 2.1 with the library's own reader."""
 PROGRAM = """
 import sys
 from pathlib import Path
 from quire.system.heap import trim_heap
+from quire.text.tokenizers import tokenizer_files
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def kib(name):
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(name + ":")[1].split()[0])
 
+tokenizer_files  # what it imports counts before
+start = kib("VmRSS")
 tokenizer = load_tokenizer(Path(sys.argv[1]))
-before = resident()
+before, peak = kib("VmRSS"), kib("VmHWM")
 trim_heap()
-print(before - resident())
+print(1024 * (before - kib("VmRSS")), (peak - start) / (before - start))
 """
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's own")
-def test_a_loaded_tokenizer_leaves_no_freed_memory(tmp_path: Path) -> None:
+def test_a_tokenizer_takes_and_leaves_little_memory(tmp_path: Path) -> None:
     letters = [CHAR_OF_BYTE[byte] for byte in range(256)]
     merges = list(islice(product(letters, letters), MERGES))
     tokens = letters + [left + right for left, right in merges]
@@ -41,5 +47,7 @@ def test_a_loaded_tokenizer_leaves_no_freed_memory(tmp_path: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    left = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    left, while_read = found.split()
     assert int(left) < MOST_LEFT
+    assert float(while_read) < MOST_WHILE_READ

@@ -29,6 +29,7 @@ from quire.text.tokenizers.sentencepiece import (
     sentencepiece_backend,
     text_normalizer,
 )
+from quire.text.tokenizers.tokenizer_json import read_tokenizer_json
 from quire.text.tokenizers.wordpiece import wordpiece_backend
 
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
@@ -55,7 +56,7 @@ def load_files(path: Path) -> HFTokenizer:
         backend = _sentencepiece(vocabulary, settings, roles)
         normalize = text_normalizer(vocabulary)
     else:
-        backend = _tokenizer_json(path)
+        backend = read_tokenizer_json(path)
     return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize))
 
 
@@ -149,15 +150,6 @@ def _declared_tokens(settings: dict[str, Any]) -> list[AddedToken]:
         options = {key: bool(token.get(key)) for key in flags}
         tokens.append(AddedToken(token["content"], normalized=False, **options))
     return tokens
-
-
-def _tokenizer_json(path: Path) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise CheckpointError(
-            f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
-        ) from error
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
