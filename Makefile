@@ -100,6 +100,8 @@ clean:  ## Remove the build tree and caches; the environment stays
 	rm -f $(VENV)/.quire $(VENV)/.quire-dev .venv-light/.quire-test
 
 # Stamps: an installation step is repeated only when what it depends on has changed.
+# Byte code is made once, here: where PYTHONDONTWRITEBYTECODE is set, each process would make it.
+BYTE_CODE := $(BIN)/python -m compileall -q src/quire
 
 $(BIN)/python:
 	@echo "==> Creating $(VENV)"
@@ -109,16 +111,19 @@ $(BIN)/python:
 $(VENV)/.quire: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> Compiling the CPU kernels and installing Quire into $(VENV)"
 	@$(INSTALL) . --config-settings=cmake.define.QUIRE_ONE_ISA=ON
+	@$(BYTE_CODE)
 	@touch $@
 
 # The development installations contain the plain one.
 $(VENV)/.quire-test: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> Compiling the CPU kernels and installing Quire with its tests' tools into $(VENV)"
 	@$(INSTALL) ".[test]"
+	@$(BYTE_CODE)
 	@touch $(VENV)/.quire $@
 
 $(VENV)/.quire-dev: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "==> Compiling the CPU kernels and installing Quire with its development tools"
 	@$(if $(TORCH_INDEX),$(PIP) $(TORCH) --index-url $(TORCH_INDEX))
 	@$(INSTALL) ".[dev]"
+	@$(BYTE_CODE)
 	@touch $(VENV)/.quire $@

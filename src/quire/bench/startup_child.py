@@ -16,8 +16,11 @@ def main(payload: str) -> None:
     Args:
         payload: JSON of `EngineArgs`' fields, and `input_len`.
     """
-    from quire.core.sampling_params import SamplingParams
-    from quire.frontend.llm import LLM
+    from quire.system.garbage import no_collection
+
+    with no_collection():  # as in `from quire import LLM`
+        from quire.core.sampling_params import SamplingParams
+        from quire.frontend.llm import LLM
 
     imported = time.monotonic()
     fields = json.loads(payload)
