@@ -35,9 +35,9 @@ NGRAM |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
 class Golden:
     """A model, a prompt, Transformers' greedy tokens and their log-probabilities."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, **changes: Any) -> None:
         self.folder = folder
-        model = make_tiny(name, seed=0, folder=folder)
+        model = make_tiny(name, seed=0, folder=folder, **changes)
         generator = torch.Generator().manual_seed(1)
         self.prompt = torch.randint(2, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
         tokens = list(self.prompt)

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.gguf_split import split_files
 from quire.checkpoint.gguf_types import TENSOR_TYPES, TensorType
 from quire.checkpoint.mapped_file import MappedFile
+from quire.checkpoint.weight_files import split_files
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 _MAX_STRING_BYTES = 1 << 24

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFDescription
 from quire.checkpoint.gguf_experts import EXPERTS, LATENT, latent
 from quire.checkpoint.gguf_families import CHANGES, rotated_part, sliding_types
@@ -49,9 +50,15 @@ _ARCHITECTURES = {
     "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
     "phimoe": ("phimoe", "PhimoeForCausalLM"),
     "bitnet": ("bitnet", "BitNetForCausalLM"),
+    **gguf_hybrids.ARCHITECTURES,
 }
+_EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
+_EITHER = ("llama", "granitehybrid")
+"""Architectures with experts or without."""
+_CHANGES = CHANGES | gguf_hybrids.CHANGES
 _DTYPES = {"F32": "float32", "F16": "float16"}
-_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron")
+_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe")
+_UNROTATED = ("nemotron_h", "nemotron_h_moe")
 _LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
 _NO_TOKEN = 0xFFFFFFFF
 _MISSING = object()
@@ -69,6 +76,8 @@ class _Metadata:
 
     def integer(self, key: str, default: Any = _MISSING) -> Any:
         value = self._get(key, default)
+        if isinstance(value, list) and self.architecture in gguf_hybrids.ARCHITECTURES:
+            value = [each for each in value if each != 0]  # of layers of another kind
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]  # one number a layer, all the same
         if isinstance(value, list):
@@ -152,16 +161,18 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
     }
     if model_type == "gpt2":
         return common | _gpt2(meta)
+    if model_type == "mamba2":
+        return common | gguf_hybrids.mamba2(meta)
     config = common | _llama(meta)
     if meta.integer("expert_count", 0):
-        return config | EXPERTS[meta.architecture](meta, config)
+        return config | _EXPERTS[meta.architecture](meta, config)
     if model_type == "phi3":
         return config | _phi3(meta, config)
     if model_type in ("stablelm", "starcoder2"):
         return _layer_normed(meta, config)
     if model_type.startswith("gemma"):
         return config | _gemma(meta, config)
-    changes = CHANGES.get(meta.architecture)
+    changes = _CHANGES.get(meta.architecture)
     return config if changes is None else config | changes(meta, config)
 
 
@@ -173,10 +184,11 @@ def _check_architecture(meta: _Metadata) -> None:
             fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
         )
     count = meta.integer("expert_count", 0)
-    if name != "llama" and bool(count) != (name in EXPERTS):
+    if name not in _EITHER and bool(count) != (name in _EXPERTS):
         raise UnsupportedModelError(
             f"{file} is of the architecture {name!r}, and has {count} experts.",
-            fix=f"Experts are in files of {', '.join(EXPERTS)}, and in all of them but llama.",
+            fix=f"Experts are in files of {', '.join(_EXPERTS)}, and in all of them but "
+            f"{' and '.join(_EITHER)}.",
         )
 
 
@@ -227,12 +239,13 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
         groups = meta.integer("attention.head_count_kv", heads)
         widths = {"head_dim": rotated, "num_key_value_heads": groups}
     norm = "layer_norm" if meta.architecture in _LAYER_NORMED else "layer_norm_rms"
+    inner = 0 if meta.architecture == "qwen35moe" else _MISSING  # all its layers are sparse
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in meta.file.tensors,
         "hidden_act": "silu",
         "hidden_size": hidden,
-        "intermediate_size": meta.integer("feed_forward_length"),
+        "intermediate_size": meta.integer("feed_forward_length", inner),
         "max_position_embeddings": meta.integer("context_length"),
         "num_attention_heads": heads,
         "num_hidden_layers": meta.integer("block_count")
@@ -262,7 +275,7 @@ def _head_dim(meta: _Metadata, default: int) -> int:
             fix="Quire has no such architecture; use another model.",
         )
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and meta.architecture not in _PARTLY_ROTATED:
+    if rotary_dim != head_dim and meta.architecture not in (*_PARTLY_ROTATED, *_UNROTATED):
         raise UnsupportedModelError(
             f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
             fix="Quire rotates whole heads in this architecture; use another model.",

@@ -53,7 +53,8 @@ def latent(meta: Metadata, heads: int) -> Config:
     }
 
 
-def _counts(meta: Metadata) -> Config:
+def counts(meta: Metadata) -> Config:
+    """Return the numbers of experts, and of those that a token chooses."""
     return {
         "num_experts": meta.integer("expert_count"),
         "num_experts_per_tok": meta.integer("expert_used_count"),
@@ -61,11 +62,11 @@ def _counts(meta: Metadata) -> Config:
 
 
 def _mixtral(meta: Metadata, config: Config) -> Config:
-    return _counts(meta) | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+    return counts(meta) | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
 
 
 def _olmoe(meta: Metadata, config: Config) -> Config:
-    return _counts(meta) | {"norm_topk_prob": False}
+    return counts(meta) | {"norm_topk_prob": False}
 
 
 def _width(meta: Metadata, layer: int = 0) -> Any:
@@ -75,7 +76,7 @@ def _width(meta: Metadata, layer: int = 0) -> Any:
 
 
 def _qwen2(meta: Metadata, config: Config) -> Config:
-    return _counts(meta) | {
+    return counts(meta) | {
         "norm_topk_prob": False,
         "moe_intermediate_size": _width(meta),
         "shared_expert_intermediate_size": meta.extent("blk.0.ffn_gate_shexp.weight", 0),
@@ -83,11 +84,11 @@ def _qwen2(meta: Metadata, config: Config) -> Config:
 
 
 def _qwen3(meta: Metadata, config: Config) -> Config:
-    return _counts(meta) | {"norm_topk_prob": True, "moe_intermediate_size": _width(meta)}
+    return counts(meta) | {"norm_topk_prob": True, "moe_intermediate_size": _width(meta)}
 
 
 def _granite(meta: Metadata, config: Config) -> Config:
-    return _counts(meta) | granite(meta, config)
+    return counts(meta) | granite(meta, config)
 
 
 def _gpt_oss(meta: Metadata, config: Config) -> Config:
@@ -95,7 +96,7 @@ def _gpt_oss(meta: Metadata, config: Config) -> Config:
     scaling = config["rope_scaling"] or {"rope_type": "default"}
     if scaling["rope_type"] == "yarn":
         scaling["truncate"] = False
-    return _counts(meta) | {
+    return counts(meta) | {
         "intermediate_size": _width(meta),
         "rope_scaling": scaling,
         "sliding_window": meta.integer("attention.sliding_window") or None,
@@ -114,7 +115,7 @@ def _llama4(meta: Metadata, config: Config) -> Config:
             "chunks, one without positions.",
             fix="Use its safetensors.",
         )
-    return _counts(meta) | {
+    return counts(meta) | {
         "model_type": "llama4_text",
         "intermediate_size": _width(meta),
         "intermediate_size_mlp": config["intermediate_size"],
@@ -134,13 +135,13 @@ def _phimoe(meta: Metadata, config: Config) -> Config:
     scaling = config["rope_scaling"]
     head = {"lm_head_bias": "output.bias" in meta.file.tensors}
     if scaling is None or scaling["rope_type"] != "longrope":
-        return _counts(meta) | head
+        return counts(meta) | head
     factor, original = scaling.pop("attention_factor"), scaling["original_max_position_embeddings"]
     longer = max(1.0, config["max_position_embeddings"] / original)
     by_rule = math.sqrt(1.0 + math.log(longer) / math.log(original))
     mscale = PHIMOE_MSCALE if math.isclose(factor, by_rule, rel_tol=1e-6) else factor
     scaling |= {"short_mscale": mscale, "long_mscale": mscale}
-    return _counts(meta) | head | {"original_max_position_embeddings": original}
+    return counts(meta) | head | {"original_max_position_embeddings": original}
 
 
 def _ernie4_5(meta: Metadata, config: Config) -> Config:
@@ -165,7 +166,7 @@ def _glm4(meta: Metadata, config: Config) -> Config:
         raise _no_such_gating(meta)
     part = rotated_part(meta.integer("rope.dimension_count"), config["head_dim"])
     norms = "blk.0.attn_q_norm.weight" in meta.file.tensors
-    return part | _routed(meta) | _groups(meta) | {"use_qk_norm": norms}
+    return part | routed(meta) | groups(meta) | {"use_qk_norm": norms}
 
 
 def _deepseek2(meta: Metadata, config: Config) -> Config:
@@ -180,13 +181,13 @@ def _deepseek2(meta: Metadata, config: Config) -> Config:
             fix="Quire has no such architecture; use another model.",
         )
     if gating == SIGMOID:
-        return _routed(meta) | _groups(meta)
+        return routed(meta) | groups(meta)
     if gating != SOFTMAX:
         raise _no_such_gating(meta)
-    found = _groups(meta)
+    found = groups(meta)
     method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
     kind = {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]}
-    return _routed(meta) | found | kind | {"topk_method": method}
+    return routed(meta) | found | kind | {"topk_method": method}
 
 
 def _gating(meta: Metadata, default: int) -> Any:
@@ -201,7 +202,8 @@ def _no_such_gating(meta: Metadata) -> UnsupportedModelError:
     )
 
 
-def _routed(meta: Metadata) -> Config:
+def routed(meta: Metadata) -> Config:
+    """Return the fields of DeepSeek-V3's experts."""
     return {
         "n_routed_experts": meta.integer("expert_count"),
         "num_experts_per_tok": meta.integer("expert_used_count"),
@@ -213,7 +215,8 @@ def _routed(meta: Metadata) -> Config:
     }
 
 
-def _groups(meta: Metadata) -> Config:
+def groups(meta: Metadata) -> Config:
+    """Return the groups of experts, and from how many of them a token chooses."""
     return {
         "n_group": meta.integer("expert_group_count", 0) or 1,
         "topk_group": meta.integer("expert_group_used_count", 0) or 1,

@@ -10,8 +10,9 @@ from typing import Any
 
 from quire.checkpoint.gguf_experts import expert_keys, latent_keys
 from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
-from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS, Names, Translation, translation_of
+from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS, Names, translation_of
 from quire.checkpoint.gguf_rope import scaling_keys
+from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_writer import Value
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError

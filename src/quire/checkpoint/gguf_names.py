@@ -15,18 +15,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_translation import Reorder, Translation
 from quire.core.errors import UnsupportedModelError
-
-Array = npt.NDArray[Any]
-Reorder = Literal[
-    "none", "halves_from_pairs", "transpose", "minus_one", "one_row", "key_heads", "value_heads"
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +244,7 @@ NAMES: dict[str, Names] = {
         _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
     ),
 }
+NAMES |= {name: Names(**fields) for name, fields in gguf_hybrids.NAMES.items()}
 """By GGUF's `general.architecture`; Mixtral's is llama."""
 
 ROPE_FACTORS = "rope_freqs.weight"
@@ -260,66 +255,6 @@ LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.we
 WIDEST_LAYERS = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries alone are scaled by hidden_size / heads, which files do
 not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A tensor's Hugging Face name, and how to convert its values from GGUF's order.
-
-    Attributes:
-        heads: whose rows change places.
-        keys: rows of keys in each head of a `kv_b_proj`; known only where it is written.
-    """
-
-    name: str
-    reorder: Reorder = "none"
-    heads: int = 0
-    keys: int = 0
-
-    def apply(self, values: Array) -> Array:
-        """Return GGUF's values in Hugging Face's order."""
-        if self.reorder == "transpose":
-            return values.T
-        if self.reorder == "minus_one":
-            # Exact for what 1 + weight was rounded to: adding 1 gives the same bits again.
-            return values.astype(np.float32) - np.float32(1.0)
-        if self.reorder == "one_row":
-            return values.reshape(1, -1)
-        if self.reorder == "key_heads":
-            return values.swapaxes(1, 2)
-        return self.apply_to_rows(values)
-
-    def apply_to_rows(self, rows: Array) -> Array:
-        """Return rows in Hugging Face's order, whatever they hold."""
-        if self.reorder != "halves_from_pairs":
-            return rows
-        split = rows.reshape(self.heads, -1, 2, *rows.shape[1:])
-        return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
-
-    def undo(self, values: Array) -> Array:
-        """Return Hugging Face's rows, [out, in], in GGUF's order."""
-        if self.reorder == "minus_one":
-            return values + np.float32(1.0)
-        if self.reorder == "one_row":
-            return values.reshape(-1)
-        if self.reorder == "halves_from_pairs":
-            split = values.reshape(self.heads, 2, -1, *values.shape[1:])
-            return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
-        if self.reorder in ("key_heads", "value_heads"):
-            split = values.reshape(self.heads, -1, values.shape[-1])
-            if self.reorder == "value_heads":
-                return np.ascontiguousarray(split[:, self.keys :])
-            return np.ascontiguousarray(split[:, : self.keys].swapaxes(1, 2))
-        return values
-
-    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Return Hugging Face's shape of a GGUF shape."""
-        if self.reorder == "one_row":
-            return (1, *stored)
-        if self.reorder in ("key_heads", "value_heads"):
-            *heads, rows, columns = stored
-            return (*heads, columns, rows) if self.reorder == "key_heads" else stored
-        return tuple(reversed(stored)) if self.reorder == "transpose" else stored
 
 
 def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translation]:
@@ -344,11 +279,16 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
     return table
 
 
+_IGNORED_DRAFTS = (
+    "deepseek_v2", "deepseek_v3", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text",
+)  # fmt: skip
+
+
 def _drafts(name: str, config: Mapping[str, Any]) -> bool:
     """Return whether a tensor is of a layer behind the last one, which Quire does not compute."""
     block = re.match(r"blk\.(\d{1,6})\.", name)
     behind = block is not None and int(block[1]) >= config.get("num_hidden_layers", math.inf)
-    return behind and config.get("model_type") in ("deepseek_v2", "deepseek_v3")
+    return behind and config.get("model_type") in _IGNORED_DRAFTS
 
 
 def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
@@ -359,6 +299,8 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     part = block[2] if block else stem
     known = names.block if block else names.top
     prefix = f"{names.layers}.{int(block[1])}." if block else ""
+    if architecture in gguf_hybrids.NAMES and (found := _of_hybrid(name, names, config)):
+        return found
     if whole := known.get(f"{part}.{kind}"):
         return Translation(prefix + whole)
     if part not in known or kind not in ("weight", "bias"):
@@ -376,3 +318,37 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     if names.norms_plus_one and part.endswith("_norm") and kind == "weight":
         return Translation(target, "minus_one")
     return Translation(target)
+
+
+_RECURRENT = re.compile(r"blk\.(\d{1,6})\.(attn_qkv|attn_gate|ffn_norm|ssm_[a-z0-9]+)(?:\.(\w+))?")
+_GROUPED = ("attn_gate", "ssm_beta", "ssm_alpha", "ssm_dt")
+"""Stems of a delta rule whose rows are heads of values."""
+
+
+def _of_hybrid(name: str, names: Names, config: Mapping[str, Any]) -> Translation | None:
+    """Return the translation of a recurrent layer's tensor that is not stored as it is."""
+    block = re.fullmatch(
+        r"blk\.(\d{1,6})\.(attn_qkv|attn_gate|ffn_norm|ssm_[a-z0-9]+)(?:\.(\w+))?", name
+    )
+    if block is None:
+        return None
+    number, part, kind = block.groups(default="weight")  # falcon-h1's ffn_norm has no suffix
+    target = names.block.get(part) or names.block.get(f"{part}.{kind}")
+    if target is None:
+        return None
+    whole = part in ("ssm_a", "ssm_d") or f"{part}.{kind}" in names.block
+    target = f"{names.layers}.{number}.{target}" + ("" if whole else f".{kind}")
+    heads = config.get("linear_num_key_heads", 0)
+    served = config["linear_num_value_heads"] // heads if heads else 1
+    if part == "ssm_a":
+        return Translation(target, "log_rate", heads, served=served)
+    if part in ("ssm_norm", "ssm_d"):
+        return Translation(target, "flat")
+    if served == 1:
+        return Translation(target)
+    if part in _GROUPED:
+        return Translation(target, "grouped", heads, served=served)
+    if part in ("attn_qkv", "ssm_conv1d"):
+        keys = 2 * heads * config["linear_key_head_dim"]
+        return Translation(target, "grouped", heads, keys, served)
+    return Translation(target, "grouped_columns", heads, served=served)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from quire.checkpoint.gguf_split import split_names
+from quire.checkpoint.weight_files import split_names
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 from quire.system.env import hf_offline
 

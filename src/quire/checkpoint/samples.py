@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from quire.checkpoint.gguf_split import split_files
-from quire.checkpoint.weight_files import weight_files
+from quire.checkpoint.weight_files import split_files, weight_files
 
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 

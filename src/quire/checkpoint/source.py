@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.checkpoint import hub
-from quire.checkpoint.gguf_split import split_names
 from quire.checkpoint.json_file import read_config, read_json
 from quire.checkpoint.presets import preset_config, preset_names
+from quire.checkpoint.weight_files import split_names
 from quire.core.config import LoadFormat
 from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from quire.core.registry import closest, did_you_mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_config import hf_config
 from quire.checkpoint.gguf_names import translate
+from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
@@ -183,12 +185,39 @@ class GGUFWeights(Weights):
         *outer, columns = tensor.shape
         rows = math.prod(outer)
         # Whole rows change places, so their bytes may before they are unpacked.
-        raw = self._translation[stored].apply_to_rows(self._file.raw(stored).reshape(rows, -1))
-        return quantized_arrays(raw, tensor.type, rows, columns)
+        translation = self._translation[stored]
+        raw = translation.apply_to_rows(self._file.raw(stored).reshape(rows, -1))
+        found = quantized_arrays(raw, tensor.type, rows, columns)
+        return found if translation.reorder != "grouped_columns" else _grouped(found, translation)
 
     def release(self, name: str) -> None:
         for stored in self._stored[name]:
             self._file.release(stored)
+
+
+def _grouped(weight: QuantizedWeight, translation: Translation) -> QuantizedWeight:
+    """Return the weight with its columns in Hugging Face's order.
+
+    Raises:
+        CheckpointError: heads are no whole groups of columns that share a scale.
+    """
+    heads = translation.served * translation.heads
+    width = weight.shape[1] // heads
+    if width % weight.group:
+        raise CheckpointError(
+            f"{translation.name}: heads of {width} columns change places, but {weight.group} "
+            "columns share a scale.",
+            fix="Use a file of another quantization.",
+        )
+    columns = translation.apply(np.arange(weight.shape[1])[np.newaxis])[0]
+    groups = columns[:: weight.group] // weight.group
+    return replace(
+        weight,
+        codes=weight.codes[:, columns],
+        scale=weight.scale[:, groups],
+        zero=None if weight.zero is None else weight.zero[:, groups],
+        offset=None if weight.offset is None else weight.offset[:, groups],
+    )
 
 
 def open_weights(source: ModelSource) -> Weights:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.core.config import ModelConfig
@@ -28,6 +28,7 @@ class WeightNames:
         transposed: stems whose weight is stored [in, out] (GPT-2's Conv1D).
         stacked: stem, or whole name of a bias, within a layer → the tensor of all experts, where a
             checkpoint has no tensors of each.
+        apart: stem within a layer → names of its parts, where a checkpoint has no tensor of all.
         ignored: a regular expression for stored tensors that are not weights.
     """
 
@@ -37,6 +38,7 @@ class WeightNames:
     base_prefix: str
     transposed: frozenset[str] = frozenset()
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
+    apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: str = r"(?!)"
 
     def sources(self, parameter: str) -> tuple[str, ...]:
@@ -60,6 +62,13 @@ class WeightNames:
         rows = parts if len(names) > 1 else (sum(parts),)
         pairs = list(zip(names, rows, strict=True))
         return [(name.format(i), n) for i in range(count) for name, n in pairs]
+
+    def stored_in(self, checkpoint: Container[str], parameter: Parameter) -> list[tuple[str, int]]:
+        """Return the same of a checkpoint, which may have the parts of one name apart."""
+        found, stem = self.stored(parameter), parameter.stem.split(".", 2)[-1]
+        if stem not in self.apart or found[0][0] in checkpoint:
+            return found
+        return replace(self, layer={**self.layer, stem: self.apart[stem]}).stored(parameter)
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from quire.checkpoint.gguf import GGUFFile
-from quire.checkpoint.gguf_split import split_names
+from quire.checkpoint.weight_files import split_names
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from tests.unit.checkpoint.make_files import write_gguf
 

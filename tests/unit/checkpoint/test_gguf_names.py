@@ -311,7 +311,7 @@ def test_names_are_those_of_gguf_py(name: str) -> None:
         merged = stem == "ffn_gate_up_exps"  # by an option of the converter
         assert merged or f"blk.{{bid}}.{stem}" in known or (name, stem) in UNUSED
         got = table.get_name(f"{names.layers}.1.{found}", try_suffixes=(".weight", ".bias"))
-        assert got in (f"blk.1.{stem}", None), part
+        assert got in (f"blk.1.{stem}", f"blk.1.{stem}_shexp", None), part
     for part, theirs in names.top.items():
         assert table.get_name(theirs, try_suffixes=(".weight", ".bias")) in (part, None)
 

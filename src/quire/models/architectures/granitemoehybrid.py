@@ -22,6 +22,9 @@ NAMES = replace(
         "mlp.shared.gate_up": ("shared_mlp.input_linear",),
         "mlp.shared.down": ("shared_mlp.output_linear",),
     },
+    apart=dict.fromkeys(
+        ("mlp.gate_up", "mlp.shared.gate_up"), ("shared_mlp.gate_proj", "shared_mlp.up_proj")
+    ),
 )
 KINDS: dict[str, SubLayerKind] = {
     "attention": "attention",

@@ -120,7 +120,7 @@ class _Matcher:
             return pieces
         transposed = self._names.is_transposed(parameter.name)
         pieces, row = [], 0
-        for source, rows in self._names.stored(parameter):
+        for source, rows in self._names.stored_in(self._stored, parameter):
             shape = (rows, *parameter.shape[1:])
             layer = source.removesuffix(".weight")
             quantizable = parameter.kind in ("linear", "router", "heads") and len(shape) == 2
