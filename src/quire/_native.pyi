@@ -681,6 +681,48 @@ class SuffixIndex(DraftIndex):
         /,
     ) -> None: ...
 
+@final
+class DraftDraw:
+    """How a sequence's drafts are drawn: `SampleRow` tells what each means; no edits."""
+
+    def __init__(
+        self, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, /
+    ) -> None: ...
+
+@final
+class DraftPasses:
+    """Runs a draft model's passes; see csrc/spec/draft_passes.h.
+
+    A plan is a `quire.ops.plan.WholePlan`: the plan, the address of its result, the bytes that a
+    row adds to it, and the elements from row to row.
+    """
+
+    def __init__(
+        self,
+        forward: tuple[Plan, int, int, int],
+        logits: tuple[Plan, int, int, int],
+        sampler: Sampler,
+        vocab: int,
+        block_size: int,
+        max_tokens: int,
+        max_sequences: int,
+        width: int,
+        /,
+    ) -> None: ...
+    def run(
+        self,
+        tokens: int,
+        width: int,
+        tables: int,
+        sequences: list[tuple[int, int, int, int, int, DraftDraw]],
+        /,
+    ) -> None:
+        """Compute tokens of each sequence, and write drafts behind them.
+
+        tokens is int32 [all slots, width], tables int32 [all slots, blocks]. A sequence is (slot,
+        first token, tokens, drafts, output tokens, how to draw); those with more drafts first.
+        """
+
 def emulated() -> list[str]:
     """Names of the tables here of which some instructions are emulated by signals, for tests.
 

@@ -16,6 +16,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.messages import SpecDecodingStats
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.spec.draft_passes import DraftPasses
 
 ASSETS = Path(quire.__file__).parent / "assets"
 PROMPTS = ["Once upon a time", "The cat and the dog", "One day, a girl named Lily found", "Tom"]
@@ -66,6 +67,28 @@ def test_a_draft_model_changes_no_answer(plain: list[Any], flags: dict[str, Any]
     assert found == plain
     assert drafted is not None
     assert drafted.num_accepted_tokens > max(40, 0.3 * drafted.num_draft_tokens)
+
+
+def test_native_passes_draft_what_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So their keys, parameters and inputs are those that `sample_drafts` has."""
+    drawn = [
+        {"temperature": 0.0},
+        {"temperature": 0.7, "seed": -5},
+        {"temperature": 1.0, "seed": 2**63 - 1, "top_p": 0.9},
+        {"temperature": 1.2, "seed": 4, "top_k": 20, "min_p": 0.02},
+    ]
+    params = [SamplingParams(max_tokens=40 + i, **each) for i, each in enumerate(drawn)]
+    found = []
+    with LLM(
+        "embedded", speculative_config=DRAFT, max_num_batched_tokens=64, max_num_seqs=4
+    ) as llm:
+        for _ in range(2):
+            outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+            told = [(e.metrics.num_draft_tokens, e.metrics.num_accepted_tokens) for e in outputs]
+            found.append((told, [e.outputs[0].token_ids for e in outputs]))
+            monkeypatch.setattr(DraftPasses, "can_draw", lambda *_: False)
+    assert found[0] == found[1]
+    assert sum(right for _, right in found[0][0]) > 40
 
 
 def test_nor_where_sequences_are_preempted(plain: list[Any]) -> None:

@@ -87,7 +87,7 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
         self.ranks = 1 if group is None else group.ranks
         self.sources = dict.fromkeys(OP_NAMES, f"native {kernels.isa}")
         self.note = f"cpu: native kernels for {kernels.isa}"
-        self.new_plan = partial(_native.Plan, pool)
+        self.new_plan, self.sampler = partial(_native.Plan, pool), self._sampling.native
 
     @property
     def isa(self) -> str:

@@ -244,6 +244,7 @@ class Ops(StepOps[A]):
         ranks: processes among which layers are split: over which `all_reduce` sums.
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
+        sampler: the native sampler; None where sampling is not native.
         device: where they compute: of all their arrays, unless the op says "on the host".
     """
 
@@ -251,6 +252,7 @@ class Ops(StepOps[A]):
     note = ""
     ranks = 1
     new_plan: Callable[[], _native.Plan] | None = None
+    sampler: _native.Sampler | None = None
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -66,6 +66,21 @@ class _View(NamedTuple):
     tail: tuple[int, ...]
 
 
+class WholePlan(NamedTuple):
+    """A plan that native code can run, and where its first result is.
+
+    Attributes:
+        result: the address of the result of 0 rows.
+        offset: bytes that each row adds to that address.
+        stride: elements from row to row.
+    """
+
+    plan: _native.Plan
+    result: int
+    offset: int
+    stride: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Input:
     """An array among the inputs, those of the metadata included."""
@@ -158,6 +173,15 @@ class Plan:
             elif arrays[part.rows_input].shape[0] > 0:
                 self._fall_back(part, inputs, arrays)
         return self.outputs[0]
+
+    @property
+    def whole(self) -> WholePlan | None:
+        """Return what native code needs to run the plan; None if Python computes a part."""
+        if len(self._parts) != 1 or not isinstance(self._parts[0], _Segment):
+            return None
+        _, region, offset, nbytes, dtype = self._buffers[self._results[0].buffer]
+        start = address(self._arena) + region
+        return WholePlan(self._native, start, offset, nbytes // dtype.itemsize)
 
     def result(self, inputs: Inputs) -> HostArray:
         """Return the memory of what `run` returns for these inputs, filled with zeros."""

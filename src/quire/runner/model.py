@@ -13,7 +13,7 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.ops.op_times import OpMeter, TimedOps
-from quire.ops.plan import record
+from quire.ops.plan import WholePlan, record
 from quire.runner.inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -168,6 +168,12 @@ class PlannedModel:
             f"{sum(plan.num_segments for plan in plans)} segments{slow}, "
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
+
+    @property
+    def whole_plans(self) -> tuple[WholePlan, WholePlan] | None:
+        """Return the plans of the step and of the logits for native code, if it can run both."""
+        step, logits = self._forward.whole, self._logits.whole
+        return None if step is None or logits is None else (step, logits)
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         given = (inputs.input_ids, inputs.positions, inputs.metadata, rows)

@@ -105,6 +105,17 @@ class SamplingState:
             and not Masks.needed(self.params, self.num_output_tokens)
         )
 
+    @property
+    def unedited(self) -> bool:
+        """Return whether the logits of the next tokens are drawn from as they are."""
+        params = self.params
+        return not (
+            self._penalizes
+            or params.structured_outputs is not None
+            or params.limits_thinking
+            or Masks.needed(params, self.num_output_tokens)
+        )
+
     def draw_key(self, ahead: int) -> int:
         """Return the key of the token after the output and `ahead` drafts; 0 if it is greedy."""
         if self.params.greedy:

@@ -15,6 +15,7 @@ from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.state import SequenceStates
 from quire.spec.batch import draft_tokens, sample_drafts
+from quire.spec.draft_passes import DraftPasses
 from quire.spec.vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class DraftModelProposer:
         self._block_size = config.block_size
         self._max_tokens = min(limits.max_num_batched_tokens, CATCH_UP_TOKENS + limits.max_num_seqs)
         self._max_model_len = max_model_len
+        self._last_place = limits.max_model_len - 1
         kv_caches = allocate_kv_caches(
             ops, config.model, num_blocks, config.block_size, dtype_of(config.kv_cache_dtype),
             units=decoder.kv_units,
@@ -66,6 +68,12 @@ class DraftModelProposer:
             if config.enforce_eager or ops.new_plan is None
             else PlannedModel(decoder, ops, kv_caches, config.block_size, limits)
         )
+        self._passes: DraftPasses | None = None
+        if vocabulary is None:
+            self._passes = DraftPasses.of(
+                self._model, ops, limits, block_size=config.block_size,
+                max_tokens=self._max_tokens, width=-(-limits.max_model_len // config.block_size),
+            )  # fmt: skip
         # Of each slot: tokens with keys and values, and the drafts after them that have some, too.
         self._computed = np.zeros(limits.max_num_seqs, dtype=np.int64)
         self._num_fed = np.zeros(limits.max_num_seqs, dtype=np.int64)
@@ -73,6 +81,8 @@ class DraftModelProposer:
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         self._computed[slot] = self._num_fed[slot] = 0
+        if self._passes is not None:
+            self._passes.begin(slot)
 
     def end(self, states: SequenceStates, slot: int) -> None:
         pass
@@ -84,26 +94,39 @@ class DraftModelProposer:
         behind = np.where(most > 0, known - start, 0)
         taken = self._share(behind)
         self._computed[slots], self._num_fed[slots] = start + taken, 0
-        ready = np.flatnonzero((taken == behind) & (taken > 0))
+        ready = (taken == behind) & (taken > 0)
         running = taken > 0
-        counts = np.where(np.isin(np.arange(len(slots)), ready), most, 0)
+        counts = np.where(ready, most, 0)
         if not running.any():
             return counts
-        last = np.cumsum(taken)[ready] - 1
-        logits = self._run(states, slots[running], start[running], taken[running], last)
-        for number in range(int(counts.max(initial=0))):
-            drafting = np.flatnonzero(counts > number)
+        known, counted = known[running], counts[running]
+        work = slots[running], start[running], taken[running]
+        if self._passes is not None and self._passes.can_draw(states, slots[ready]):
+            self._passes.run(states, *work, counted)
+        else:
+            self._run_passes(states, *work, counted)
+        # The last draft was drawn and not computed.
+        self._num_fed[work[0]] = np.maximum(counted - 1, 0)
+        places = np.minimum(known[:, None] + np.arange(self._fed.shape[1]), self._last_place)
+        self._fed[work[0]] = states.token_ids[work[0][:, None], places]
+        return counts
+
+    def _run_passes(
+        self, states: SequenceStates, slots: Column, start: Column, taken: Column, wanted: Column
+    ) -> None:
+        """Compute taken[i] tokens of slots[i] from start[i] on, and write wanted[i] drafts."""
+        known, drafting = start + taken, np.flatnonzero(wanted)
+        logits = self._run(states, slots, start, taken, np.cumsum(taken)[drafting] - 1)
+        for number in range(int(wanted.max(initial=0))):
             if number:
-                ahead = slots[drafting]
+                drafting = np.flatnonzero(wanted > number)
                 position = known[drafting] + number - 1
-                self._fed[ahead, number - 1] = states.token_ids[ahead, position]
-                self._num_fed[ahead] = number
-                logits = self._run(states, ahead, position, None, np.arange(len(ahead)))
+                rows = np.arange(len(drafting))
+                logits = self._run(states, slots[drafting], position, None, rows)
             tokens = sample_drafts(
                 self._ops, states, slots[drafting], logits, number, self._vocabulary
             )
             states.token_ids[slots[drafting], known[drafting] + number] = tokens
-        return counts
 
     def _start(self, states: SequenceStates, slots: Column, known: Column) -> Column:
         """Return where each sequence goes on: after its computed tokens and right drafts."""

@@ -28,13 +28,13 @@ class SamplingKernels:
     """
 
     def __init__(self, kernels: NativeKernels, pool: _native.Pool) -> None:
-        self._sampler = _native.Sampler(kernels.handle, pool)
+        self.native = _native.Sampler(kernels.handle, pool)
 
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         """Return one token per row; -1 if the row's largest logit is not finite after its edits."""
         given, vocab = matrix("logits", logits), logits.shape[1]
         tokens = np.empty(len(rows), dtype=np.int64)
-        self._sampler.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
+        self.native.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
         return tokens.tolist()
 
     def logprobs(
@@ -50,7 +50,7 @@ class SamplingKernels:
         where, which = np.array(rows, dtype=np.int64), np.array(tokens, dtype=np.int64)
         ids = np.empty((len(where), 1 + k), dtype=np.int64)
         values, ranks = np.empty(ids.shape), np.empty_like(where)
-        self._sampler.logprobs(
+        self.native.logprobs(
             given, _native.Indices(where.ctypes.data, len(where)),
             _native.Indices(which.ctypes.data, len(which)), k, ids.ctypes.data,
             values.ctypes.data, ranks.ctypes.data,
