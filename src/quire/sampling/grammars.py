@@ -236,11 +236,11 @@ class SequenceMatcher:
 
     def _fill(self, matcher: LLMatcher, row: int) -> None:
         mask = self.masks[row]
-        if matcher.is_stopped() and not matcher.is_error():
+        if matcher.is_stopped():  # or in error: then the request ends, whatever its mask
             mask.fill(0)
             for token in self._eos_token_ids:
                 mask.view(np.uint32)[token // BITS] |= np.uint32(1 << token % BITS)
-        elif not matcher.is_error():
+        else:
             matcher.unsafe_compute_mask_ptr(self._address + row * mask.nbytes, mask.nbytes)
 
 

@@ -17,6 +17,7 @@ from quire.core.structured_outputs import (
     StructuredOutputsParams,
     WrittenStructure,
 )
+from quire.core.thinking import ThinkingMarks
 from quire.ops.interface import Ops
 from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
@@ -250,6 +251,18 @@ def test_a_structure_behind_the_reasoning_is_masked_from_there_on(grammars: Gram
     assert after("", begun) >= {"a", "{", "<", "\n"}
     assert after("So</think>", begun) == {"{", "\n", "\r", "\t", " "}
     assert after('So</think>\n{"a":1,"b":"', begun) == {"x", "y"}
+
+
+def test_reasoning_is_read_once(grammars: Grammars) -> None:
+    """A follower made anew would read the whole output in each step."""
+    marks = ThinkingMarks(("<think>",), ("</think>",))
+    row, filler = state("", thinking_token_budget=5, thinking_marks=marks), MaskFiller(grammars)
+    followers = []
+    for _ in range(2):
+        filler.begin([row])
+        filler.end()
+        followers.append(row.thinking)
+    assert followers[0] is followers[1] is not None
 
 
 def test_forced_text_costs_no_more_the_longer_it_is(grammars: Grammars) -> None:
