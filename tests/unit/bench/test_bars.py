@@ -321,6 +321,11 @@ def test_floor_and_memory_are_latencys(monkeypatch: pytest.MonkeyPatch) -> None:
     held = 1000 + blocks * 16 * 2
     seen = bench.measure(Memory(BF16, ONE))
     assert (seen.value, seen.low, seen.high) == (2000 - held, 1900 - held, 2100 - held)
+    assert "--load-format=dummy" in asked
+    asked.clear()
+    assert bench.measure(Memory(BF16, ONE, stored=True)) == seen
+    assert "--model=m" in asked
+    assert not any("--load-format" in word for word in asked)
 
 
 @pytest.mark.parametrize("cold", [True, False])

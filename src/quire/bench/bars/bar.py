@@ -95,10 +95,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peak bytes in memory above weights and KV cache (`bench latency`)."""
+    """Peak bytes in memory above weights and KV cache (`bench latency`).
+
+    Attributes:
+        stored: of the model as files, with its tokenizer.
+    """
 
     setup: Setup
     load: Load
+    stored: bool = False
 
 
 Subject = Floor | Against | Start | Memory

@@ -69,7 +69,8 @@ class Bench:
         return Seen(row["floor_fraction"], low, high, row["repetitions"], facts)
 
     def _memory(self, subject: Memory) -> Seen:
-        row = self._latency(subject.setup, subject.load)
+        model = str(self.checkpoint(subject.setup.model)) if subject.stored else None
+        row = self._latency(subject.setup, subject.load, model)
         tokens = subject.load.num_blocks(BLOCK_SIZE) * BLOCK_SIZE
         held = row["weight_bytes"] + tokens * row["kv_bytes_per_token"]
         value, low, high = (
@@ -103,8 +104,12 @@ class Bench:
         phases = {name: statistics.median(s["phases"][name] for s in samples) for name in names}
         return Seen.of([s["start_to_first_token_s"] for s in samples], {"phases": phases})
 
-    def _latency(self, setup: Setup, load: Load) -> Row:
-        """Return the row of `bench latency`, run in its own process to measure its memory."""
+    def _latency(self, setup: Setup, load: Load, stored: str | None = None) -> Row:
+        """Return the row of `bench latency`, run in its own process to measure its memory.
+
+        Args:
+            stored: the folder of the model; random weights and no tokenizer if None.
+        """
         fields: dict[str, Any] = setup.fields() | {
             "num_gpu_blocks_override": load.num_blocks(BLOCK_SIZE),  # repetitions fill them all
             "max_model_len": load.max_len,
@@ -112,6 +117,8 @@ class Bench:
             # All prompts in one step, so that the rest is pure decoding.
             "max_num_batched_tokens": max(STEP_TOKENS, load.count * load.input_len),
         }
+        if stored is not None:
+            fields |= {"model": stored, "load_format": None}
         words = [f"--{name.replace('_', '-')}={v}" for name, v in fields.items() if v is not None]
         words += [f"--batch-size={load.count}", f"--repetitions={self.repetitions}"]
         words += [f"--input-len={load.input_len}", f"--output-len={load.output_len}"]
