@@ -118,7 +118,8 @@ def test_row_40_sigstop_of_a_rank(server: Server) -> None:
 
 
 def test_row_44_sigterm_while_a_group_loads(model: Path) -> None:
-    command = [*QUIRE, "serve", str(model), "--port", "0", *TP2]
+    few = ("--num-gpu-blocks-override", "64")
+    command = [*QUIRE, "serve", str(model), "--port", "0", *TP2, *few]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     loading = psutil.Process(process.pid)
     until(lambda: ranks(loading))

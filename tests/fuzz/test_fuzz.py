@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz import frames, grammars, http, parsers, replay, schemas, templates
 
 REQUESTS = 20_000
-PARTS = 8
+PARTS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +24,11 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 )
 async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
     statuses = await http.fuzz(REQUESTS // PARTS, seed)
-    assert statuses[200] > 100
-    assert statuses[400] > 1000
+    assert statuses[200] > 40
+    assert statuses[400] > 400
 
 
-@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.15, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("module", "cases", "outcome"),
     [

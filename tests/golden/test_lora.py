@@ -19,7 +19,7 @@ from tests.golden.tiny_models import VOCAB_SIZE, make_tiny, save_byte_tokenizer
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing.*:FutureWarning", "ignore:.*fan_in_fan_out.*:UserWarning"
 )
-NUM_TOKENS = 24
+NUM_TOKENS = 10
 MOE = [
     "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe", "glm4-moe", "ernie4_5-moe",
     "granitemoe", "gpt-oss", "llama4", "phimoe",

@@ -53,6 +53,11 @@ def emulated(isa: str) -> bool:
     return isa.endswith("_emulated")
 
 
+def slow(isa: str) -> bool:
+    """Some tests do less: a loop in place of vectors takes ten times as long."""
+    return emulated(isa) or isa == "portable"
+
+
 def pick(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=generator))
 
@@ -311,7 +316,7 @@ def test_ragged_batches(
 ) -> None:
     shape = random_shape(generator, isa, **given)
     print(shape)
-    lens = [1, 16, 128, 129, *(pick(generator, 1, 300) for _ in range(4))]
+    lens = [1, 16, 128, 129, *(pick(generator, 1, 300) for _ in range(2))]
     world = make_world(generator, shape, lens)
     for window in (None, choose(generator, 1, 5, 128, pick(generator, 1, 200))):
         spans = random_spans(generator, lens)
@@ -327,13 +332,13 @@ def test_capped_scores(
     """Gemma 2's; with queries large enough for the cap to matter."""
     shape = random_shape(generator, isa, **({"kv_heads": 1} | given))
     print(shape)
-    n = 200 if emulated(isa) else 1100
+    n = 200 if slow(isa) else 1100
     lens = [1, 129, pick(generator, 1, 300), n]
     world = make_world(generator, shape, lens)
     for q in world.q:
         q *= 5.0
     caps = [(50.0, None), (1.5, pick(generator, 1, 200))]
-    for softcap, window in caps[1:] if emulated(isa) else caps:
+    for softcap, window in caps[1:] if slow(isa) else caps:
         # Long contexts with few queries: the oracle costs queries × keys.
         spans = [(s, max(a, b - 150), b) for s, a, b in random_spans(generator, lens)]
         outs = world.run(isa, pools[1], spans, window, softcap=softcap)
@@ -366,7 +371,7 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
     world = make_world(generator, shape, [n, *(pick(generator, 1, 200) for _ in range(3))])
     for window in (None, pick(generator, 1, 180)):
         (whole,) = world.run(isa, pools[0], [(0, 0, n)], window)
-        for pool in pools[1:2] if emulated(isa) else pools:
+        for pool in pools[1:2] if slow(isa) else pools:
             cuts = sorted({0, n, *(pick(generator, 0, n) for _ in range(5))})
             for first, last in itertools.pairwise(cuts):
                 others = [span for span in random_spans(generator, world.lens) if span[0] != 0]
@@ -414,7 +419,7 @@ def test_threads_that_share_a_sequence_change_nothing(
         whole = world.run(isa, pools[0], spans, window, split=False)
         assert_attended(world, isa, whole, spans, window)
         ways = list(itertools.product((*pools, _native.Pool(9)), (None, True)))
-        for pool, split in ways[::5] if emulated(isa) else ways:
+        for pool, split in ways[::5] if slow(isa) else ways:
             for out, expected in zip(
                 world.run(isa, pool, spans, window, split), whole, strict=True
             ):
@@ -528,12 +533,12 @@ def test_strided_queries_and_outputs(
 
 def test_exp2(isa: str, generator: torch.Generator) -> None:
     """Within two units in the last place where the result is normal, 0 below, exact at whole
-    numbers: over every 97th float of [-130, 4], and random ones near 0."""
-    low = torch.arange(0, int(torch.tensor(130.0).view(torch.int32)), 97, dtype=torch.int32)
+    numbers: over every 997th float of [-130, 4], and random ones near 0."""
+    low = torch.arange(0, int(torch.tensor(130.0).view(torch.int32)), 997, dtype=torch.int32)
     x = torch.cat(
         [
             -low.view(torch.float32),
-            4 * torch.rand(10**5, generator=generator),
+            4 * torch.rand(10**4, generator=generator),
             torch.arange(-130.0, 5),
         ]
     )

@@ -12,16 +12,16 @@ from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40
-FAST = 5
-"""Batches in `make test`."""
+FAST = range(1, 4)
+"""Batches in `make test`. The first is that of `test_worlds_preempt_and_share`."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""
 
 
-REST = [pytest.param(batch, marks=pytest.mark.slow) for batch in range(FAST, BATCHES)]
-
-
-@pytest.mark.parametrize("batch", [*range(FAST), *REST])
+@pytest.mark.parametrize(
+    "batch",
+    [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in range(BATCHES)],
+)
 def test_random_worlds(batch: int) -> None:
     size = SEEDS // BATCHES
     results = [failure(seed) for seed in range(batch * size, (batch + 1) * size)]
@@ -56,15 +56,15 @@ def test_worlds_preempt_and_share() -> None:
 def test_whatever_cannot_be_loaded_is_computed_again() -> None:
     """Every load fails, of swapped blocks, evicted ones and files: nobody waits for ever."""
     failed = swapped = 0
-    for seed in range(40):
+    for seed in range(20):
         world = World(seed)
         world.corruption_rate = 1.0
         world.check(world.run())
         if tier := world.core.scheduler.kv.tier:
             failed += tier.stats().failed
             swapped += tier.stats().swapped_in
-    assert failed > 10
-    assert swapped > 5
+    assert failed > 5
+    assert swapped > 2
 
 
 def test_a_soak_tells_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:

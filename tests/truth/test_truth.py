@@ -16,7 +16,7 @@ from tests.truth.choices import ARCHITECTURES, Case, draw
 from tests.truth.compare import Outcome, run
 from tests.truth.routing import first_near_tie
 
-CASES = 3 * len(ARCHITECTURES)
+CASES = len(ARCHITECTURES)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

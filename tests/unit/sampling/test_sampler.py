@@ -134,17 +134,20 @@ def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: Ops) 
 )
 def test_tokens_follow_the_exact_distribution(ops: Ops, params: dict[str, Any]) -> None:
     """Chi-square over 4,000 draws, along positions and along seeds."""
-    n = 4000
+    n, together = 4000, 500
     logits = rows(9, 1, scale=1.0)[:, :16]
     expected = probabilities(logits[0].double().numpy(), SamplingParams(**params)) * n
+    unread = np.zeros(n, np.int32)
     for along in ("position", "seed"):
         counts = np.zeros(16)
+        states = []
         for i in range(n):
             seed, position = (i, 0) if along == "seed" else (1234, i)
-            one = SamplingState(
-                SamplingParams(seed=seed, **params), np.zeros(n, np.int32), np.array([position]), 0
-            )
-            counts[sample(ops, logits, [one]).token_ids[0]] += 1
+            drawn = SamplingParams(seed=seed, **params)
+            states.append(SamplingState(drawn, unread, np.array([position]), 0))
+        for first in range(0, n, together):
+            found = sample(ops, logits.repeat(together, 1), states[first : first + together])
+            counts += np.bincount(found.token_ids, minlength=16)
         support = expected > 0
         assert not counts[~support].any()
         chi2 = ((counts - expected)[support] ** 2 / expected[support]).sum()

@@ -23,7 +23,7 @@ from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 13
-SEEDS = 25
+SEEDS = 15
 
 
 class Pipeline:
@@ -186,5 +186,5 @@ def test_everybody_gets_what_is_theirs(depth: int, num_steps: int, accepts: Acce
             lines.append(run(seed, depth, num_steps, accepts))
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error!r}") from error
-    assert sum(line.scheduler.stats().num_preemptions for line in lines) > 10
+    assert sum(line.scheduler.stats().num_preemptions for line in lines) > 6
     assert max(line.steps_at_once for line in lines) == num_steps

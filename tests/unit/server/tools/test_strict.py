@@ -165,6 +165,8 @@ def answer(name: str, text: str) -> Answer:
 def test_what_is_let_through_is_a_call_of_its_schema(name: str, control: bool) -> None:
     called = set()
     for seed in range(12):
+        if seed > 2 and called == set(SCHEMAS):
+            break
         for begin in BEGINS[name]:
             text = generated(name, begin, Random(seed), control=control)
             if text is None:
