@@ -1,13 +1,15 @@
 """One config.json in Transformers and in Quire: the same tokens and log-probabilities, or why not.
 
 Transformers loads the very folder that Quire does. Its answer in float64 is the truth. Quire, in
-the case's dtype, may be off by a few times as much as Transformers is in that dtype.
+the case's dtype, may be off by a few times as much as Transformers is in that dtype, or in float64
+with weights that are off by a rounding to it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from tests.truth.choices import VOCAB_SIZE, Case
 from tests.truth.routing import first_near_tie
 
 PROMPT_LEN, NUM_TOKENS = 26, 8
+MOVES = 4
 RATIO = 4.0
 """Both programs round to one dtype in different places, so that their errors are of one size."""
 FLOORS = {"float32": 2**-17, "bfloat16": 2**-5}
@@ -167,9 +170,9 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
             # One by one: without a padding token Transformers refuses several.
             logits = [
                 torch.cat([model(row[None]).logits for row in ids]).double()
-                for model in (exact, rounded)
+                for model in _each(exact, rounded, case)
             ]
-            expected, near = (_scores(exact.config, each).numpy() for each in logits)
+            expected, *near = (_scores(exact.config, each).numpy() for each in logits)
             if exact.config.problem_type != "regression":
                 # Rounding moves scores; how far a probability follows depends on where it is.
                 allowed = _allowed(case, expected, near)
@@ -179,8 +182,10 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
         else:
             pooled = llm.embed(prompts, use_tqdm=False)
             found = np.array([each.outputs.embedding for each in pooled])
-            states = [model(ids).last_hidden_state[:, 0].double() for model in (exact, rounded)]
-            expected, near = ((s / s.norm(dim=-1, keepdim=True)).numpy() for s in states)
+            states = [
+                model(ids).last_hidden_state[:, 0].double() for model in _each(exact, rounded, case)
+            ]
+            expected, *near = ((s / s.norm(dim=-1, keepdim=True)).numpy() for s in states)
     if found.shape != expected.shape:
         return Outcome("different", f"shape {found.shape}, not {expected.shape}")
     error, allowed = np.abs(found - expected).max(), _allowed(case, expected, near)
@@ -214,21 +219,20 @@ def _generates(
     [answer] = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
     [completion] = answer.outputs
     tokens = list(completion.token_ids)
-    rows = [_log_probabilities(model, prompt, tokens) for model in (exact, rounded)]
+    rows = [_log_probabilities(m, prompt, tokens) for m in _each(exact, rounded, case)]
     told = prompt[1:] + tokens
     given = [*(answer.prompt_logprobs or [])[1:], *(completion.logprobs or [])]
     found = np.array([each[token].logprob for each, token in zip(given, told, strict=True) if each])
-    expected, near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
+    expected, *near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
     errors, allowed = np.abs(found - expected), _allowed(case, expected, near)
     short = rows[0].max(dim=1).values.numpy() - expected
     short[: len(prompt) - 1] = 0.0  # the prompt's own tokens
     wrong = (errors > allowed) | (short > 2 * allowed)
     if not wrong.any():
         return Outcome("same")
-    if case.dtype != "float32":
-        tie = first_near_tie(exact, rounded, prompt + tokens[:-1])
-        if tie is not None and tie <= int(wrong.argmax()):
-            return Outcome("near tie", "rounding decides between two experts")
+    tie = first_near_tie(exact, rounded, prompt + tokens[:-1])
+    if tie is not None and tie <= int(wrong.argmax()):
+        return Outcome("near tie", "rounding decides between two experts")
     if errors.max() > allowed:
         return _off(errors.max(), allowed)
     return Outcome("different", f"a greedy token is {short.max():.1e} below the best")
@@ -250,6 +254,29 @@ def _off(error: float, allowed: float) -> Outcome:
     return Outcome("different", f"off by {error:.1e}, allowed {allowed:.1e}")
 
 
-def _allowed(case: Case, expected: Any, near: Any) -> float:
-    own, largest = float(np.abs(near - expected).max()), float(np.abs(expected).max())
+def _each(
+    exact: PreTrainedModel, rounded: PreTrainedModel, case: Case
+) -> Iterator[PreTrainedModel]:
+    """Yield both, then `exact` with weights off by up to half a unit of the case's dtype, `MOVES`
+    times.
+
+    One rounding may leave an answer unchanged by chance; several say how far rounding moves it.
+    """
+    yield exact
+    yield rounded
+    half = torch.finfo(getattr(torch, case.dtype)).eps / 2
+    generator = torch.Generator().manual_seed(case.weights_seed)
+    kept = [parameter.clone() for parameter in exact.parameters()]
+    for _ in range(MOVES):
+        for parameter, weight in zip(exact.parameters(), kept, strict=True):
+            off = torch.rand(weight.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            parameter.copy_(weight * (1 + half * off))
+        yield exact
+    for parameter, weight in zip(exact.parameters(), kept, strict=True):
+        parameter.copy_(weight)
+
+
+def _allowed(case: Case, expected: Any, near: list[Any]) -> float:
+    own = max(float(np.abs(each - expected).max()) for each in near)
+    largest = float(np.abs(expected).max())
     return RATIO * own + FLOORS[case.dtype] * max(largest, 0.1)
