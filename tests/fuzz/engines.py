@@ -54,6 +54,11 @@ _LATENT = {
     "qk_nope_head_dim": 24, "v_head_dim": 32, "n_routed_experts": 4, "first_k_dense_replace": 1,
     **_EXPERTS,
 }  # fmt: skip
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 32,
+}  # fmt: skip
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_d_ssm": 256}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-mqa": {"model_type": "llama", "num_key_value_heads": 1, "attention_bias": True},
@@ -113,6 +118,24 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4-moe-lite": {"model_type": "glm4_moe_lite", **_LATENT},
     "minicpm3": {"model_type": "minicpm3", **_LATENT},
     "bitnet": {"model_type": "bitnet", "hidden_act": "relu2"},
+    "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}
+    | {"block_auto_adjust_ff_dim": False},
+    "lfm2-moe": {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"]}
+    | {"num_dense_layers": 1, **_EXPERTS},
+    "qwen3-next": {"model_type": "qwen3_next", **_DELTA, **_EXPERTS}
+    | {"shared_expert_intermediate_size": 64},
+    "qwen3.5": {"model_type": "qwen3_5_text", **_DELTA},
+    "qwen3.5-moe": {"model_type": "qwen3_5_moe_text", **_DELTA, **_EXPERTS}
+    | {"shared_expert_intermediate_size": 64},
+    "granite4-hybrid": {"model_type": "granitemoehybrid", "num_local_experts": 0, **_MAMBA}
+    | {"shared_intermediate_size": 256, "layer_types": ["mamba", "attention"]},
+    "falcon-h1": {"model_type": "falcon_h1", "key_multiplier": 0.6, **_MAMBA},
+    "nemotron-h": {"model_type": "nemotron_h", "n_routed_experts": 4, "mamba_num_heads": 8}
+    | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "n_groups": 2}
+    | {"moe_shared_expert_intermediate_size": 64, "mamba_head_dim": 16, **_EXPERTS},
+    "bamba": {"model_type": "bamba", "attn_layer_indices": [1], **_MAMBA},
+    "mamba2": {"model_type": "mamba2", "num_heads": 8, "head_dim": 32, "n_groups": 2}
+    | {"state_size": 16},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
-from quire.core.config import SchedulerConfig
+from quire.core.config import ModelConfig, SchedulerConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.weights.stored import StoredParameters
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.runner.kv_tensors import allocate_kv_caches
+from quire.ops.metadata import AttentionMetadata, KVCache, LayerStates, StateSlots
+from quire.runner.kv_tensors import allocate_kv_caches, allocate_states, in_layer_order
 from quire.runner.model import PlannedModel
 from tests.arrays import numpy_dtype
 from tests.native import tensor_ops
@@ -40,7 +41,9 @@ def python_ops(decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtyp
 
     Whether an op is native depends on the model alone, so that one recorded token tells.
     """
-    caches = allocate_kv_caches(ops, decoder.config, 1, block_size, numpy_dtype(kv_dtype))
+    config = decoder.config
+    attention = allocate_kv_caches(ops, config, 1, block_size, numpy_dtype(kv_dtype))
+    caches = in_layer_order(config, attention, allocate_states(ops, config, 1))
     model = PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1))
     return list(model.python_ops)
 
@@ -53,7 +56,11 @@ def python_ops_of(facts: Mapping[str, object]) -> object:
 
 
 def make_metadata(
-    query_lens: list[int], seq_lens: list[int], tables: list[list[int]], block_size: int
+    query_lens: list[int],
+    seq_lens: list[int],
+    tables: list[list[int]],
+    block_size: int,
+    states: StateSlots | None = None,
 ) -> AttentionMetadata:
     """Metadata for sequences that compute their last `query_lens` of `seq_lens` tokens."""
     slots = [
@@ -72,6 +79,7 @@ def make_metadata(
         slot_mapping=torch.tensor(slots, dtype=torch.int64),
         num_seqs=len(seq_lens),
         block_size=block_size,
+        states=states,
     )
 
 
@@ -89,13 +97,30 @@ def spoiled_cache(
     return KVCache(*both, *scales)
 
 
+def spoiled_states(config: ModelConfig, num_slots: int) -> list[LayerStates]:
+    """States full of NaN, for the same reason."""
+    if config.recurrent is None:
+        return []
+    shapes = [(num_slots, *shape) for shape in config.recurrent.state]
+    found = []
+    for _ in config.layers_with("recurrent"):
+        conv, *matrix = (torch.full(shape, torch.nan) for shape in shapes)
+        found.append(LayerStates(conv, matrix[0] if matrix else conv))
+    return found
+
+
 @dataclass
 class Sequence:
-    """Tokens, how many of them are computed, and the blocks that hold their keys."""
+    """Tokens, how many of them are computed, and the blocks that hold their keys.
+
+    Attributes:
+        states: slots of recurrent layers' states: of the present one, and of the next.
+    """
 
     tokens: list[int]
     computed: int = 0
     table: list[int] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     """Of every computed token, in order."""
 
@@ -126,8 +151,11 @@ class PagedModel:
         config = decoder.config
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         latent = config.latent is not None
-        layers = range(config.num_hidden_layers)
-        self._caches = [spoiled_cache(shape, dtype, latent=latent) for _ in layers]
+        layers = range(len(config.layers_with("attention")))
+        attention = [spoiled_cache(shape, dtype, latent=latent) for _ in layers]
+        recurrent = spoiled_states(config, 2 * num_blocks)
+        self._caches = in_layer_order(config, attention, recurrent)
+        self._free_states = list(range(2 * num_blocks)) if recurrent else []
         self._decoder = decoder
         self._ops = tensor_ops(ops)
         self._block_size = block_size
@@ -136,6 +164,7 @@ class PagedModel:
 
     def step(self, batch: list[tuple[Sequence, int]]) -> list[Tensor]:
         """Compute the next n tokens of each sequence; the logits of each one's last token."""
+        states = self._next_states(batch) if self._free_states else None
         for sequence, count in batch:
             sequence.computed += count
             while len(sequence.table) * self._block_size < sequence.computed:
@@ -145,6 +174,7 @@ class PagedModel:
             [sequence.computed for sequence, _ in batch],
             [sequence.table for sequence, _ in batch],
             self._block_size,
+            states,
         )
         spans = [range(s.computed - count, s.computed) for s, count in batch]
         ids = [s.tokens[i] for (s, _), span in zip(batch, spans, strict=True) for i in span]
@@ -158,6 +188,17 @@ class PagedModel:
         for (sequence, _), part in zip(batch, parts, strict=True):
             sequence.logits.append(part)
         return [part[-1] for part in parts]
+
+    def _next_states(self, batch: list[tuple[Sequence, int]]) -> StateSlots:
+        """Return where the states come from, and go after the last token of each sequence."""
+        starts, ends = [], []
+        for sequence, count in batch:
+            if not sequence.states:
+                sequence.states = [self._free_states.pop(), self._free_states.pop()]
+            starts.append(sequence.states[0] if sequence.computed else -1)
+            sequence.states.reverse()
+            ends += [-1] * (count - 1) + [sequence.states[0]]
+        return StateSlots(np.array(starts, np.int32), np.array(ends, np.int64))
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> list[Sequence]:
         """Greedy tokens for all prompts at once; prompts in chunks of random size."""
@@ -177,5 +218,6 @@ class PagedModel:
         """Give the blocks back, in random order."""
         for sequence in sequences:
             self._free.extend(sequence.table)
-            sequence.table = []
+            self._free_states.extend(sequence.states)
+            sequence.table, sequence.states = [], []
         self.random.shuffle(self._free)
