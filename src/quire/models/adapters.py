@@ -15,6 +15,7 @@ from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.weights.row_order import row_factors, row_order
 from quire.models.weights.shares import column_run, row_runs
+from quire.ops.lora import MAX_PARTS
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
@@ -25,7 +26,8 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Return the linear layers of the model's own layers, by their names in Transformers.
 
     The output projection, the embedding, routers and experts are not among them; nor are q, k and v
-    that have a gate, whose packed rows lie apart.
+    that have a gate, whose packed rows lie apart, and the four layers in front of Qwen3.5's delta
+    rule: a weight has adapters of three layers at most.
     """
     names = architecture(model.architecture).names
     return {
@@ -88,7 +90,8 @@ def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
 
 def _linears(model: ModelConfig) -> list[Parameter]:
     found = [p for p in parameters(model) if p.in_layer and not p.experts]
-    return [p for p in found if not (model.output_gate and p.stem.endswith(".attn.qkv"))]
+    gated = [p for p in found if model.output_gate and p.stem.endswith(".attn.qkv")]
+    return [p for p in found if p not in gated and len(_parts(model, p)) <= MAX_PARTS]
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:
