@@ -113,7 +113,14 @@ async def turns_of(
     return status, turns.largest()
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # As many sequences as `prompts`; counting their turns takes longest.
+        pytest.param(name, marks=pytest.mark.slow if name == "prompts of token ids" else ())
+        for name in FIELDS
+    ],
+)
 async def test_a_field_at_its_limit_leaves_the_loop_free(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, mak
 from tests.native import tensor_ops
 
 BLOCKS = 200
-NUM_TOKENS = 8
+NUM_TOKENS = 4
 
 
 def prompts() -> list[list[int]]:

@@ -21,6 +21,7 @@ def lint(tmp_path: Path, files: dict[str, str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow  # `make lint` checks the same at every push
 def test_quire_keeps_its_layers() -> None:
     assert [str(v) for v in check(SOURCE)] == []
 

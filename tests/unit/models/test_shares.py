@@ -119,7 +119,8 @@ def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
     """What a rank adds to its part of a weight is the part of what one process adds."""
     hf = preset_config(preset)
     assert hf is not None
-    model = replace(model_config(hf), num_hidden_layers=1)
+    small = {"num_hidden_layers": 1, "hidden_size": 256, "intermediate_size": 512}
+    model = replace(model_config(hf), **small)
     random = np.random.default_rng(1)
 
     def normal(rows: int, columns: int) -> npt.NDArray[np.float32]:

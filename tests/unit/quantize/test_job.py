@@ -39,7 +39,7 @@ def job(output: Path, scheme: str, **fields: Any) -> Job:
     if not text.exists():
         text.write_text(TEXT)
     own = {"group_size": 32} | fields
-    return Job(MODEL, output, Recipe(scheme, **own), calibration=str(text), num_samples=16)
+    return Job(MODEL, output, Recipe(scheme, **own), calibration=str(text), num_samples=8)
 
 
 def run(wanted: Job) -> Path:
@@ -50,6 +50,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("method", ["rtn", "awq", "gptq"])
 @pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
 def test_a_folder_that_is_a_model(tmp_path: Path, scheme: str, method: Any) -> None:
@@ -171,7 +172,7 @@ quantize(job(output, "int4", method=sys.argv[2]), die)
 """
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize("method", [pytest.param("awq", marks=pytest.mark.slow), "gptq"])
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, method: Any) -> None:
     wanted = run(job(tmp_path / "wanted", "int4", method=method))
     output = tmp_path / "killed"
