@@ -23,8 +23,14 @@ class TextIndexProposer:
     of a step does not depend on their length.
     """
 
-    def __init__(self, index: _native.DraftIndex) -> None:
+    def __init__(self, index: _native.DraftIndex, max_num_seqs: int) -> None:
         self._index = index
+        # Slots, most drafts and drafts of a call. Looking up an address takes longer than copying.
+        self._columns = np.empty((3, max_num_seqs), dtype=np.int64)
+        slots, most, counts = map(address, self._columns)
+        self._addresses = slots, most, counts
+        self._states: SequenceStates | None = None
+        self._texts: tuple[int, int, int]
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         # Answers of requests with a salt are private, as their blocks in the prefix cache are.
@@ -35,24 +41,23 @@ class TextIndexProposer:
         self._index.end(slot, address(tokens), int(states.num_tokens[slot]))
 
     def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
-        counts = np.empty_like(slots)
-        slots, most = np.ascontiguousarray(slots), np.ascontiguousarray(most)
-        self._index.propose(
-            address(states.token_ids),
-            address(states.num_tokens),
-            states.token_ids.shape[1],
-            address(slots),
-            address(most),
-            address(counts),
-            len(slots),
-        )
+        if states is not self._states:
+            tokens = states.token_ids
+            self._states = states
+            self._texts = address(tokens), address(states.num_tokens), tokens.shape[1]
+        size = len(slots)
+        columns = self._columns[:, :size]
+        columns[0] = slots
+        columns[1] = most
+        self._index.propose(*self._texts, *self._addresses, size)
+        counts: Column = columns[2].copy()
         return counts
 
 
 def ngram_proposer(config: SpeculativeConfig, max_num_seqs: int) -> TextIndexProposer:
     """Return prompt lookup: what followed the longest n-gram at its first occurrence."""
     shortest, longest = config.prompt_lookup_min, config.prompt_lookup_max
-    return TextIndexProposer(_native.NgramIndex(max_num_seqs, shortest, longest))
+    return TextIndexProposer(_native.NgramIndex(max_num_seqs, shortest, longest), max_num_seqs)
 
 
 def suffix_proposer(config: SpeculativeConfig, max_num_seqs: int) -> TextIndexProposer:
@@ -66,5 +71,6 @@ def suffix_proposer(config: SpeculativeConfig, max_num_seqs: int) -> TextIndexPr
             min(MAX_ANSWER_TOKENS, answers * MEAN_ANSWER_TOKENS),
             config.suffix_decoding_max_spec_factor,
             config.suffix_decoding_min_token_prob,
-        )
+        ),
+        max_num_seqs,
     )
