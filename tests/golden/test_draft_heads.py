@@ -16,7 +16,10 @@ from tests.golden.torch_heads import TorchHead, make_head
 
 MOST = 3
 Made = tuple[TorchHead, Path, dict[str, Any]]
-METHODS = {"nextn": "mtp", "mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3"}
+METHODS = {
+    "nextn": "mtp", "deepseek-v3": "mtp", "mtp": "mtp", "qwen3-next": "mtp", "eagle": "eagle",
+    "eagle3": "eagle3",
+}  # fmt: skip
 FORMS = [*METHODS, "eagle3-normed"]
 
 

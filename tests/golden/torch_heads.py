@@ -4,18 +4,21 @@ that drafts with them over a whole text, without a cache."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.glm4_moe import modeling_glm4_moe as glm
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 from tests.golden.tiny_models import make_tiny, save_byte_tokenizer
 
@@ -25,24 +28,73 @@ DRAFT_VOCAB = 100
 NORM_EPS = 1e-5
 
 
+class Family(NamedTuple):
+    """A kind of target, and the parts of its head."""
+
+    form: str
+    model: str
+    layer: Callable[[Any, int], nn.Module]
+    norm: Callable[..., nn.Module] = llama.LlamaRMSNorm
+    rotary: Callable[[Any], nn.Module] = llama.LlamaRotaryEmbedding
+    number: int = 0  # of a target's layer like the head's
+    mean: float = 1.0  # of the weights of norms
+    flags: Mapping[str, Any] = MappingProxyType({})
+
+
+FAMILIES = {
+    "nextn": Family(
+        "nextn",
+        "glm4-moe",
+        glm.Glm4MoeDecoderLayer,
+        rotary=glm.Glm4MoeRotaryEmbedding,
+        number=LAYERS,
+    ),
+    "deepseek-v3": Family(
+        "nextn",
+        "deepseek-v3",
+        deepseek.DeepseekV3DecoderLayer,
+        rotary=deepseek.DeepseekV3RotaryEmbedding,
+        number=LAYERS,
+    ),
+    "mtp": Family("mtp", "qwen3", qwen3.Qwen3DecoderLayer),
+    "qwen3-next": Family(
+        "mtp",
+        "qwen3-next",
+        qwen3_next.Qwen3NextDecoderLayer,
+        qwen3_next.Qwen3NextRMSNorm,
+        qwen3_next.Qwen3NextRotaryEmbedding,
+        number=1,
+        mean=0.0,
+        # Of its few layers, the second has attention, and the first no experts.
+        flags={"num_hidden_layers": 3, "mlp_only_layers": [0]},
+    ),
+    "eagle": Family("eagle", "llama", llama.LlamaDecoderLayer),
+    "eagle3": Family("eagle3", "llama", llama.LlamaDecoderLayer),
+}
+
+
 @dataclass
 class TorchHead:
     """One head on top of one target.
 
     Attributes:
-        form: "nextn", "mtp", "eagle" or "eagle3".
+        family: of the target.
         tensors: its own, as the checkpoint has them.
         target: a Transformers model.
         names: its tokens → the target's.
     """
 
-    form: str
+    family: Family
     config: PretrainedConfig
     tensors: dict[str, Tensor]
     target: Any
     taps: Sequence[int] = ()
     names: Tensor | None = None
     normed_residual: bool = False
+
+    @property
+    def form(self) -> str:
+        return self.family.form
 
     def drafts(
         self, tokens: list[int], most: int, others: Mapping[int, int] | None = None
@@ -83,7 +135,7 @@ class TorchHead:
         return self.target.lm_head(row)
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        norm = llama.LlamaRMSNorm(x.shape[-1], self.config.rms_norm_eps)
+        norm = self.family.norm(x.shape[-1], self.config.rms_norm_eps)
         norm.weight.data = self._tensor(name)
         return norm(x)
 
@@ -111,12 +163,10 @@ class TorchHead:
         return normed, normed if self.form == "mtp" else out
 
     def _layer(self, x: Tensor) -> Tensor:
-        layer = new_layer(self.form, self.config)
+        layer = new_layer(self.family, self.config)
         layer.load_state_dict(layer_tensors(self.form, self.tensors))
         positions = torch.arange(len(x))[None]
-        rotary = llama.LlamaRotaryEmbedding(self.config)
-        if self.form == "nextn":
-            rotary = glm.Glm4MoeRotaryEmbedding(self.config)
+        rotary = self.family.rotary(self.config)
         out = layer(
             x[None],
             attention_mask=causal(len(x)),
@@ -126,7 +176,7 @@ class TorchHead:
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     def _eagle3(self, embeds: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        layer = new_layer("eagle3", self.config)
+        layer = new_layer(self.family, self.config)
         tensors = layer_tensors("eagle3", self.tensors)
         layer.load_state_dict({n: t for n, t in tensors.items() if "hidden_norm" not in n})
         normed = self._norm(rows, "midlayer.hidden_norm")
@@ -144,16 +194,12 @@ def causal(count: int) -> Tensor:
     return torch.full((count, count), -torch.inf).triu(1)[None, None]
 
 
-def new_layer(form: str, config: PretrainedConfig) -> nn.Module:
+def new_layer(family: Family, config: PretrainedConfig) -> nn.Module:
     config._attn_implementation = "eager"
-    if form == "nextn":
-        return glm.Glm4MoeDecoderLayer(config, LAYERS).eval()
-    if form == "mtp":
-        return qwen3.Qwen3DecoderLayer(config, 0).eval()
-    layer = llama.LlamaDecoderLayer(config, 0).eval()
-    if form == "eagle":
+    layer: Any = family.layer(config, family.number).eval()
+    if family.form == "eagle":
         layer.input_layernorm = nn.Identity()
-    else:
+    elif family.form == "eagle3":
         for name in ("q_proj", "k_proj", "v_proj"):
             old = getattr(layer.self_attn, name)
             wide = nn.Linear(2 * config.hidden_size, old.out_features, bias=False)
@@ -173,12 +219,13 @@ def layer_tensors(form: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in inner.items() if n.startswith(("self_attn", "mlp", "input", "post"))}
 
 
-def make_head(form: str, folder: Path, normed_residual: bool = False) -> tuple[TorchHead, str]:
+def make_head(kind: str, folder: Path, normed_residual: bool = False) -> tuple[TorchHead, str]:
     """Make a target and its head; return the head, and the folder of its checkpoint."""
     torch.manual_seed(7)
-    model = {"nextn": "glm4-moe", "mtp": "qwen3"}.get(form, "llama")
+    family = FAMILIES[kind]
+    form = family.form
     save_byte_tokenizer(folder)
-    make_tiny(model, 7, folder, num_hidden_layers=LAYERS)
+    make_tiny(family.model, 7, folder, **{"num_hidden_layers": LAYERS, **family.flags})
     target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     config = AutoConfig.from_pretrained(folder)
     if form.startswith("eagle"):
@@ -186,7 +233,7 @@ def make_head(form: str, folder: Path, normed_residual: bool = False) -> tuple[T
     hidden, width = config.hidden_size, config.hidden_size * 2
     prefix = {"nextn": f"model.layers.{LAYERS}.", "mtp": "mtp."}.get(form, "")
     inner = {"nextn": prefix, "mtp": "mtp.layers.0.", "eagle": "layers.0.", "eagle3": "midlayer."}
-    tensors = {f"{inner[form]}{n}": t for n, t in new_layer(form, config).state_dict().items()}
+    tensors = {f"{inner[form]}{n}": t for n, t in new_layer(family, config).state_dict().items()}
     fuse = "eh_proj" if form == "nextn" else "fc"
     tensors[f"{prefix}{fuse}.weight"] = torch.empty(
         hidden, width if form != "eagle3" else hidden * len(TAPS)
@@ -205,8 +252,8 @@ def make_head(form: str, folder: Path, normed_residual: bool = False) -> tuple[T
     for name, tensor in tensors.items():
         noise = torch.randn_like(tensor)
         is_norm = tensor.ndim == 1 and "norm" in name
-        tensors[name] = 1.0 + 0.2 * noise if is_norm else noise * min(tensor.shape) ** -0.5
-    head = TorchHead(form, config, tensors, target)
+        tensors[name] = family.mean + 0.2 * noise if is_norm else noise * tensor.shape[-1] ** -0.5
+    head = TorchHead(family, config, tensors, target)
     if form in ("nextn", "mtp"):
         save_file(load_file(folder / "model.safetensors") | tensors, folder / "model.safetensors")
         return head, str(folder)

@@ -106,6 +106,8 @@ def mtp_head(target: ModelConfig, found: Architecture) -> ModelConfig:
         _headless(target),
         num_hidden_layers=1,
         moe=replace(target.moe, layers=None) if target.moe is not None and sparse else None,
+        recurrent=None,
+        sublayers=None,
         sliding_window=target.common_window,
         sliding_layers=None,
         local_rope=None,

@@ -16,8 +16,6 @@ NAMES = replace(
         **deepseek_v2.NAMES.layer,
         "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
     },
-    # The layer behind the last one predicts a second token.
-    ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.61\..*",
 )
 _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
 
@@ -48,4 +46,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="nextn")

@@ -13,7 +13,7 @@ PARTS = tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
 NAMES = replace(
     llama.NAMES,
     layer={**qwen3_next.NAMES.layer, "recurrent.in": PARTS},
-    ignored=qwen3_next.NAMES.ignored,
+    ignored=rf"{llama.NAMES.ignored}|mtp\..*",
 )
 
 

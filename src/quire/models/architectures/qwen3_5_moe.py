@@ -9,7 +9,11 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import qwen3_5, qwen3_next
 
-NAMES = replace(qwen3_next.NAMES, layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS})
+NAMES = replace(
+    qwen3_next.NAMES,
+    layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS},
+    ignored=qwen3_5.NAMES.ignored,
+)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:

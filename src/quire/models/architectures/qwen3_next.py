@@ -23,7 +23,6 @@ NAMES = replace(
         "recurrent.norm": ("linear_attn.norm",),
         "recurrent.out": ("linear_attn.out_proj",),
     },
-    ignored=rf"{llama.NAMES.ignored}|mtp\..*",
 )
 KINDS: dict[str, SubLayerKind] = {
     "full_attention": "attention",
@@ -107,4 +106,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")
