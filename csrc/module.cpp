@@ -73,6 +73,7 @@ NB_MODULE(_native, m) {
   m.attr("BFLOAT16") = static_cast<int>(kBFloat16);
   m.attr("FLOAT16") = static_cast<int>(kFloat16);
   m.attr("INT8") = static_cast<int>(kInt8);
+  m.attr("INT4") = static_cast<int>(kInt4);
   m.attr("FLOAT8_E4M3") = static_cast<int>(kFloat8E4M3);
   m.attr("FLOAT8_E5M2") = static_cast<int>(kFloat8E5M2);
 

@@ -32,6 +32,15 @@ void each_rows(int count, const Some& some) {
   }
 }
 
+// The keys that products read: as they are, or unpacked.
+template <class T>
+const Keys<T>& plain_keys(const Keys<T>& keys, const Unpacked*) {
+  return keys;
+}
+inline const Keys<int8_t>& plain_keys(const Keys<int8_t>& keys, const Unpacked* room) {
+  return room != nullptr ? room->keys : keys;
+}
+
 // Adds one key tile to the sums of some rows: scores, weights, weighted values. `row` is a row of the
 // task, and `slot` its index here.
 template <class E>
@@ -124,16 +133,18 @@ struct Step {
     }
   }
 
-  // The rows of all heads, in runs of keys: heads follow each other within a block.
+  // The rows of all heads, in runs of keys: heads follow each other within a block. `room` is where a
+  // head's run of packed keys becomes int8, or null.
   template <class T>
-  void attend_heads(Keys<T> keys) {
+  void attend_heads(Keys<T> keys, Unpacked* room) {
     const int begin = first_group(keys), end = end_group(keys);
     const int block = 1 << keys.shift, run = block > kGroup ? block : kGroup;
     Scales scales[kHeads];
     const bool scaled = keys.k_scales[keys.first >> keys.shift] != nullptr;
-    const auto each_head = [&](const auto& some) {
+    const auto each_head = [&](const auto& begin_head, const auto& some) {
       for (int h = 0; h < rows.heads; ++h) {
         keys.set_head(h);
+        begin_head();
         const Scales* const of_head = scaled ? scales + h : nullptr;
         each_rows(rows.count,
                   [&]<int R>(int r) { some.template operator()<R>(h * rows.count + r, of_head); });
@@ -146,14 +157,24 @@ struct Step {
       }
     }
     const auto run_end = [&](int j) { return j + run < end ? j + run : end; };
+    const auto unpack_run = [&](bool values, int j) {
+      return [&, values, j] {
+        if constexpr (kIsInt8<T>) {
+          if (room != nullptr) room->read(keys, values, j, run_end(j));
+        }
+      };
+    };
+    const auto nothing = [] {};
+    const Keys<T>& plain = plain_keys(keys, room);
     for (int j = begin; j < end; j += run) {
-      each_head([&]<int R>(int r, const Scales* s) { score<R>(r, r, keys, s, j, run_end(j)); });
-    }
-    each_head([&]<int R>(int r, const Scales* s) { weigh<R>(r, r, begin, end, s); });
-    for (int j = begin; j < end; j += run) {
-      each_head([&]<int R>(int r, const Scales*) {
-        add<R>(r, r, keys, j, run_end(j));
+      each_head(unpack_run(false, j), [&]<int R>(int r, const Scales* s) {
+        score<R>(r, r, plain, s, j, run_end(j));
       });
+    }
+    each_head(nothing, [&]<int R>(int r, const Scales* s) { weigh<R>(r, r, begin, end, s); });
+    for (int j = begin; j < end; j += run) {
+      each_head(unpack_run(true, j),
+                [&]<int R>(int r, const Scales*) { add<R>(r, r, plain, j, run_end(j)); });
     }
   }
 };
@@ -169,7 +190,17 @@ template <class Q, class E>
 QUIRE_ONCE void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries<E>& q) {
   for (int r = 0; r < rows.total(); ++r) {
     const Q* from = static_cast<const Q*>(a.q) + offset + row_offset(rows, r, a.q_stride);
-    q.worth[r] = load_query(from, rows.dim, q.rows + r * kWidth);
+    E* const to = q.rows + r * kWidth;
+    if constexpr (kIsFloat<E> || kIsInt16<E>) {
+      if (a.packed) {
+        alignas(64) float turned[kWidth];
+        widen(from, rows.dim, turned);
+        rotate(turned, rows.dim);
+        q.worth[r] = load_query(turned, rows.dim, to);
+        continue;
+      }
+    }
+    q.worth[r] = load_query(from, rows.dim, to);
   }
 }
 
@@ -242,11 +273,27 @@ struct Work {
 
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     Step<E> step(tile, q, ahead, start, a, state);
-    if (tile.heads > 1) return step.attend_heads(keys);
+    if constexpr (kIsInt8<T>) {
+      if (a.packed) return attend_packed(step, keys);
+    }
+    if (tile.heads > 1) return step.attend_heads(keys, nullptr);
     Scales scales;
     const bool scaled = sizeof(T) == 1 && a.k_scale != nullptr;
     if (scaled) scales.read(keys);
-    const Scales* const read = scaled ? &scales : nullptr;
+    attend_head(step, keys, scaled ? &scales : nullptr);
+  }
+
+  void attend_packed(Step<E>& step, const Keys<int8_t>& keys) {
+    Unpacked room(keys);
+    if (!tall()) return step.attend_heads(keys, &room);
+    Scales scales;
+    scales.read(keys);
+    room.read(keys, false, keys.first, keys.last);
+    room.read(keys, true, keys.first, keys.last);
+    attend_head(step, room.keys, &scales);
+  }
+
+  void attend_head(Step<E>& step, const Keys<T>& keys, const Scales* read) {
     if constexpr (!kIsFloat<T>) {
       if (tall()) {
         const Tall<E, T> wide(keys);
@@ -260,9 +307,11 @@ struct Work {
     step.attend(keys, read);
   }
 
-
   void store(int64_t head, State& state) {
-    for (int r = 0; r < tile.total(); ++r) order_columns(state.acc + r * kWidth, tile.dim, q.rows);
+    for (int r = 0; r < tile.total(); ++r) {
+      order_columns(state.acc + r * kWidth, tile.dim, q.rows);
+      if (a.packed) rotate(state.acc + r * kWidth, tile.dim);
+    }
     const int64_t offset = task.row * a.out_stride + column(head);
     switch (a.q_dtype) {
       case kBFloat16: return store_rows<bf16>(a, tile, head, offset, state);

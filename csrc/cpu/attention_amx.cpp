@@ -115,12 +115,15 @@ QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t kv_head, int64_t offs
     bf16* to = out + row_offset(w, r, a.out_stride, a.head_dim);
     const int64_t head = kv_head * w.group + r % w.group;
     const Vec scale = broadcast(a.v_unit / with_sink(a, head, state.sum[r], state.top[r]));
+    alignas(64) float row[kAttentionHeadDim];
     for (int d = 0; d < w.dim_tiles; d += 2) {
       const float* acc = state.acc[r / kSide][d] + r % kSide * kSide;
       const Vec x = load(acc), y = load(acc + kCells);
-      store(to + 16 * d, add(mul(_mm512_permutex2var_ps(x, left, y), scale), zero()));
-      store(to + 16 * d + 16, add(mul(_mm512_permutex2var_ps(x, right, y), scale), zero()));
+      store(row + 16 * d, mul(_mm512_permutex2var_ps(x, left, y), scale));
+      store(row + 16 * d + 16, mul(_mm512_permutex2var_ps(x, right, y), scale));
     }
+    if (a.packed) rotate(row, a.head_dim);
+    for (int64_t d = 0; d < a.head_dim; d += kLanes) store(to + d, add(load(row + d), zero()));
   }
 }
 
@@ -162,10 +165,20 @@ struct TileWork {
       if (a.k_scale != nullptr) {
         Scales scales;
         scales.read(keys);
+        if constexpr (__is_same(T, int8_t)) {
+          if (a.packed) return attend_packed(keys, scales, ahead, start, state);
+        }
         return QUIRE_ISA::attend(a, tile, keys, &scales, ahead, start, state);
       }
     }
     QUIRE_ISA::attend(a, tile, keys, nullptr, ahead, start, state);
+  }
+  void attend_packed(const Keys<int8_t>& keys, const Scales& scales, Ahead& ahead, int64_t start,
+                     State& state) {
+    Unpacked room(keys);
+    room.read(keys, false, keys.first, keys.last);
+    room.read(keys, true, keys.first, keys.last);
+    QUIRE_ISA::attend(a, tile, room.keys, &scales, ahead, start, state);
   }
   void store(int64_t head, const State& state) {
     store_rows(a, head, task.row * a.out_stride + column(head), tile, state);

@@ -6,16 +6,30 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
+// Rotates one query row (int4.h).
+QUIRE_ONCE inline void rotate_query(const bf16* from, int64_t dim, bf16* to) {
+  alignas(64) float row[kAttentionHeadDim];
+  for (int64_t d = 0; d < dim; d += kLanes) store(row + d, load(from + d));
+  rotate(row, dim);
+  for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(row + d));
+}
+
 QUIRE_ONCE inline void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
-  const bf16* q = static_cast<const bf16*>(a.q) + offset;
+  const bf16* rows_at[kAttentionRows];
+  alignas(64) bf16 rotated[kAttentionRows * kAttentionHeadDim];
+  for (int r = 0; r < w.rows; ++r) {
+    rows_at[r] = static_cast<const bf16*>(a.q) + offset + row_offset(w, r, a.q_stride, a.head_dim);
+    if (!a.packed) continue;
+    bf16* const to = rotated + r * kAttentionHeadDim;
+    rotate_query(rows_at[r], a.head_dim, to);
+    rows_at[r] = to;
+  }
   for (int slab = 0; slab < w.slabs; ++slab) {
     for (int step = 0; step < w.dim_steps; ++step) {
       __m512i rows[kSide];
       for (int i = 0; i < kSide; ++i) {
         const int r = slab * kSide + i;
-        rows[i] = r < w.rows ? _mm512_loadu_si512(q + row_offset(w, r, a.q_stride, a.head_dim) +
-                                                  32 * step)
-                             : _mm512_setzero_si512();
+        rows[i] = r < w.rows ? _mm512_loadu_si512(rows_at[r] + 32 * step) : _mm512_setzero_si512();
       }
       transpose(rows, w.q[slab][step]);
     }

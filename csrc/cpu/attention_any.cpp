@@ -43,6 +43,11 @@ struct Room {
     keep = sum + rows;
   }
 
+  // Converts a packed head like widen_row.
+  void widen_codes(const uint8_t* codes, float* to) const {
+    for (int64_t d = 0; d < width; ++d) to[d] = d < dim ? level(codes, d) : 0.0f;
+  }
+
   // Positions [begin, end) of the tile from `start` on.
   template <class T>
   void read_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
@@ -50,9 +55,15 @@ struct Room {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t block = table[at / a.block_size];
       const int64_t token = head * a.block_size + at % a.block_size, j = at - start;
-      const int64_t element = token * dim;
-      widen_row(static_cast<const T*>(a.k) + block * a.k_block_stride + element, dim, k + j * width);
-      widen_row(static_cast<const T*>(a.v) + block * a.v_block_stride + element, dim, v + j * width);
+      const int64_t k_at = block * a.k_block_stride + token * dim;
+      const int64_t v_at = block * a.v_block_stride + token * dim;
+      if (a.packed) {
+        widen_codes(static_cast<const uint8_t*>(a.k) + k_at / 2, k + j * width);
+        widen_codes(static_cast<const uint8_t*>(a.v) + v_at / 2, v + j * width);
+      } else {
+        widen_row(static_cast<const T*>(a.k) + k_at, dim, k + j * width);
+        widen_row(static_cast<const T*>(a.v) + v_at, dim, v + j * width);
+      }
       if (a.k_scale == nullptr) continue;
       const int64_t scale = block * a.kv_heads * a.block_size + token;
       k_scale[j] = as_float(a.k_scale[scale]);
@@ -185,6 +196,7 @@ void load_rows(const AttentionArgs& a, const Room& room, const Rows& rows, int64
   const Q* const q = static_cast<const Q*>(a.q) + row * a.q_stride;
   for (int r = 0; r < rows.count; ++r) {
     widen_row(q + row_at(a, rows, head, r, a.q_stride), room.dim, room.q + r * room.width);
+    if (a.packed) rotate(room.q + r * room.width, room.dim);
     __builtin_memset(room.acc + r * room.width, 0, sizeof(float) * static_cast<uint64_t>(room.width));
     room.top[r] = kNothing;
     room.sum[r] = 0.0f;
@@ -199,6 +211,7 @@ void store_rows(const AttentionArgs& a, const Room& room, const Rows& rows, int6
     Q* const to = out + row_at(a, rows, head, r, a.out_stride);
     const float sum = with_sink(a, head * rows.group + r % rows.group, room.sum[r], room.top[r]);
     const Vec scale = broadcast(a.v_unit / sum);
+    if (a.packed) rotate(room.acc + r * room.width, room.dim);
     for (int64_t d = 0; d < room.dim; d += kLanes) {
       const Vec y = mul(load(room.acc + r * room.width + d), scale);
       if (d + kLanes <= room.dim) {

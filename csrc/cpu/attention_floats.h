@@ -131,7 +131,7 @@ struct Tall<float, T> {
     keys.first = from.first;
     keys.last = from.last;
     keys.shift = __builtin_ctz(kKeys);
-    keys.dim = from.dim;
+    keys.dim = keys.row = from.dim;
     for (int j = from.first; j < from.last; ++j) {
       widen(from.key(j), from.dim, k + j * from.dim);
       widen(from.value(j), from.dim, v + j * from.dim);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "int4.h"
 #include "simd_float8.h"
 #include "simd_math.h"
 
@@ -42,15 +43,16 @@ struct Keys {
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
-  int64_t offset;  // elements from `k` and `v` to the selected head
+  int64_t row;     // from token to token: `dim`, or half of it if packed
+  int64_t offset;  // from `k` and `v` to the selected head
 
   int at(int j) const { return j & ((1 << shift) - 1); }
   // Null if there is no block.
-  const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * dim : nullptr; }
-  const T* value(int j) const { return v[j >> shift] + offset + at(j) * dim; }
+  const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * row : nullptr; }
+  const T* value(int j) const { return v[j >> shift] + offset + at(j) * row; }
   bool has(int j) const { return j >= first && j < last; }
   bool has_block(int j) const { return k[j >> shift] != nullptr; }
-  void set_head(int head) { offset = head * (dim << shift); }
+  void set_head(int head) { offset = head * (row << shift); }
 };
 
 template <class T>
@@ -61,13 +63,14 @@ QUIRE_ONCE Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64
   keys.last = static_cast<int>(end - start < kKeys ? end - start : kKeys);
   keys.shift = __builtin_ctzll(static_cast<uint64_t>(a.block_size));
   keys.dim = a.head_dim;
-  const int64_t offset = head * a.block_size * a.head_dim;
+  keys.row = a.head_dim >> a.packed;
+  const int64_t offset = head * a.block_size * keys.row;
   const int32_t* blocks = table + (start >> keys.shift);
   for (int i = 0; i < kKeys >> keys.shift; ++i) {
     const bool inside = (i + 1) << keys.shift > keys.first && i << keys.shift < keys.last;
     if (!inside) continue;
-    keys.k[i] = static_cast<const T*>(a.k) + blocks[i] * a.k_block_stride + offset;
-    keys.v[i] = static_cast<const T*>(a.v) + blocks[i] * a.v_block_stride + offset;
+    keys.k[i] = static_cast<const T*>(a.k) + (blocks[i] * a.k_block_stride >> a.packed) + offset;
+    keys.v[i] = static_cast<const T*>(a.v) + (blocks[i] * a.v_block_stride >> a.packed) + offset;
     if (sizeof(T) == 1 && a.k_scale != nullptr) {
       const int64_t scales = (blocks[i] * a.kv_heads + head) * a.block_size;
       keys.k_scales[i] = a.k_scale + scales;
@@ -76,6 +79,29 @@ QUIRE_ONCE Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64
   }
   return keys;
 }
+
+// A packed tile as int8, in whole blocks.
+struct Unpacked {
+  alignas(64) int8_t room[2][kKeys * kAttentionHeadDim];
+  Keys<int8_t> keys;
+
+  explicit Unpacked(const Keys<int8_t>& packed) : keys(packed) {
+    keys.row = keys.dim;
+    keys.offset = 0;
+  }
+
+  // The blocks of tokens [begin, end) of the selected head, keys or values.
+  QUIRE_ONCE void read(const Keys<int8_t>& packed, bool values, int begin, int end) {
+    const int8_t *const *from = values ? packed.v : packed.k;
+    const int8_t** const to = values ? keys.v : keys.k;
+    int8_t* at = room[values];
+    for (int i = begin >> keys.shift; i << keys.shift < end; ++i, at += keys.dim << keys.shift) {
+      if (from[i] == nullptr) continue;
+      unpack(from[i] + packed.offset, packed.row << keys.shift, at);
+      to[i] = at;
+    }
+  }
+};
 
 // The scales of a tile's keys and values, 0 for those outside.
 struct Scales {
@@ -88,7 +114,7 @@ struct Scales {
       if (keys.k[i] == nullptr) continue;
       for (int at = 0; at < size; at += static_cast<int>(kLanes)) {
         const int64_t n = size - at;
-        const int64_t offset = keys.offset / keys.dim + at;
+        const int64_t offset = keys.offset / keys.row + at;
         const bf16 *from_k = keys.k_scales[i] + offset, *from_v = keys.v_scales[i] + offset;
         store(k + i * size + at, n < kLanes ? load(from_k, n) : load(from_k));
         store(v + i * size + at, n < kLanes ? load(from_v, n) : load(from_v));
@@ -115,9 +141,9 @@ struct Ahead {
   // Prefetches the beginning of the first tile, `keys`.
   template <class T>
   Ahead(const Keys<T>& keys, int heads, int64_t lead)
-      : size(heads * (keys.dim << keys.shift) * static_cast<int64_t>(sizeof(T))),
+      : size(heads * (keys.row << keys.shift) * static_cast<int64_t>(sizeof(T))),
         left(lead),
-        pace(static_cast<int>((4 * keys.dim * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
+        pace(static_cast<int>((4 * keys.row * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
     add(keys, heads);
   }
 

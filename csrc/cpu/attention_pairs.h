@@ -108,7 +108,8 @@ inline float load_query(const bf16* from, int64_t dim, bf16* q) {
   __builtin_memcpy(q, from, static_cast<uint64_t>(2 * dim));
   return 1.0f;
 }
-inline float load_query(const bf16* from, int64_t dim, int16_t* q) {
+template <class Q>
+float load_query(const Q* from, int64_t dim, int16_t* q) {
   Vec top = zero(), nothing = zero();
   for (int64_t d = 0; d < dim; d += kLanes) {
     const Vec x = load(from + d);

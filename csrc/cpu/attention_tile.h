@@ -19,6 +19,11 @@ template <>
 constexpr bool kIsFloat<float> = true;
 
 template <class T>
+constexpr bool kIsInt8 = false;
+template <>
+constexpr bool kIsInt8<int8_t> = true;
+
+template <class T>
 constexpr bool kIsInt16 = false;
 template <>
 constexpr bool kIsInt16<int16_t> = true;

@@ -23,8 +23,8 @@ struct f8_e5m2 {
 
 enum DType : int { kFloat32, kBFloat16, kFloat16, kDTypeCount };
 static inline int64_t item_bytes(DType dtype) { return dtype == kFloat32 ? 4 : 2; }
-// The dtypes of a KV cache: those of tensors, int8 with a scale a token and head, 8-bit floats with
-// such scales or without.
-enum : int { kInt8 = kDTypeCount, kFloat8E4M3, kFloat8E5M2, kCacheDTypeCount };
+// The dtypes of a KV cache: those of tensors, int8 and int4 with one scale per token and head, 8-bit
+// floats with such scales or without.
+enum : int { kInt8 = kDTypeCount, kFloat8E4M3, kFloat8E5M2, kInt4, kCacheDTypeCount };
 
 }  // namespace quire

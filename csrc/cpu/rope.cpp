@@ -2,6 +2,7 @@
 //
 // Each product and difference is rounded separately, as in torch, so results are equal to the bit.
 #include "float8.h"
+#include "int4.h"
 #include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"
@@ -166,6 +167,16 @@ void quantize_head(void* to, const T* x, int64_t head_dim, bf16* scale, float un
   });
 }
 
+// Stores a head as int4.h says, with its scale.
+template <class T>
+void pack_head(uint8_t* to, const T* x, int64_t head_dim, bf16* scale) {
+  alignas(32) float row[kTurned];
+  widen_head(row, x, head_dim);
+  rotate(row, head_dim);
+  *scale = scale_of<int8_t>(row, head_dim);
+  put_codes(to, row, head_dim, scale->bits == 0 ? 1.0f : as_float(*scale));
+}
+
 // One of the two caches, and how it stores a head.
 struct Cache {
   uint8_t* elements;
@@ -181,6 +192,7 @@ struct Cache {
       case kInt8: return quantize_head<int8_t>(elements + at, x, head_dim, scale, unit);
       case kFloat8E4M3: return quantize_head<f8_e4m3>(elements + at, x, head_dim, scale, unit);
       case kFloat8E5M2: return quantize_head<f8_e5m2>(elements + at, x, head_dim, scale, unit);
+      case kInt4: return pack_head(elements + at / 2, x, head_dim, scale);
       default: break;
     }
     if (dtype == code_of(T{})) return copy(reinterpret_cast<T*>(elements) + at, x, head_dim);
@@ -200,15 +212,16 @@ struct Cache {
 template <class T>
 void fetch_slot(const RopeKvArgs& a, int64_t row) {
   const int64_t item = a.cache_dtype >= kInt8 ? 1 : a.cache_dtype == kFloat32 ? 4 : 2;
+  const auto bytes = [&](int64_t elements) { return elements * item >> (a.cache_dtype == kInt4); };
   const int64_t block = a.slot_mapping[row] / a.block_size;
   const int64_t offset = a.slot_mapping[row] % a.block_size;
-  const int64_t slot = (block * a.block_stride + offset * a.head_dim) * item;
+  const int64_t slot = bytes(block * a.block_stride + offset * a.head_dim);
   const char *const k = static_cast<const char*>(a.k_cache) + slot,
              *const v = static_cast<const char*>(a.v_cache) + slot;
   for (int64_t h = 0; h < a.kv_heads; ++h) {
-    for (int64_t i = 0; i < a.head_dim * item; i += 64) {
-      __builtin_prefetch(k + h * a.head_stride * item + i, 1);
-      if (a.v_cache != nullptr) __builtin_prefetch(v + h * a.head_stride * item + i, 1);
+    for (int64_t i = 0; i < bytes(a.head_dim); i += 64) {
+      __builtin_prefetch(k + bytes(h * a.head_stride) + i, 1);
+      if (a.v_cache != nullptr) __builtin_prefetch(v + bytes(h * a.head_stride) + i, 1);
     }
     if (a.k_scale == nullptr) continue;
     const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;

@@ -34,9 +34,10 @@ const Kernels kTable = {
     quantize_codes,
     {
         {attention<float>, attention<bf16>, attention<f16>, attention<int8_t>, attention<f8_e4m3>,
-         attention<f8_e5m2>},
+         attention<f8_e5m2>, attention<int8_t>},
         {latent_attention<float>, latent_attention<bf16>, latent_attention<f16>,
-         latent_attention<int8_t>, latent_attention<f8_e4m3>, latent_attention<f8_e5m2>},
+         latent_attention<int8_t>, latent_attention<f8_e4m3>, latent_attention<f8_e5m2>,
+         nullptr},
         exp2_floats,
     },
     &kSample,

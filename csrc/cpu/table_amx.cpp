@@ -40,7 +40,7 @@ Kernels with_tiles() {
   k.gemm[kWeightF8E5M2] = &kGemmTilesF8E5M2;
   auto& attention = k.attention.paged_attention;
   attention[kBFloat16] = tiled_attention<bf16>;
-  attention[kInt8] = tiled_attention<int8_t>;
+  attention[kInt8] = attention[kInt4] = tiled_attention<int8_t>;
   attention[kFloat8E4M3] = tiled_attention<f8_e4m3>;
   attention[kFloat8E5M2] = tiled_attention<f8_e5m2>;
   auto& latent = k.attention.latent_attention;

@@ -32,7 +32,7 @@ struct PagedAttention final : Op {
               q.stride, cache.k_block_stride, cache.v_block_stride, window, chunked, causal,
               static_cast<float>(scale * cache.k_unit), softcap,
               static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
-              nullptr, sinks} {
+              nullptr, sinks, cache.dtype == kInt4} {
     expect_same("out", out, "q", q);
     if (cache.kv_heads < 1 || args_.heads < 1 || args_.heads % cache.kv_heads != 0) {
       throw std::invalid_argument("the heads are no multiple of the kv heads");

@@ -8,7 +8,7 @@
 namespace quire {
 
 // k and v [blocks, kv_heads, block_size, head_dim], a token's elements contiguous, those of a head
-// one token after the other; strides in elements. Scales [blocks, kv_heads, block_size], contiguous,
+// one token after the other; strides in elements, of which int4 has two per byte. Scales [blocks, kv_heads, block_size], contiguous,
 // or null; units are those of 8-bit floats without scales. v is null where a token's value is part of
 // its key.
 struct KvCache {
@@ -22,7 +22,8 @@ struct KvCache {
   // Bytes of a token's keys and values.
   int64_t token_bytes() const {
     const int64_t item = dtype >= kInt8 ? 1 : item_bytes(static_cast<DType>(dtype));
-    return (v == nullptr ? 1 : 2) * kv_heads * (head_dim * item + (k_scale != nullptr ? 2 : 0));
+    const int64_t head = head_dim * item >> (dtype == kInt4);
+    return (v == nullptr ? 1 : 2) * kv_heads * (head + (k_scale != nullptr ? 2 : 0));
   }
 };
 

@@ -26,6 +26,7 @@ struct LatentAttention final : Op {
       : kernel_(kernels.attention.latent_attention[cache.dtype]), rows_(q.rows),
         token_bytes_(cache.token_bytes()), split_(static_cast<AttentionSplit>(split)) {
     expect_same("out", out, "q", q);
+    if (kernel_ == nullptr) throw std::invalid_argument("latents cannot be int4");
     expect(q_rope.rows == q.rows && q_rope.dtype == q.dtype, "q_rope", q_rope, "q", q);
     if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
       throw std::invalid_argument("unknown split");
@@ -42,7 +43,7 @@ struct LatentAttention final : Op {
               latent_runs(heads), rank, cache.block_size, out.stride, q.stride,
               cache.k_block_stride, 0, 0, false, true, static_cast<float>(scale * cache.k_unit), 0.0f,
               static_cast<float>(cache.k_unit), q.dtype, {}, nullptr, nullptr, nullptr,
-              nullptr},
+              nullptr, false},
              q_rope.at, q_rope.stride, q_rope.cols / heads, rope};
   }
   const char* name() const override { return "latent_attention"; }

@@ -25,6 +25,7 @@ OFFSETS: int
 EPILOGUES: dict[str, int]
 FLOAT16: int
 INT8: int
+INT4: int
 FLOAT8_E4M3: int
 FLOAT8_E5M2: int
 

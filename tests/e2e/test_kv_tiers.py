@@ -62,7 +62,7 @@ def host_stats(llm: LLM) -> HostTierStats:
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int4"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_preemption_changes_no_token(model: str, dtype: str, kv_cache_dtype: str) -> None:
     flags = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype}

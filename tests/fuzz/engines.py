@@ -244,7 +244,10 @@ def _numbers(random: Random, model: str, long: bool) -> dict[str, Any]:
         names = [name for name in QUANTIZATIONS if name != "gptq_actorder" or model != "embedded"]
         numbers["quantization"] = random.choice(names)
     if random.random() < 0.5:
-        numbers["kv_cache_dtype"] = random.choice(["bf16", "int8", "fp8", "fp8_e5m2"])
+        kinds = ["bf16", "int8", "fp8", "fp8_e5m2"]
+        if "kv_lora_rank" not in MODELS[model]:
+            kinds.append("int4")
+        numbers["kv_cache_dtype"] = random.choice(kinds)
         if numbers["kv_cache_dtype"].startswith("fp8") and random.random() < 0.4:
             numbers["calculate_kv_scales"] = True
     if random.random() < 0.1 and not long and HAS_TORCH:

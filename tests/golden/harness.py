@@ -88,10 +88,12 @@ def spoiled_cache(
 ) -> KVCache:
     """A cache full of NaN: what lies in a block before it is written must not matter."""
     parts = 1 if latent else 2
-    filler = 127 if dtype == torch.int8 else torch.nan
+    integers = dtype in (torch.int8, torch.uint8)
+    filler = 127 if integers else torch.nan
+    shape = (*shape[:3], shape[3] >> (dtype == torch.uint8))
     tensors = [torch.full(shape, filler).to(dtype) for _ in range(parts)]
     scales = []
-    if dtype == torch.int8:
+    if integers:
         scales = [torch.full(shape[:3], torch.nan, dtype=torch.bfloat16) for _ in range(parts)]
     both = [*tensors, None] if latent else tensors
     return KVCache(*both, *scales)

@@ -152,6 +152,7 @@ def test_structured_output(gpu: FakeDevice, tiny: str) -> None:
     "fields",
     [
         {"kv_cache_dtype": "int8", "dtype": "bfloat16"},
+        {"kv_cache_dtype": "int4", "dtype": "bfloat16"},
         {"kv_cache_dtype": "fp8", "dtype": "float32"},
         {"kv_cache_dtype": "fp8_e5m2", "calculate_kv_scales": True, "dtype": "bfloat16"},
         {"dtype": "float16", "num_scheduler_steps": 3},

@@ -93,7 +93,8 @@ def check_random_steps(pair: Pair, draw: random.Random) -> None:
             pair.check_step(batch, draw)
 
 
-FLOAT32, BFLOAT16, FLOAT16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
+INT8, INT4 = torch.int8, torch.uint8
 
 
 CASES = [
@@ -113,9 +114,9 @@ CASES = [
     ("qwen3", BFLOAT16, torch.float8_e4m3fn, None),
     ("gemma", FLOAT32, BFLOAT16, None),
     ("gemma2", BFLOAT16, BFLOAT16, None),
-    ("gemma2", FLOAT32, INT8, "int8"),
+    ("gemma2", FLOAT32, INT4, "int8"),
     ("gemma3", BFLOAT16, BFLOAT16, "int4_g32"),
-    ("olmo2", BFLOAT16, INT8, "int8"),
+    ("olmo2", BFLOAT16, INT4, "int8"),
     ("starcoder2", FLOAT16, FLOAT16, None),
     ("stablelm-biases", BFLOAT16, BFLOAT16, "int8"),
     ("qwen3-moe-some-dense", BFLOAT16, BFLOAT16, "int4_g32"),

@@ -16,6 +16,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.kernels import available_isas, emulated_isas
+from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.reference import quantize_heads, to_float8
 from tests.native import paged_attention
 
@@ -29,6 +30,7 @@ INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float1
 
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+INTEGERS = (torch.int8, torch.uint8)
 
 
 @pytest.fixture(params=available_isas() + emulated_isas())
@@ -83,7 +85,8 @@ class World:
 
     Slots that no sequence owns, and table entries past a sequence's end, hold what must not be
     read: NaN (scales of NaN, in an int8 cache), and block numbers far outside the cache. Of a
-    cache of 8 bits, k and v are what it holds, in float64.
+    cache of 8 bits, k and v are what it holds, in float64; of an int4 cache (uint8) they are
+    rotated, as it holds them.
     """
 
     shape: Shape
@@ -133,15 +136,15 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
         return torch.randn(length, heads, shape.head_dim, generator=generator).to(dtype)
 
     q = [draw(n, shape.heads, shape.dtype) for n in lens]
-    eight_bits, scaled = shape.kv_dtype.itemsize == 1, shape.scales or shape.kv_dtype == torch.int8
+    eight_bits, scaled = shape.kv_dtype.itemsize == 1, shape.scales or shape.kv_dtype in INTEGERS
     kv_dtype = torch.float32 if eight_bits else shape.kv_dtype
     k = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
     v = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
     size = shape.block_size
     counts = [-(-n // size) for n in lens]
     blocks = torch.randperm(sum(counts) + 3, generator=generator)
-    room = (len(blocks), shape.kv_heads, size, shape.head_dim)
-    filler = 127.0 if shape.kv_dtype == torch.int8 else NAN
+    room = (len(blocks), shape.kv_heads, size, shape.head_dim >> (shape.kv_dtype == torch.uint8))
+    filler = 127.0 if shape.kv_dtype in INTEGERS else NAN
     cache = KVCache(*(torch.full(room, filler).to(shape.kv_dtype) for _ in range(2)))
     if scaled:
         scales_ = (torch.full(room[:3], NAN, dtype=torch.bfloat16) for _ in range(2))
@@ -161,7 +164,8 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
             if scales is not None:
                 q8, scale = quantize_heads(values[s], cached.dtype)
                 scales[block, :, offset] = scale
-                values[s] = q8.double() * scale.double().unsqueeze(-1)
+                levels = int4.unpack(q8) if q8.dtype == torch.uint8 else q8
+                values[s] = levels.double() * scale.double().unsqueeze(-1)
             elif eight_bits:
                 q8 = to_float8(values[s] / unit, cached.dtype)
                 values[s] = q8.double() * unit
@@ -199,16 +203,23 @@ def assert_attended(
     With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
     integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
     the largest. No kernel does with `exact_weights`, and none uses integers for `latent`.
+
+    Int4 is computed with rotated elements, of which those of q round once per step of the rotation
+    (on tiles once more, to bfloat16), and the result is rotated back: an error spreads over its
+    run of the head.
     """
     shape = world.shape
-    int8 = shape.kv_dtype == torch.int8
+    packed = shape.kv_dtype == torch.uint8
+    int8 = shape.kv_dtype in INTEGERS
+    turn = rotation(shape.head_dim) if packed else torch.eye(shape.head_dim, dtype=torch.float64)
+    spread, turning = turn.abs(), 10 * 2.0**-24 if packed else 0.0
     bfloat16 = (
         not exact_weights
         and shape.dtype == torch.bfloat16
         and shape.kv_dtype
         in (
             torch.bfloat16,
-            torch.int8,
+            *INTEGERS,
             *FLOAT8,
         )
     )
@@ -217,6 +228,9 @@ def assert_attended(
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)
+        q, turned = q @ turn, turning * q.abs() @ spread
+        if packed and rounded and isa.startswith("amx"):
+            turned = turned + UNIT[torch.bfloat16] * q.abs()
         k = world.k[s][:last].double().transpose(0, 1).repeat_interleave(group, 0)
         v = world.v[s][:last].double().transpose(0, 1).repeat_interleave(group, 0)
         scale = shape.head_dim**-0.5
@@ -235,9 +249,11 @@ def assert_attended(
             scores = torch.cat((scores, sinks), -1)
         weights = scores.softmax(-1)[..., :last]
         exact, size = weights @ v, weights @ v.abs()
+        size_turned, exact = turning * exact.abs() @ spread, exact @ turn
         terms = (scale * q.abs() @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
         delta += 6 * 2.0**-24 * (softcap or 0.0)
+        delta += (scale * turned @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
         least = 57344.0 if shape.scales else 127.0 if int8 else float(v.abs().max())
         absolute = TINY[shape.dtype] + 2.0**-109 * last * least
         if integers:
@@ -247,10 +263,19 @@ def assert_attended(
             absolute = absolute + 2.0**-16 * last * weights.amax(-1, keepdim=True) * most
         error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if rounded else 0)
         unit = UNIT[shape.dtype]
-        tolerance = 1.01 * (error * size * (1 + unit) + unit * exact.abs()) + absolute
+        inner = error * size @ spread + size_turned
+        tolerance = 1.01 * (inner * (1 + unit) + unit * exact.abs()) + absolute * spread.sum(0)
         assert out.dtype == shape.dtype
         difference = (out.transpose(0, 1).double() - exact).abs()
         assert bool((difference <= tolerance).all()), float((difference / tolerance).max())
+
+
+def rotation(head_dim: int) -> Tensor:
+    """The orthonormal Hadamard matrix (Sylvester 1867), repeated along the head; float64."""
+    block, size = torch.ones(1, 1, dtype=torch.float64), head_dim & -head_dim
+    while len(block) < size:
+        block = torch.cat((torch.cat((block, block), 1), torch.cat((block, -block), 1)))
+    return torch.block_diag(*[block / size**0.5] * (head_dim // size))
 
 
 def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
@@ -268,7 +293,7 @@ def random_shape(generator: torch.Generator, isa: str, **given: object) -> Shape
         "head_dim": 8 * pick(generator, 4, 32),
         "block_size": choose(generator, 8, 16, 32),
         "dtype": dtypes[pick(generator, 0, 2)],
-        "kv_dtype": [*dtypes, torch.int8, *FLOAT8][pick(generator, 0, 5)],
+        "kv_dtype": [*dtypes, *INTEGERS, *FLOAT8][pick(generator, 0, 6)],
     }
     return Shape(**(drawn | given))  # type: ignore[arg-type]
 
@@ -285,6 +310,7 @@ def random_spans(generator: torch.Generator, lens: list[int]) -> list[tuple[int,
 
 BFLOAT16 = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16}
 INT8 = {"dtype": torch.bfloat16, "kv_dtype": torch.int8}
+INT4 = {"dtype": torch.bfloat16, "kv_dtype": torch.uint8}
 E4M3 = {"dtype": torch.bfloat16, "kv_dtype": torch.float8_e4m3fn}
 E5M2 = {"dtype": torch.bfloat16, "kv_dtype": torch.float8_e5m2}
 FLOAT32 = {"dtype": torch.float32, "kv_dtype": torch.float32}
@@ -302,12 +328,16 @@ SHAPES: list[dict[str, object]] = [
     {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **INT8},
     {"kv_heads": 3, "heads": 21, "head_dim": 64, "block_size": 8, **INT8},
     {"dtype": torch.float32, "kv_dtype": torch.int8},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **INT4},
+    {"kv_heads": 3, "heads": 21, "head_dim": 96, "block_size": 8, **INT4},
+    {"kv_dtype": torch.uint8},
     {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **E4M3},
     {"kv_heads": 3, "heads": 21, "head_dim": 64, "block_size": 8, **E5M2},
     {"kv_heads": 1, "heads": 16, "head_dim": 192, "block_size": 32, **E4M3, "scales": True},
     {"head_dim": 96, **E4M3},
     {"dtype": torch.float32, "kv_dtype": torch.float8_e5m2},
 ]
+LONG_SHAPES = [SHAPES[i] for i in (0, 1, 10, 13, 16)]
 
 
 @pytest.mark.parametrize("given", SHAPES, ids=str)
@@ -325,7 +355,7 @@ def test_ragged_batches(
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("given", [*SHAPES[:4], *SHAPES[10:14]], ids=str)
+@pytest.mark.parametrize("given", [*SHAPES[:4], *SHAPES[10:17]], ids=str)
 def test_capped_scores(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -349,7 +379,7 @@ def test_capped_scores(
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10], SHAPES[13]], ids=str)
+@pytest.mark.parametrize("given", LONG_SHAPES, ids=str)
 def test_long_contexts(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -384,7 +414,7 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10], SHAPES[13]], ids=str)
+@pytest.mark.parametrize("given", LONG_SHAPES, ids=str)
 def test_a_token_is_the_same_alone_in_a_long_context(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -399,7 +429,7 @@ def test_a_token_is_the_same_alone_in_a_long_context(
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("given", SHAPES[:13], ids=str)
+@pytest.mark.parametrize("given", SHAPES[:16], ids=str)
 def test_threads_that_share_a_sequence_change_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -440,7 +470,7 @@ def test_more_parts_than_there_is_room_for(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, *INTEGERS])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(18, 18), (80, 10)])
 def test_more_heads_than_are_taken_together(
     isa: str,
@@ -463,7 +493,7 @@ def test_more_heads_than_are_taken_together(
             assert_same_bits(out, expected)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, *INTEGERS])
 def test_the_block_size_changes_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], kv_dtype: torch.dtype
 ) -> None:

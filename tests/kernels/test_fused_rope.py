@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
-from quire.ops.torch_ops import reference
+from quire.ops.torch_ops import int4, reference
 from tests.kernels.fused_common import (
     U,
     assert_close,
@@ -19,6 +19,7 @@ from tests.kernels.fused_common import (
     new_generator,
     new_kernels,
 )
+from tests.kernels.test_attention import rotation as rotation_matrix
 from tests.native import FusedKernels
 
 pytestmark = pytest.mark.matrix
@@ -54,10 +55,17 @@ def rotation(generator: torch.Generator, rotary_dim: int) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()], dim=1)
 
 
+def shapes_for(kv_dtype: torch.dtype) -> list[Shape]:
+    """Without odd heads, which int4 does not hold."""
+    return [shape for shape in SHAPES if kv_dtype != torch.uint8 or shape.head_dim % 2 == 0]
+
+
 def new_cache(dtype: torch.dtype, shape: Shape, *, scales: bool = False) -> KVCache:
     size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
+    if dtype == torch.uint8:
+        size = (*size[:3], shape.head_dim // 2)
     cache = KVCache(torch.full(size, 7.0).to(dtype), torch.full(size, 9.0).to(dtype))
-    if scales or dtype == torch.int8:
+    if scales or dtype in (torch.int8, torch.uint8):
         scales = (torch.full(size[:3], x, dtype=torch.bfloat16) for x in (3.0, 5.0))
         cache = KVCache(cache.k, cache.v, *scales)
     return cache
@@ -65,7 +73,7 @@ def new_cache(dtype: torch.dtype, shape: Shape, *, scales: bool = False) -> KVCa
 
 def assert_same_cache(actual: KVCache, expected: KVCache) -> None:
     for part, other in zip(actual.tensors, expected.tensors, strict=True):
-        if part.dtype == torch.int8:
+        if part.dtype in (torch.int8, torch.uint8):
             assert torch.equal(part, other)
         elif part.itemsize == 1:
             assert torch.equal(part.float().isnan(), other.float().isnan())
@@ -79,6 +87,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 CONVERTED = [
     (torch.bfloat16, False),
     (torch.int8, True),
+    (torch.uint8, True),
     *((dtype, scales) for dtype in FLOAT8 for scales in (False, True)),
 ]
 """Dtypes that a cache may have under any dtype of the model, and whether it has scales."""
@@ -167,6 +176,8 @@ def test_write_kv(isa: str, dtype: torch.dtype) -> None:
         k, v = (t.unflatten(-1, (-1, shape.head_dim)) for t in wide.chunk(2, dim=-1))
         slots = torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:40]
         for kv_dtype, scales in ((dtype, False), *CONVERTED):
+            if shape not in shapes_for(kv_dtype):
+                continue
             cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
             write_kv(kernels, k, v, cache, slots)
             reference.write_kv(k, v, expected, slots)
@@ -182,7 +193,7 @@ def test_fused_is_what_it_fuses(
     """To the bit, and nothing else of the cache is touched."""
     kernels, generator = new_kernels(isa), new_generator()
     kv_dtype, scales = held or (dtype, False)
-    for shape, norms, rows in product(SHAPES, (False, True), (0, 1, 2, 37)):
+    for shape, norms, rows in product(shapes_for(kv_dtype), (False, True), (0, 1, 2, 37)):
         step = new_step(generator, dtype, shape, rows, norms)
         cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
         if kv_dtype.itemsize == 1:
@@ -254,6 +265,25 @@ def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
     step = scale.double().unsqueeze(-1)
     error = (q.double() * step - x.double()).abs()
     assert bool((error <= step * (0.5 + 128 * 2 * U)).all())
+
+
+@each_isa
+def test_int4_is_the_nearest_level_of_the_rotated_head(isa: str) -> None:
+    """Up to the roundings of rotation and division."""
+    kernels, generator = new_kernels(isa), new_generator()
+    levels = torch.tensor(int4.LEVELS, dtype=torch.float64)
+    for width in (128, 96, 10):
+        x = draw(generator, torch.float32, 40, 1, width)
+        x[:, :, 3] *= 50.0
+        cache, turn = new_cache(torch.uint8, Shape(1, 1, width, None)), rotation_matrix(width)
+        write_kv(kernels, x, x, cache, torch.arange(40))
+        for codes, scales in ((cache.k, cache.k_scale), (cache.v, cache.v_scale)):
+            scale = scales.flatten()[:40].double().unsqueeze(1)
+            exact = x[:, 0].double() @ turn / scale
+            error = (exact - int4.unpack(codes.flatten(0, 2)[:40]).double()).abs()
+            nearest = (exact.unsqueeze(-1) - levels).abs().amin(-1)
+            rounding = 10 * U * x[:, 0].double().abs() @ turn.abs() / scale + 128 * U
+            assert bool((error <= nearest + 2 * rounding).all())
 
 
 @each_isa

@@ -25,7 +25,7 @@ CHOICES: dict[str, list[str]] = {
 """Field of `EngineArgs` → its values; "none" stands for None."""
 DEFAULTS = CHOICES | {
     "quantization": ["none", *QUANTIZATIONS],
-    "kv_cache_dtype": ["auto", "fp8", "fp8_e5m2", "int8"],
+    "kv_cache_dtype": ["auto", "fp8", "fp8_e5m2", "int8", "int4"],
 }
 """Values that are measured by default, without synonyms and near-duplicates."""
 

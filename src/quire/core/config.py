@@ -51,7 +51,7 @@ Activation = Literal[
 
 MAX_CONVERTED_HEAD_DIM = 4096
 """Largest head size if the KV cache has another dtype than the model."""
-KVCacheDType = Literal["float32", "bfloat16", "float16", "int8", "fp8_e4m3", "fp8_e5m2"]
+KVCacheDType = Literal["float32", "bfloat16", "float16", "int8", "int4", "fp8_e4m3", "fp8_e5m2"]
 ITL_STRETCH = 1.5
 """`max_itl_stretch` when serving. With it, prompts less than double the p99 of decoding (measured
 with 8 streams and prompts of 4,096 tokens, in bfloat16)."""

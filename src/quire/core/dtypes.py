@@ -32,6 +32,7 @@ _ALIASES = {
     "fp8": "float8_e4m3fn",
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
+    "int4": "uint8",  # two elements per byte
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import msgspec
 
@@ -22,10 +22,14 @@ class KVCache(NamedTuple, Generic[A]):
               head 1  …
     ```
 
-    They are of the model's dtype, bfloat16, int8 or 8-bit floats. In int8 an element is worth its
-    product with the scale of its token and head, in two tensors bfloat16 [num_blocks,
+    They are of the model's dtype, bfloat16, int8, int4 or 8-bit floats. In int8 an element is worth
+    its product with the scale of its token and head, in two tensors bfloat16 [num_blocks,
     num_kv_heads, block_size]; 8-bit floats may have such scales, else an element is worth its
     product with `k_unit` or `v_unit`.
+
+    An int4 cache has the dtype uint8 and head_dim / 2 bytes per head. Byte i has the codes of
+    elements 2i (low half) and 2i + 1 of the head, which a Hadamard transform rotated
+    (`ops/torch_ops/int4`). The scales are those of int8.
 
     A cache of latents has no v. Its k has one head of rows [rope | latent], and a token's value is
     its latent.
@@ -37,6 +41,18 @@ class KVCache(NamedTuple, Generic[A]):
     v_scale: A | None = None
     k_unit: float = 1.0
     v_unit: float = 1.0
+
+    @property
+    def packed(self) -> bool:
+        """Return whether a byte has two elements."""
+        k: Any = self.k
+        return str(k.dtype) in ("uint8", "torch.uint8")
+
+    @property
+    def head_dim(self) -> int:
+        """Return the elements of a head's key."""
+        k: Any = self.k
+        return int(k.shape[3]) << self.packed
 
     @property
     def tensors(self) -> list[A]:

@@ -249,17 +249,17 @@ def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
     meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
     window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
     _, heads, width = out.shape
-    _, kv_heads, _, key_width = cache.k.shape
+    _, kv_heads, _, row = cache.k.shape
     scales = 0 if cache.k_scale is None else cache.k_scale.itemsize
     parts = 1 if cache.v is None else 2
-    token_bytes = parts * kv_heads * (key_width * cache.k.itemsize + scales)
+    token_bytes = parts * kv_heads * (row * cache.k.itemsize + scales)
     tokens = pairs = 0
     for start, end, length in meta.spans:
         rows = end - start
         seen = np.arange(length - rows + 1, length + 1)
         tokens += length if window is None else min(length, window + rows)
         pairs += int((seen if window is None else np.minimum(seen, window)).sum())
-    return tokens * token_bytes + 2 * out.nbytes, 2 * pairs * heads * (key_width + width)
+    return tokens * token_bytes + 2 * out.nbytes, 2 * pairs * heads * (cache.head_dim + width)
 
 
 def _dtype(args: tuple[Any, ...], result: Any) -> str:

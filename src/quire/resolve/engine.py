@@ -253,6 +253,7 @@ _KV_DTYPES: dict[str, KVCacheDType] = {
     "fp8_e4m3": "fp8_e4m3",
     "fp8_e5m2": "fp8_e5m2",
     "int8": "int8",
+    "int4": "int4",
 }
 
 
@@ -271,6 +272,19 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
             "kv_cache_dtype",
             f"{kept} needs a head_dim of at most {MAX_CONVERTED_HEAD_DIM}; the model's is "
             f"{model.head_dim}.",
+        )
+    if kept == "int4" and model.latent is not None:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            "latent attention has no int4 cache: all heads' keys and values come from one row of "
+            "latents, and 4 bits would blur them all. Use int8.",
+        )
+    if kept == "int4" and model.head_dim % 2 != 0:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            f"int4 needs an even head_dim; the model's is {model.head_dim}. Use int8.",
         )
     return kept
 

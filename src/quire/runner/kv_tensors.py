@@ -36,21 +36,23 @@ def allocate_kv_caches(
     Latent attention has one tensor per layer, of latents. Layers that are not causal share one
     memory, because no step reads what another stored.
 
-    With `scales`, and always with int8, there are also scales, bfloat16 [num_blocks, num_kv_heads,
-    block_size]. 8-bit floats without scales are in `units` of k and v, per layer; 1 if None.
+    An int4 cache (uint8) has head_dim / 2 bytes per head. With `scales`, and always with integers,
+    there are also scales, bfloat16 [num_blocks, num_kv_heads, block_size]. 8-bit floats without
+    scales are in `units` of k and v, per layer; 1 if None.
 
     On a CPU the memory is not written. The operating system backs it with RAM when a token is
     written, or earlier (`KVBacking`), in huge pages (`ops.memory`). A page holds one tensor's part
     of many blocks, so scattered blocks of a layer need few address translations. A block's content
     before its first token is undefined and never read.
     """
-    shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
+    width = model.head_dim // 2 if dtype == np.uint8 else model.head_dim
+    shape = (num_blocks, model.num_key_value_heads, block_size, width)
     caches = []
     for layer in range(model.kv_layers):
         parts = 2 if model.latent is None else 1
         tensors = [ops.empty(shape, dtype) for _ in range(parts)]
         cache = KVCache(tensors[0], tensors[1] if parts == 2 else None)
-        if scales or dtype == np.int8:
+        if scales or dtype in (np.int8, np.uint8):
             found = [ops.empty(shape[:3], BFLOAT16) for _ in range(parts)]
             cache = cache._replace(k_scale=found[0], v_scale=found[1] if parts == 2 else None)
         elif units is not None and dtype.itemsize == 1:

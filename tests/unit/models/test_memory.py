@@ -78,3 +78,4 @@ def test_kv_bytes_per_token() -> None:
     # 28 layers, 8 heads of 128, keys and values, 2 bytes.
     assert kv_bytes_per_token(model_config(config), "bfloat16") == 28 * 8 * 128 * 2 * 2
     assert kv_bytes_per_token(model_config(config), "int8") == 28 * 8 * (128 + 2) * 2
+    assert kv_bytes_per_token(model_config(config), "int4") == 28 * 8 * (64 + 2) * 2

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
+from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.paged_attention import paged_attention
 from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import make_metadata, spoiled_cache
@@ -204,6 +205,25 @@ def test_an_int8_cache_is_worth_its_products(window: int | None) -> None:
     meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
     got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, window)
     assert torch.equal(got, run_paged(plain, 16, window, seed=6))
+
+
+def test_an_int4_cache_is_worth_its_levels_rotated_back() -> None:
+    """Up to the roundings of two rotations of 16 elements, 5 each, and of sums over 130 keys."""
+    batch = Batch.draw([(130, 9), (0, 40)], (2, 3), 16, torch.float32, seed=5)
+    plain = dataclasses.replace(batch, k=[], v=[])
+    for i, t in enumerate(batch.k + batch.v):
+        codes, scale = quantize_heads(t, torch.uint8)
+        values = int4.rotate(int4.unpack(codes) * scale.float().unsqueeze(-1))
+        assert float((values - t).norm() / t.norm()) < 0.1
+        (plain.k if i < 2 else plain.v).append(values)
+    meta = make_metadata(batch.seq_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    cache = spoiled_cache((12, 2, 16, 16), torch.uint8)
+    write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
+    meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25)
+    expected = run_paged(plain, 16, None, seed=6)
+    largest = max(float(v.abs().max()) for v in plain.v)
+    assert float((got - expected).abs().max()) < 150 * 2.0**-24 * 16 * largest
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -10,8 +10,9 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, ModelNotFoundError
+from quire.core.layers import LatentConfig
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.engine import engine_args, load_tokenizer, resolve
+from quire.resolve.engine import _kv_cache_dtype, engine_args, load_tokenizer, resolve
 from quire.system.hardware import Hardware
 
 GIB = 2**30
@@ -82,6 +83,8 @@ def test_the_context_is_what_fits() -> None:
         assert f"{length} of the model's 40960" in note
     longer = resolve(replace(PRESET, kv_cache_dtype="int8"), SMALL).config.scheduler.max_model_len
     assert 1.9 < longer / length < 2.0
+    longest = resolve(replace(PRESET, kv_cache_dtype="int4"), SMALL).config.scheduler.max_model_len
+    assert 3.8 < longest / length < 3.9
     assert resolve(replace(PRESET, max_model_len=40960), SMALL).config.scheduler.max_model_len == (
         40960
     )
@@ -98,8 +101,20 @@ def test_an_int8_kv_cache() -> None:
     assert resolve(replace(PRESET, dtype="float32"), MACHINE).config.kv_cache_dtype == "float32"
     args = replace(PRESET, kv_cache_dtype="int8")
     assert resolve(args, MACHINE).config.kv_cache_dtype == "int8"
-    with pytest.raises(ConfigError, match="kv_cache_dtype is 'int4'"):
-        resolve(replace(PRESET, kv_cache_dtype="int4"), MACHINE)
+    with pytest.raises(ConfigError, match="kv_cache_dtype is 'int2'"):
+        resolve(replace(PRESET, kv_cache_dtype="int2"), MACHINE)
+
+
+def test_an_int4_kv_cache() -> None:
+    """It holds neither latents nor heads of an odd size."""
+    args = replace(PRESET, kv_cache_dtype="int4")
+    config = resolve(args, MACHINE).config
+    assert config.kv_cache_dtype == "int4"
+    with pytest.raises(ConfigError, match="even head_dim; the model's is 33"):
+        _kv_cache_dtype(args, replace(config.model, head_dim=33), "bfloat16")
+    latent = LatentConfig(rank=64, rope_dim=16, nope_dim=32, value_dim=32, q_rank=None)
+    with pytest.raises(ConfigError, match="latent attention has no int4 cache"):
+        _kv_cache_dtype(args, replace(config.model, latent=latent), "bfloat16")
 
 
 def test_a_kv_cache_of_8_bit_floats() -> None:

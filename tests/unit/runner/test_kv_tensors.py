@@ -28,16 +28,21 @@ def test_one_pair_a_layer() -> None:
     assert len({t.data_ptr() for cache in caches for t in cache[:2]}) == 6
 
 
-def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
+@pytest.mark.parametrize(("name", "stored", "width"), [("int8", "int8", 64), ("int4", "uint8", 32)])
+def test_integers_have_scales_and_the_bytes_that_were_planned(
+    name: str, stored: str, width: int
+) -> None:
     model = dataclasses.replace(MODEL, num_hidden_layers=3, num_key_value_heads=2, head_dim=64)
-    caches = allocate_kv_caches(TorchOps(), model, 5, 16, dtype_of("int8"))
+    caches = allocate_kv_caches(TorchOps(), model, 5, 16, dtype_of(name))
     for cache in caches:
-        assert cache.k.dtype == cache.v.dtype == torch.int8
+        assert cache.k.dtype == cache.v.dtype == getattr(torch, stored)
+        assert cache.k.shape == cache.v.shape == (5, 2, 16, width)
+        assert cache.head_dim == 64
         for scale in (cache.k_scale, cache.v_scale):
             assert scale is not None
             assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.bfloat16)
     nbytes = sum(t.nbytes for cache in caches for t in cache.tensors)
-    assert nbytes == 5 * 16 * kv_bytes_per_token(model, "int8")
+    assert nbytes == 5 * 16 * kv_bytes_per_token(model, name)
 
 
 @pytest.mark.parametrize("scales", [False, True])

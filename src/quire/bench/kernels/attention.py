@@ -129,8 +129,12 @@ def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], 
     """Return a function that makes copies of a layer's cache."""
     k, v = (noise(s.random, shape, FLOAT32) for _ in range(2))
     name, latent = s.variant.kv_cache_dtype, s.model.latent is not None
-    if name == "int8":
-        k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
+    if name in ("int8", "int4"):
+        if name == "int8":
+            k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
+        else:
+            k, v = (s.random.integers(256, size=(*shape[:3], shape[3] // 2), dtype=np.uint8)
+                    for _ in "kv")  # fmt: skip
         k_scale, v_scale = [
             np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"
         ]

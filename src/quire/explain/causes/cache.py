@@ -141,7 +141,8 @@ def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
 def _int8(case: Case, gain: float) -> list[Change]:
     """Return an int8 KV cache as a change, unless it was already suggested."""
     args = case.evidence.args
-    if case.evidence.config.kv_cache_dtype == "int8" or args.num_gpu_blocks_override is not None:
+    kept = case.evidence.config.kv_cache_dtype
+    if kept in ("int8", "int4") or args.num_gpu_blocks_override is not None:
         return []
     doubled = min(gain, case.estimate.batch_gain(2 * case.window.running))
     why = "holds nearly twice the tokens in the same memory"

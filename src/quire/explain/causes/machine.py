@@ -140,7 +140,7 @@ def _quantizations(case: Case) -> list[Change]:
 
 
 def _narrow_kv(case: Case) -> list[Change]:
-    if case.evidence.config.kv_cache_dtype == "int8":
+    if case.evidence.config.kv_cache_dtype in ("int8", "int4"):
         return []
     ratio = case.estimate.model_ratio(kv_cache_dtype="int8")
     why = "halves the bytes that attention reads"

@@ -49,8 +49,8 @@ def paged_attention(
 
     Args:
         q: [T, num_heads, head_dim]; a token's heads lie together.
-        cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
-            always); each block contiguous, of any size.
+        cache: k and v of one dtype, which may differ from q's, or of at most 8 bits with
+            scales (integers always); each block contiguous, of any size.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
         tuning: how the work is cut, which changes no result.
@@ -102,10 +102,10 @@ def _check(
         raise ValueError(f"q is {describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if v is None:
         raise ValueError(f"k is {describe(k)}, and there is no v")
-    if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
+    if k.shape != v.shape or cache.head_dim != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {describe(k)}, v is {describe(v)}, q is {describe(q)}")
     if k.dtype not in CACHE_CODES:
-        raise ValueError(f"the cache is {describe(k)}; wanted floats or int8")
+        raise ValueError(f"the cache is {describe(k)}; wanted floats, int8 or int4")
     check_scales(cache)
     if not block_dense(k) or not block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {describe(k)}, {describe(v)}")

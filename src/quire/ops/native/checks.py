@@ -26,6 +26,7 @@ from quire.ops.metadata import KVCache
 
 FLOAT16: DType = np.dtype(np.float16)
 INT8: DType = np.dtype(np.int8)
+UINT8: DType = np.dtype(np.uint8)
 INT32: DType = np.dtype(np.int32)
 INT64: DType = np.dtype(np.int64)
 DTYPE_CODES = {
@@ -36,11 +37,13 @@ DTYPE_CODES = {
 """Of the dtypes that the kernels compute with."""
 CACHE_CODES = DTYPE_CODES | {
     INT8: _native.INT8,
+    UINT8: _native.INT4,
     FLOAT8_E4M3: _native.FLOAT8_E4M3,
     FLOAT8_E5M2: _native.FLOAT8_E5M2,
 }
 """Of the dtypes that a KV cache may have."""
-_EIGHT_BITS = (INT8, FLOAT8_E4M3, FLOAT8_E5M2)
+_SCALED = (INT8, UINT8, FLOAT8_E4M3, FLOAT8_E5M2)
+"""Cache dtypes that may have scales."""
 
 
 def view(x: HostArray) -> _native.Matrix:
@@ -91,7 +94,8 @@ def indices(name: str, x: HostArray) -> _native.Indices:
 def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
     """Return the view of a checked cache."""
     k, v, k_scale, v_scale, k_unit, v_unit = cache
-    blocks, heads, size, width = k.shape
+    blocks, heads, size, _ = k.shape
+    elements = 1 + cache.packed  # of one of the array's
     return _native.KvCache(
         address(k),
         0 if v is None else address(v),
@@ -100,24 +104,24 @@ def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
         0 if v_scale is None else address(v_scale),
         k_unit,
         v_unit,
-        (blocks, heads, size, width),
-        k.strides[0] // k.itemsize,
-        0 if v is None else v.strides[0] // v.itemsize,
-        k.strides[1] // k.itemsize,
+        (blocks, heads, size, cache.head_dim),
+        elements * k.strides[0] // k.itemsize,
+        0 if v is None else elements * v.strides[0] // v.itemsize,
+        elements * k.strides[1] // k.itemsize,
     )
 
 
 def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: int) -> None:
-    """Check that a cache holds heads of `width` in `dtype`, bfloat16 or 8 bits.
+    """Check that a cache holds heads of `width` in `dtype`, bfloat16, 8 or 4 bits.
 
     The tokens of a head lie one after another. A cache of latents has only k.
     """
     kept = cache.k.dtype
     if kept != dtype:
-        wanted = (BFLOAT16, *_EIGHT_BITS)
+        wanted = (BFLOAT16, *_SCALED)
         if kept not in wanted:
             raise ValueError(
-                f"cache.k is {describe(cache.k)}; wanted {dtype}, bfloat16 or 8 bits an element"
+                f"cache.k is {describe(cache.k)}; wanted {dtype}, bfloat16 or at most 8 bits"
             )
         if width > MAX_CONVERTED_HEAD_DIM:
             raise ValueError(
@@ -125,6 +129,10 @@ def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: i
             )
         dtype = kept
     check_scales(cache)
+    if cache.packed:
+        if width % 2 != 0:
+            raise ValueError(f"int4 caches hold heads of an even size, not {width}")
+        width //= 2
     for name, part in _parts(cache, cache.k, cache.v, "cache.k", "cache.v"):
         shape, strides = part.shape, strides_of(part)
         fits = part.ndim == 4 and part.dtype == dtype
@@ -140,11 +148,11 @@ def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: i
 
 
 def check_scales(cache: KVCache[HostArray]) -> None:
-    """Check that int8 parts have one scale per token and head, and wide floats none."""
+    """Check that integer parts have one scale per token and head, and wide floats none."""
     dtype = cache.k.dtype
-    if cache.k_scale is None and cache.v_scale is None and dtype != INT8:
+    if cache.k_scale is None and cache.v_scale is None and dtype not in (INT8, UINT8):
         return
-    if dtype not in _EIGHT_BITS:
+    if dtype not in _SCALED:
         raise ValueError(f"a cache of {dtype} has no scales")
     scales = _parts(cache, cache.k_scale, cache.v_scale, "cache.k_scale", "cache.v_scale")
     for name, scale in scales:

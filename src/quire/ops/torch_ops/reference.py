@@ -29,6 +29,7 @@ from torch import Tensor
 from quire.core.config import Activation
 from quire.core.dtypes import DType
 from quire.ops.metadata import KVCache
+from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.quantized import QuantizedWeight, Weights, dense, parts_of
 from quire.ops.weights import Epilogue, LinearWeight
@@ -247,19 +248,21 @@ def to_float8(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
-    """Return heads [..., D] as an 8-bit cache with scales stores them: q = round(x / scale), ties
-    to even.
+    """Return heads [..., D] as a cache with scales stores them: q = round(x / scale), ties to even.
 
     Returns:
         q [..., D] of `dtype` (int8, float8_e4m3fn, float8_e5m2), and the scale bfloat16 [...],
-        max|x| over the dtype's largest (127 of int8), so that x ≈ q · scale. It is rounded up, so
-        that no q passes that. Where an x is not finite, neither is the scale.
+        max|x| over the dtype's largest (127 of integers), so that x ≈ q · scale. It is rounded up,
+        so that no q passes that. Where an x is not finite, neither is the scale. For int4 (uint8)
+        x is rotated first, and q has the codes (`int4.pack`).
     """
-    wide = x.float()
-    most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+    wide = int4.rotate(x) if dtype == torch.uint8 else x.float()
+    most = torch.finfo(dtype).max if dtype.is_floating_point else 127.0
     exact = wide.abs().amax(-1, keepdim=True) / wide.new_full((), most)
     scale = exact.bfloat16()
     scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_full((), torch.inf)), scale)
+    if dtype == torch.uint8:
+        return int4.pack(wide, scale.squeeze(-1)), scale.squeeze(-1)
     if dtype != torch.int8:
         divisor = torch.where(scale == 0, 1.0, scale.float())
         return to_float8(wide / divisor, dtype), scale.squeeze(-1)
