@@ -51,6 +51,7 @@ from quire.system.hardware import detect
 
 OPT: dict[str, Any] = {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"}
 QWEN = {**OPT, "model": "qwen3-0.6b", "max_model_len": 2048}
+KEPT_ARRIVALS = 32
 DISPATCH_SECONDS, GAP_SECONDS = 100e-6, 8e-3
 POOR_DRAFTER = {
     "method": "suffix",
@@ -374,10 +375,13 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
 def save(evidence: Evidence, path: Path) -> None:
     """Layers summed up, and without paths."""
     args = replace(evidence.args, tokenizer=None)
-    config = replace(evidence.config, model_path=args.model)
+    config = replace(evidence.config, model_path=args.model, tokenizer_path=None, marks_path=None)
     path.parent.mkdir(parents=True, exist_ok=True)
     ops = evidence.ops and msgspec.structs.replace(evidence.ops, ops=summed(evidence.ops.ops))
-    msgspec.structs.replace(evidence, args=args, config=config, ops=ops).save(path)
+    window = evidence.window
+    window = msgspec.structs.replace(window, arrivals=window.arrivals[-KEPT_ARRIVALS:])
+    kept = msgspec.structs.replace(evidence, args=args, config=config, ops=ops, window=window)
+    msgspec.structs.replace(kept, halves=[]).save(path)
 
 
 def summed(ops: Sequence[OpTime]) -> list[OpTime]:

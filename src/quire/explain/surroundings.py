@@ -6,7 +6,7 @@ Every figure that the system does not report is 0, or empty.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -164,19 +164,34 @@ class _Limit(NamedTuple):
 
 
 def _limit(pid: int, root: Path) -> _Limit:
-    """Return the tightest CPU limit of the process's cgroups (v2), and its throttled seconds."""
-    path = _text(root / f"proc/{pid}/cgroup").rpartition("\n")[2].rpartition(":")[2]
-    base = root / "sys/fs/cgroup"
-    here = base / path.lstrip("/")
-    found = []
-    for folder in (here, *here.parents):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit() and int(period):
-            usage = _fields(_text(folder / "cpu.stat"))
-            found.append(_Limit(int(quota) / int(period), usage.get("throttled_usec", 0) / 1e6))
-        if folder == base:
-            break
+    """Return the tightest CPU limit of the process's cgroups, and its throttled seconds."""
+    found = [limit for folder in _cgroups(pid, root) if (limit := _limit_of(folder)) is not None]
     return min(found, default=_Limit(0.0, 0.0))
+
+
+def _cgroups(pid: int, root: Path) -> Iterator[Path]:
+    """Yield the folders of a process's cgroup for CPUs and of those around it (v2, then v1)."""
+    for line in _text(root / f"proc/{pid}/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        here = base / path.lstrip("/")
+        yield here
+        yield from (folder for folder in here.parents if folder.is_relative_to(base))
+
+
+def _limit_of(folder: Path) -> _Limit | None:
+    """Return the limit of one cgroup; None if it has none."""
+    usage = _fields(_text(folder / "cpu.stat"))
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    throttled = usage.get("throttled_usec", 0) / 1e6
+    if not period:  # v1, which writes -1 for no limit
+        quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        throttled = usage.get("throttled_time", 0) / 1e9
+    if quota.isdigit() and period.isdigit() and int(period):
+        return _Limit(int(quota) / int(period), throttled)
+    return None
 
 
 def _clock(root: Path) -> float:

@@ -54,6 +54,24 @@ def machine(root: Path, *, throttled: int = 0, swapped: int = 0, read_bytes: int
         )
 
 
+def test_a_limit_of_the_older_cgroups(tmp_path: Path) -> None:
+    machine(tmp_path)
+    group = "sys/fs/cgroup/cpu/engine"
+    write(
+        tmp_path,
+        {
+            "proc/7/cgroup": "3:memory:/other\n2:cpu,cpuacct:/engine\n",
+            f"{group}/cpu.cfs_quota_us": "50000\n",
+            f"{group}/cpu.cfs_period_us": "100000\n",
+            f"{group}/cpu.stat": "nr_throttled 9\nthrottled_time 2500000000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    reading = read(7, tmp_path)
+    assert (reading.now.quota, reading.throttled) == (0.5, 2.5)
+
+
 def test_a_machine_is_read(tmp_path: Path) -> None:
     machine(tmp_path)
     first = read(7, tmp_path)

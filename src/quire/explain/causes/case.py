@@ -39,13 +39,21 @@ class Kind(IntEnum):
     """Settings or counts prove it: seats against waiting requests, threads against cores."""
     WASTE = 1
     """Estimated from times."""
-    LIMIT = 2
+    NEIGHBOUR = 2
+    """Others use the machine, which hides no cause of the engine's own."""
+    LIMIT = 3
     """The machine can do no more."""
-    ELSEWHERE = 3
+    ELSEWHERE = 4
     """The engine loses no time."""
 
 
-CONFIDENCE = {Kind.PROVEN: 0.95, Kind.WASTE: 0.75, Kind.LIMIT: 0.8, Kind.ELSEWHERE: 0.8}
+CONFIDENCE = {
+    Kind.PROVEN: 0.95,
+    Kind.WASTE: 0.75,
+    Kind.NEIGHBOUR: 0.9,
+    Kind.LIMIT: 0.8,
+    Kind.ELSEWHERE: 0.8,
+}
 """Of a finding in a window with enough steps, on a quiet machine."""
 
 
@@ -76,6 +84,17 @@ class Case:
     def model(self) -> float:
         """Return the share of the window in which the model computed."""
         return self.window.share("model")
+
+    @property
+    def waited(self) -> float:
+        """Return the share of the time that a thread of the engine waited for a core."""
+        host, threads = self.evidence.host, self.evidence.config.num_threads
+        if host is None:
+            return 0.0
+        if host.waited:
+            return min(0.95, host.waited / (threads * host.seconds))
+        wanted = host.others + threads * self.model  # the kernel does not count it
+        return self.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))
 
     def usual(self, threads: float | None = None) -> float:
         """Return the model's usual time with native kernels, relative to the observed time."""

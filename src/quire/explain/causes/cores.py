@@ -122,7 +122,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
     if host is None or host.others - host.steal / host.seconds < 0.2:
         return None
     threads = e.config.num_threads
-    waited = _waited_share(case)
+    waited = case.waited
     alone = case.estimate.threads_ratio(threads * (1.0 - waited), threads)
     changes = [
         case.faster_model(
@@ -149,6 +149,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
         f"threads waited {waited:.0%} of the time for one.",
         saving(changes[0].estimated_gain),
         changes,
+        Kind.NEIGHBOUR,
         others_cpus=host.others,
         waited_share=waited,
         cpus=host.cpus,
@@ -174,17 +175,7 @@ def stolen_cpu(case: Case) -> Suspect | None:
         f"Other virtual machines took {steal:.1f} of {host.cpus} CPUs.",
         saving(best.estimated_gain),
         [best],
+        Kind.NEIGHBOUR,
         steal_cpus=steal,
         cpus=host.cpus,
     )
-
-
-def _waited_share(case: Case) -> float:
-    """Return the share of the time that a thread of the engine waited for a core."""
-    host, threads = case.evidence.host, case.evidence.config.num_threads
-    if host is None:
-        return 0.0
-    if host.waited:
-        return min(0.95, host.waited / (threads * host.seconds))
-    wanted = host.others + threads * case.model  # the kernel does not count it
-    return case.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))

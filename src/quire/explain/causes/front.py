@@ -19,7 +19,8 @@ def queueing(case: Case) -> Suspect | None:
         return None
     if w.kv_share >= FULL and w.running <= min(FULL_BATCH * seats, seats - 1.0):
         return None  # a seat is free and blocks are not: see `kv_cache_too_small`
-    wanted = round(min(4.0 * seats, w.running + w.waiting))
+    most = case.evidence.config.scheduler.max_num_batched_tokens  # each seat needs a token
+    wanted = round(min(4.0 * seats, w.running + w.waiting, most))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
     # With fewer requests than seats on average, they queue in bursts.
@@ -54,7 +55,7 @@ def tokenization(case: Case) -> Suspect | None:
     else:
         lanes = max(1, e.args.tokenizer_pool_size)
         idle = w.share("idle")
-        if share < 0.5 * lanes or idle < 0.1:
+        if share < 0.5 * lanes * (1.0 - case.waited) or idle < 0.1:
             return None
         more = lanes + 1
         busy_lanes = share / lanes
@@ -112,8 +113,9 @@ def http_overload(case: Case) -> Suspect | None:
     """The thread that serves HTTP is busy all the time."""
     w, e = case.window, case.evidence
     busy = w.share("http", "detokenize", "send")
-    if e.offline or e.tls or busy < BUSY_LOOP or w.share("detokenize") > busy / 2:
+    if e.offline or e.tls or busy < _busy_loop(case) or w.share("detokenize") > busy / 2:
         return None
+    # Beside other programs a busy loop proves nothing, unless the core waits for it.
     lost = max(min(w.share("idle"), busy), 0.5 * (busy - BUSY_LOOP))
     return suspect(
         "http_overload",
@@ -126,10 +128,15 @@ def http_overload(case: Case) -> Suspect | None:
     )
 
 
+def _busy_loop(case: Case) -> float:
+    """Return the share of a core from which the event loop is busy all the time that it runs."""
+    return BUSY_LOOP * (1.0 - case.waited)
+
+
 def tls(case: Case) -> Suspect | None:
     """Encryption keeps the thread that serves HTTP busy."""
     w, e = case.window, case.evidence
-    if not e.tls or w.share("http", "send") < BUSY_LOOP / 2:
+    if not e.tls or w.share("http", "send") < _busy_loop(case) / 2:
         return None
     busy = min(1.0, w.share("http", "send"))
     lost = 0.5 * busy

@@ -74,13 +74,15 @@ def many_choices(case: Case) -> Suspect | None:
     each = mix.sequences / mix.requests if mix.requests else 1.0
     if each < 2.0 or w.waiting < 0.5:
         return None
+    # Without n, all would have a seat: n is the cause, and no number of seats.
+    fits = (w.running + w.waiting) / each <= case.evidence.config.scheduler.max_num_seqs
     return suspect(
         "many_choices",
         f"A request asks for {each:.1f} completions (n) on average, each a sequence with its own "
         f"seat, and {w.waiting:.1f} sequences wait.",
-        1.0 - 1.0 / each,
+        w.waiting / (w.running + w.waiting),
         [],
-        Kind.ELSEWHERE,
+        Kind.PROVEN if fits else Kind.ELSEWHERE,
         choices=each,
         waiting=w.waiting,
     )
@@ -164,6 +166,7 @@ def shifted_prefixes(case: Case) -> Suspect | None:
                 lost,
             )
         ],
+        Kind.PROVEN,
         shifted_tokens=w.mix.shifted_tokens,
         prompt_tokens=w.prompt_tokens,
     )

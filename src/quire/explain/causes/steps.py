@@ -15,9 +15,11 @@ LATE = 5.0
 def dispatch_overhead(case: Case) -> Suspect | None:
     """The host submits work more slowly than the kernels compute it."""
     e, w = case.evidence, case.window
-    handing = _handing_over(case)
-    between = min(_between_operations(case), case.model - handing)
+    own = 1.0 - case.waited  # the rest is other processes' time, see `busy_neighbour`
+    handing = own * _handing_over(case)
+    between = own * min(_between_operations(case), case.model - handing / own)
     host = w.share("schedule", "prepare", "update", "core_send") - w.draft_seconds / w.seconds
+    host *= own
     lost = between + handing + host
     changes = []
     if e.config.enforce_eager and between > 0:
@@ -59,7 +61,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
 def idle_gaps(case: Case) -> Suspect | None:
     """The core is idle between two steps although requests run."""
     e, w = case.evidence, case.window
-    gap = w.share("receive")
+    gap = w.share("receive") * (1.0 - case.waited)
     changes = []
     if not e.config.async_scheduling:
         changes.append(
