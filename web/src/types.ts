@@ -111,6 +111,8 @@ export interface Change {
   estimated_gain: number;
   /** Half the range of the estimate, relative to it. */
   uncertainty: number;
+  /** The gain is from a replay of recorded requests. */
+  simulated: boolean;
 }
 
 /** One operation in one place of every layer, all calls together. */

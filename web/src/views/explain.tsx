@@ -136,9 +136,9 @@ function Causes({ explanation }: { explanation: Explanation }) {
 }
 
 /** "+45 % ± 14 output tokens/s, estimated". */
-function gain({ estimated_gain, uncertainty, metric }: Change): string {
+function gain({ estimated_gain, uncertainty, metric, simulated }: Change): string {
   const spread = Math.round(100 * estimated_gain * uncertainty);
-  return `+${percent(estimated_gain)} ± ${spread} ${metric}, estimated`;
+  return `+${percent(estimated_gain)} ± ${spread} ${metric}, ${simulated ? "simulated" : "estimated"}`;
 }
 
 /** "memory_bandwidth" → "memory bandwidth". */
