@@ -14,7 +14,7 @@ NAMES = replace(llama.NAMES, layer={**llama.NAMES.layer, "mlp.up": ("mlp.up_proj
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    # Of these models Transformers lets tokens attend to later ones then, but only in prompts.
+    # Transformers ignores it in these models.
     hf.only(config, "is_causal", True, "causal attention")
     bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(

@@ -12,6 +12,8 @@ _ROTATED_PART = 0.25
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
+    # Transformers ignores it in these models.
+    hf.only(config, "is_causal", True, "causal attention")
     hf.only(config, "qk_layernorm", False, "q and k without norms")
     hf.only(config, "use_parallel_residual", False, "attention before the feed-forward")
     return llama.parse(
