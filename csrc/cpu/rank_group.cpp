@@ -45,7 +45,8 @@ float* RankGroup::next_slots() {
 
 void RankGroup::begin(uint32_t step) {
   position_ = uint64_t{step} << 32;
-  set_ = 0;
+  if (apart_) set_ = 0;
+  apart_ = false;
 }
 
 void RankGroup::sum(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x,
@@ -113,10 +114,13 @@ void RankGroup::meet() {
   ++position_;
   shared_->ranks[rank_].arrived.store(position_);
   ring();
+  apart_ = true;
   wait(position_);
+  apart_ = false;
 }
 
 void RankGroup::fail() {
+  apart_ = true;
   shared_->ranks[rank_].failed.store((position_ >> 32) + 1);
   ring();
 }

@@ -26,8 +26,8 @@ class RankGroup {
 
   int ranks() const { return ranks_; }
 
-  // Begins a step. Its number is the same on all ranks, and higher than the last one's. No rank may be
-  // in the last step any more. Clears the failures of that step.
+  // Begins a step. Its number is the same on all ranks, and higher than the last one's. A rank may still
+  // be in the last step, unless that has failed; then its failures are cleared.
   void begin(uint32_t step);
   // y[i] = sum over all ranks of their x[i], rounded once to dtype. All ranks must call the same sums in
   // the same order. Throws std::runtime_error if a rank has failed or is lost.
@@ -73,6 +73,7 @@ class RankGroup {
   const int rank_, ranks_;
   uint64_t position_ = 0;
   int set_ = 0;
+  bool apart_ = false;  // the last step failed: ranks may be at different sets of slots
 };
 
 }  // namespace quire

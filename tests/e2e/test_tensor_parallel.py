@@ -1,4 +1,4 @@
-"""Two ranks give one process's answers, whatever is asked for."""
+"""Two ranks, and two pipeline stages, give one process's answers, whatever is asked for."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def answers(ranks: int, **fields: Any) -> list[list[list[int]]]:
         return [[list(o.token_ids) for o in output.outputs] for output in outputs]
 
 
-def adapted(ranks: int, folder: Path) -> list[list[int]]:
+def adapted(ranks: int, folder: Path, **more: Any) -> list[list[int]]:
     """Tokens with two adapters and without, in one batch."""
-    flags = {"enable_lora": True, "max_loras": 2, "num_gpu_blocks_override": 256}
+    flags = {"enable_lora": True, "max_loras": 2, "num_gpu_blocks_override": 256, **more}
     with LLM(str(folder / "model"), tensor_parallel_size=ranks, **flags) as llm:
         adapters = [LoRARequest(f"a{i}", i, str(folder / f"a{i}")) for i in (1, 2)]
         greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -88,3 +88,53 @@ def test_two_ranks_give_one_ranks_answers(tmp_path: Path) -> None:
     }
     assert answers(2, **tiers) == answers(1, num_gpu_blocks_override=256)
     assert list(tmp_path.iterdir()) == []
+
+
+def staged(stages: int, **fields: Any) -> list[tuple[list[list[int]], str]]:
+    """Tokens and log-probabilities of all answers, of the same requests twice."""
+    with LLM(dtype="float32", max_model_len=256, pipeline_parallel_size=stages, **fields) as llm:
+        outputs = [*llm.generate(PROMPTS, PARAMS), *llm.generate(PROMPTS, PARAMS)]
+        llm._core.scheduler.check_integrity()
+        return [
+            ([list(o.token_ids) for o in out.outputs], f"{out.prompt_logprobs} {out.outputs[0]}")
+            for out in outputs
+        ]
+
+
+@pytest.mark.slow
+def test_two_stages_give_one_process_bits(tmp_path: Path) -> None:
+    """With chunks, a waiting step, swaps, tiers; log-probabilities have the same bits, too."""
+    tiers = {
+        "num_gpu_blocks_override": 18,
+        "preemption_mode": "swap",
+        "swap_space": 0.01,
+        "kv_offloading_size": 0.001,
+        "kv_offloading_dir": str(tmp_path),
+    }
+    alone = staged(1, num_gpu_blocks_override=256)
+    for fields in (tiers, {"async_scheduling": True}, {"max_num_batched_tokens": 256}):
+        assert staged(2, **fields) == alone
+
+
+@pytest.mark.slow
+def test_adapters_of_stages(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "model")
+    for i in (1, 2):
+        write_tiny_adapter(tmp_path / f"a{i}", i)
+    assert adapted(1, tmp_path, pipeline_parallel_size=2) == adapted(1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "labels"), [("modernbert", 0), ("bert", 1)])
+def test_stages_pool_texts(kind: str, labels: int, tmp_path: Path) -> None:
+    from tests.golden.tiny_encoders import TEXTS, make_encoder  # imports torch
+
+    make_encoder(tmp_path, kind, labels=labels, hidden_size=64, num_attention_heads=4)
+
+    def vectors(stages: int) -> list[Any]:
+        with LLM(str(tmp_path), pipeline_parallel_size=stages) as llm:
+            if labels:
+                return [out.outputs.score for out in llm.score(TEXTS[0], TEXTS)]
+            return [out.outputs.embedding for out in llm.embed(TEXTS)]
+
+    assert vectors(2) == vectors(1)

@@ -202,6 +202,9 @@ class ModelConfig:
     lm_head_bias: bool = False
     vocab_run: tuple[int, int] | None = None
     """A rank's tokens in embeddings and logits: the first one and how many. None means all."""
+    layer_run: tuple[int, int] | None = None
+    """A stage's layers: the first one and how many. None means all. Embeddings belong to the first
+    stage, what follows the layers to the last."""
     causal: bool = True
     """No token attends to a later one. Else a prompt is computed in one step, and its keys and
     values are not needed afterwards."""
@@ -223,6 +226,20 @@ class ModelConfig:
     @property
     def gated_mlp(self) -> bool:
         return self.activation.endswith("_mul")
+
+    @property
+    def layers(self) -> range:
+        """Return the numbers of its layers."""
+        first, count = self.layer_run or (0, self.num_hidden_layers)
+        return range(first, first + count)
+
+    @property
+    def in_first_stage(self) -> bool:
+        return self.layers.start == 0
+
+    @property
+    def in_last_stage(self) -> bool:
+        return self.layers.stop == self.num_hidden_layers
 
     def window(self, layer: int) -> int | None:
         """Return the sliding window of `layer`; None for full attention."""
@@ -247,7 +264,7 @@ class ModelConfig:
 
     def layers_with(self, kind: SubLayerKind) -> list[int]:
         """Return the layers that have such a sub-layer."""
-        return [i for i in range(self.num_hidden_layers) if kind in self.kinds(i)]
+        return [i for i in self.layers if kind in self.kinds(i)]
 
     @property
     def kv_layers(self) -> int:
@@ -384,6 +401,8 @@ class SchedulerConfig:
     """Most adapters in one step; None without LoRA."""
     speculative: SpeculativeConfig | None = None
     """None without speculative decoding."""
+    micro_batches: int = 1
+    """Steps in flight at a time, each with other requests; 1 without pipeline stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,14 +410,22 @@ class RankShare:
     """A worker's share of a model (see `models.weights.shares`).
 
     Attributes:
-        rank, ranks: the worker's number, and how many there are.
+        rank, ranks: the worker's number in its stage, and how many that has.
         model, weight_forms: those of the whole model.
+        stage, stages: likewise.
     """
 
     rank: int
     ranks: int
     model: ModelConfig
     weight_forms: dict[str, list[Form | None]]
+    stage: int = 0
+    stages: int = 1
+
+    @property
+    def worker(self) -> int:
+        """Return its number among all workers (see `parallel.grid`)."""
+        return self.stage * self.ranks + self.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,12 +481,23 @@ class EngineConfig:
     device: DeviceType = "cpu"
     """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is "reference"."""
     tensor_parallel_size: int = 1
+    stage_layers: tuple[int, ...] = ()
+    """How many layers each pipeline stage has; () for one stage."""
     marks_path: str | None = None
     """File in which native code notes the present grammar (see `system.native_marks`)."""
     share: RankShare | None = None
-    """Set if `model`, `num_threads` and the memory sizes are one rank's."""
+    """Set if `model`, `num_threads` and the memory sizes are one worker's."""
     draft: EngineConfig | None = None
     """The draft model's; its limits are this engine's, except for `max_model_len`."""
+
+    @property
+    def pipeline_parallel_size(self) -> int:
+        return max(1, len(self.stage_layers))
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Return how many steps have begun at a time: one per stage, and one more that waits."""
+        return self.pipeline_parallel_size + self.async_scheduling
 
     @property
     def states_per_request(self) -> int:

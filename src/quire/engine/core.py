@@ -27,8 +27,8 @@ from quire.core.messages import (
 from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
-from quire.engine.isolate import compute_apart, reason
-from quire.executor.base import Executor, ForwardError, Pending, Prepare
+from quire.engine.isolate import compute_apart
+from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
@@ -193,9 +193,8 @@ class EngineCore:
         self.watch.lap("receive")
         if self._compiling:
             self._take_compiled()
-        steps = 2 if self.config.async_scheduling else 1
         # Without requests, removals wait for the next batch.
-        while len(self._in_flight) < steps and self.scheduler.has_unfinished():
+        while len(self._in_flight) < self.config.steps_in_flight and self.scheduler.has_ready():
             self._begin()
         outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
         outputs.stats = self._stats()
@@ -230,7 +229,7 @@ class EngineCore:
         """Schedule a step and start it."""
         batch = self.scheduler.schedule(self._clock(), self.config.num_scheduler_steps)
         self.watch.lap("schedule")
-        if self.config.async_scheduling:
+        if self.config.steps_in_flight > 1:
             ahead = self._in_flight[-1].submitted if self._in_flight else None
             step = self.executor.submit(batch, ahead)
             self._in_flight.append(_InFlight(batch, step.result, step))
@@ -245,8 +244,8 @@ class EngineCore:
         except EngineDeadError:
             raise
         except Exception as error:
-            self._skip_behind()
-            outputs = self._recover(batch, error)
+            gone = self._skip_behind()
+            outputs = self._recover(batch, error, gone)
         else:
             self._in_flight.popleft()
             self._note(result.times)
@@ -254,23 +253,28 @@ class EngineCore:
         self.watch.lap("update")
         return outputs
 
-    def _skip_behind(self) -> None:
+    def _skip_behind(self) -> set[str]:
         """Drop all steps in flight after the oldest one failed; wait until the executor is free.
 
-        The executor skips the steps behind a failed one.
+        The executor skips the steps behind a failed one, but a pipeline's first stages may have
+        computed them.
+
+        Returns:
+            The sequences that these steps remove.
         """
         _, *behind = self._in_flight
         self._in_flight.clear()
         for step in behind:
             with contextlib.suppress(Exception):
                 step.wait()
+        return {name for step in behind for name in step.batch.removed}
 
-    def _recover(self, batch: SchedulerOutput, error: Exception) -> StepOutputs:
+    def _recover(self, batch: SchedulerOutput, error: Exception, gone: set[str]) -> StepOutputs:
         """End only the requests that make a step fail; all of them if these cannot be found."""
         if isinstance(error, ForwardError):
             logger.error("step %d failed; computing it in parts", batch.step, exc_info=error)
             try:
-                result, lost = compute_apart(self._compute, batch, error)
+                result, lost = compute_apart(self._compute, batch, error, gone)
             except EngineDeadError:
                 raise
             except Exception as failure:
@@ -280,11 +284,11 @@ class EngineCore:
                 return self.scheduler.repair(batch, result, lost, self._clock())
         logger.error("step %d failed", batch.step, exc_info=error)
         self.watch.lap("model")
-        return self.scheduler.fail(batch, reason(error), self._clock())
+        return self.scheduler.fail(batch, error_text(error), self._clock())
 
     def _compute(self, batch: SchedulerOutput) -> ModelOutput:
         """Compute a step; no other is in flight."""
-        if self.config.async_scheduling:
+        if self.config.steps_in_flight > 1:
             return self.executor.submit(batch).result()
         return self.executor.execute(batch)
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import numpy as np
 from msgspec.structs import replace
 
 from quire.core.batch import ModelOutput, SchedulerOutput, total_tokens
-from quire.executor.base import ForwardError
+from quire.executor.base import ForwardError, error_text
 
 
 def compute_apart(
-    compute: Callable[[SchedulerOutput], ModelOutput], step: SchedulerOutput, error: ForwardError
+    compute: Callable[[SchedulerOutput], ModelOutput],
+    step: SchedulerOutput,
+    error: ForwardError,
+    gone: Set[str] = frozenset(),
 ) -> tuple[ModelOutput, set[str]]:
-    """Compute a step that raised `error` in parts.
+    """Compute a step that raised `error` in parts, without what a step behind has removed (`gone`).
 
     A request that fails alone gets an entry in `errors`. One such request among n costs 2·log₂(n)
-    further steps, n of them 2·n. The result's `times` are zero, because the parts have other
-    shapes.
+    further steps, n of them 2·n. The result's `times` are zero: the parts have other shapes.
 
     Returns:
         The result, and the requests that were left out. They began in this step with a shared
-        prefix, which a failed request may have had to write.
+        prefix, which a failed request, or one that is gone, may have had to write.
 
     Raises:
         Exception: another exception than `ForwardError` from `compute`.
@@ -34,7 +36,7 @@ def compute_apart(
     )
     sharing = _sharing(step)
     lost: set[str] = set()
-    somebody_failed = False
+    somebody_failed = not gone.isdisjoint(step.request_ids)
 
     def run(entries: list[int]) -> None:
         if somebody_failed:
@@ -54,10 +56,10 @@ def compute_apart(
         output.pooled |= result.pooled
         output.errors |= result.errors
 
-    def halve(entries: list[int], error: ForwardError) -> None:
+    def halve(entries: list[int], error: ForwardError = error) -> None:
         nonlocal somebody_failed
         if len(entries) == 1:
-            output.errors[step.request_ids[entries[0]]] = reason(error)
+            output.errors[step.request_ids[entries[0]]] = error_text(error)
             somebody_failed = True
             return
         middle = len(entries) // 2
@@ -65,7 +67,9 @@ def compute_apart(
         run(entries[middle:])
 
     # Sharing requests come last, in order of arrival: after those whose blocks they read.
-    halve(sorted(range(len(step.request_ids)), key=lambda entry: entry in sharing), error)
+    entries = [entry for entry, name in enumerate(step.request_ids) if name not in gone]
+    entries.sort(key=lambda entry: entry in sharing)
+    (run if somebody_failed else halve)(entries)
     return output, lost
 
 
@@ -74,12 +78,6 @@ def _sharing(step: SchedulerOutput) -> set[int]:
     new = {new.request_id for new in step.new_sequences}
     computed = step.num_computed_tokens.tolist()
     return {i for i, name in enumerate(step.request_ids) if computed[i] and name in new}
-
-
-def reason(error: BaseException) -> str:
-    """Return the text that reports an executor's exception."""
-    cause = error.__cause__ if isinstance(error, ForwardError) and error.__cause__ else error
-    return f"{type(cause).__name__}: {cause}"
 
 
 def _part(step: SchedulerOutput, entries: list[int]) -> SchedulerOutput:

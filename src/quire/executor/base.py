@@ -31,6 +31,16 @@ class ForwardError(Exception):
         self.copy_seconds = copy_seconds
 
 
+class RemoteError(Exception):
+    """An exception in another process; its text names the type."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text that reports an executor's exception."""
+    cause = error.__cause__ if isinstance(error, ForwardError) and error.__cause__ else error
+    return str(cause) if isinstance(cause, RemoteError) else f"{type(cause).__name__}: {cause}"
+
+
 class StepSkippedError(Exception):
     """The step was not started, because the one ahead of it failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from quire.core.config import EngineConfig
@@ -11,6 +12,25 @@ from quire.ops.isa import available_isas
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
     from quire.runner.model import Model
+
+
+_SUMMED = (
+    "num_threads",
+    "weight_bytes",
+    "kv_cache_bytes",
+    "kv_bytes_per_token",
+    "host_kv_bytes",
+    "disk_kv_bytes",
+    "activation_bytes",
+    "runtime_bytes",
+    "state_bytes",
+)
+"""Facts that add up over the workers."""
+
+
+def summed_facts(facts: Mapping[str, object]) -> dict[str, int]:
+    """Return those facts of a worker that add up over all of them."""
+    return {name: value for name in _SUMMED if isinstance(value := facts[name], int)}
 
 
 def worker_facts(

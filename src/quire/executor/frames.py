@@ -1,4 +1,4 @@
-"""Messages between an executor and the workers of its other ranks, as msgpack.
+"""Messages between an executor and the workers in other processes, as msgpack.
 
 executor → worker   Start, Agreed, then Prepare, Step and Call
 worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer for each Call; or
@@ -13,9 +13,9 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.batch import Column, ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import EngineConfig
-from quire.executor.base import Prepare
+from quire.executor.base import ForwardError, Prepare, StepSkippedError, error_text
 
 
 class Start(msgspec.Struct, tag=True, array_like=True):
@@ -26,19 +26,23 @@ class Start(msgspec.Struct, tag=True, array_like=True):
 
 
 class Fit(msgspec.Struct, tag=True, array_like=True):
-    """Number of KV blocks that fit on this rank."""
+    """Numbers of KV blocks and of state slots that fit on this worker."""
 
     num_blocks: int
+    num_states: int
 
 
 class Agreed(msgspec.Struct, tag=True, array_like=True):
-    """Number of KV blocks that fit on every rank."""
+    """Numbers of KV blocks and of state slots that fit on every worker."""
 
     num_blocks: int
+    num_states: int
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):
-    """The worker can compute steps."""
+    """The worker can compute steps; `sizes` are those of its facts that add up."""
+
+    sizes: dict[str, int]
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True):
@@ -62,32 +66,56 @@ class Step(msgspec.Struct, tag=True, array_like=True):
         number: counts the executor's steps, from 1.
         batch: without `request_ids` if they equal those of the previous step.
         same_requests: whether they do.
+        landed: tokens of the steps that have landed since the last message, in order, for the
+            stages that did not sample them (`ModelOutput.sampled_token_ids`).
+        again: a step has failed. Forget it and all behind it, and compute on.
     """
 
     number: int
     batch: SchedulerOutput
-    same_requests: bool
+    same_requests: bool = False
+    landed: list[Column] = []
+    again: bool = False
 
 
 class Outcome(msgspec.Struct, tag=True, array_like=True):
-    """The result of a step on one rank.
+    """The result of a step on one worker.
 
     Attributes:
         tokens: `ModelOutput.sampled_token_ids`, int64.
         pooled: a checksum of `ModelOutput.pooled`.
         failed_loads: see `ModelOutput`.
+        times: see `ModelOutput`.
+        output: the whole result, from the first rank of a last stage in another process.
         error: the exception of the step, as text.
+        in_forward: it is a `ForwardError`.
+        skipped: the step was not started, because one ahead of it failed.
     """
 
     tokens: bytes = b""
     pooled: int = 0
     failed_loads: list[int] = []
+    times: StepTimes = StepTimes()
+    output: ModelOutput | None = None
     error: str | None = None
+    in_forward: bool = False
+    skipped: bool = False
 
     @classmethod
-    def of(cls, output: ModelOutput) -> Outcome:
+    def of(cls, output: ModelOutput, *, whole: bool = False) -> Outcome:
+        """Return the outcome of a step; `whole`: with all of its result."""
         tokens = output.sampled_token_ids.tobytes()
-        return cls(tokens, pooled_sum(output), output.failed_loads)
+        given = output if whole else None
+        return cls(tokens, pooled_sum(output), output.failed_loads, output.times, given)
+
+    @classmethod
+    def failed(cls, error: Exception) -> Outcome:
+        """Return the outcome of a step that raised."""
+        if isinstance(error, StepSkippedError):
+            return cls(skipped=True)
+        in_forward = isinstance(error, ForwardError)
+        loads = error.failed_loads if isinstance(error, ForwardError) else []
+        return cls(failed_loads=loads, error=error_text(error), in_forward=in_forward)
 
 
 class Answer(msgspec.Struct, tag=True, array_like=True):

@@ -233,6 +233,9 @@ def activation_bytes(config: EngineConfig) -> int:
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels
+    if (share := config.share) is not None and share.stages > 1:  # rows between stages
+        token += config.steps_in_flight * model.hidden_size
+        logits *= model.in_last_stage
     step = limits.max_num_batched_tokens * token + 2 * rows * logits
     return FLOAT32 * (step + rotations)
 

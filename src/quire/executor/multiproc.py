@@ -1,4 +1,4 @@
-"""The executor of several processes that share each layer among them (tensor parallelism)."""
+"""The executor of several processes: they share each layer among them, or the layers, or both."""
 
 from __future__ import annotations
 
@@ -7,32 +7,28 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
-from quire.executor.base import Executor, ForwardError, Prepare
-from quire.executor.frames import Call, Outcome, Step, column, pooled_sum
+from quire.executor.base import (
+    Executor,
+    ForwardError,
+    Pending,
+    Prepare,
+    RemoteError,
+    StepSkippedError,
+)
+from quire.executor.facts import summed_facts
+from quire.executor.frames import Call, Outcome, Step
+from quire.executor.peers import shared_bytes
 from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
-from quire.models.weights.shares import shared_config
+from quire.models.weights.shares import worker_configs, worker_grid
 from quire.parallel.shared_memory import anonymous_file
-
-_SUMMED = (
-    "num_threads",
-    "weight_bytes",
-    "kv_cache_bytes",
-    "kv_bytes_per_token",
-    "host_kv_bytes",
-    "disk_kv_bytes",
-    "activation_bytes",
-    "runtime_bytes",
-)
-"""Facts that add up over the ranks."""
 
 
 def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> Executor:
@@ -41,69 +37,113 @@ def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = 
     Args:
         on_lost: called with the exit status of an executor's process that ended unexpectedly.
     """
-    if config.tensor_parallel_size == 1:
+    if worker_grid(config).size == 1:
         return UniprocExecutor(config)
     return MultiprocExecutor(config, on_lost)
 
 
 class MultiprocExecutor(UniprocExecutor):
-    """Rank 0 computes here, and each other rank in its own process. They share the cores.
+    """Worker 0 computes here, and each other one in its own process. They share the cores.
 
-    Every rank gets every step and holds the whole state, except other ranks' KV heads. All ranks
-    have the same logits to the bit and sample the same tokens, which rank 0 compares. After a step
-    that fails on all ranks, they continue. If it fails on some, or if a process ends, the executor
+    Every worker gets every step and holds the whole state, except other workers' layers and heads.
+    All ranks of the last stage have the same logits to the bit and sample the same tokens, which
+    are compared; the other stages learn them with a later step. After a step that fails on all
+    ranks of a stage, all workers continue. If it fails on some, or if a process ends, the executor
     raises `EngineDeadError`.
     """
 
     def __init__(self, config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> None:
-        from quire.ops.rank_memory import rank_group_bytes
-
-        ranks = config.tensor_parallel_size
-        shares = [shared_config(config, rank) for rank in range(ranks)]
-        self._ranks = ranks
-        self._memory = anonymous_file(rank_group_bytes(ranks))
+        shares = worker_configs(config)
+        self._grid = worker_grid(config)
+        self._memory = anonymous_file(shared_bytes(config))
         self._team = Team(shares, self._memory, self._lost)
         self._when_lost = on_lost
         super().__init__(shares[0], self._team)
         self._number = 0
         self._sent_version = 0
+        self._landed: list[Column] = []
+        self._again = False
+        self._others: list[dict[str, int]] = []
 
     def start(self) -> None:
         try:
             self._team.start()
             super().start()
-            self._team.wait_until_loaded()
+            self._others = self._team.wait_until_loaded()
         except BaseException as error:
             failure = self._team.failure()
             self.shutdown()
-            if failure is not None:  # the cause of rank 0's error
+            if failure is not None:  # the cause of worker 0's error
                 raise failure from error
             raise
 
     @property
     def facts(self) -> dict[str, object]:
         facts = dict(super().facts)
-        for name in _SUMMED:
-            share = facts[name]
-            assert isinstance(share, int)
-            facts[name] = share * self._ranks
-        return facts | {"tensor_parallel_size": self._ranks}
+        own = summed_facts(facts)
+        for name in own:
+            facts[name] = own[name] + sum(other[name] for other in self._others)
+        facts["tensor_parallel_size"] = self._grid.ranks
+        facts["pipeline_parallel_size"] = self._grid.stages
+        return facts
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        return self.submit(batch).result()
+
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
+        """Send a step to all workers; they skip it if the step `ahead` fails."""
         self._number += 1
         same = batch.batch_version == self._sent_version != 0
-        sent = replace(batch, request_ids=[]) if same else batch
-        self._team.send(Step(self._number, sent, same))
-        self._sent_version = batch.batch_version
+        step = Step(self._number, batch, landed=self._landed, again=self._again)
+        self._landed, self._again, self._sent_version = [], False, batch.batch_version
+        sent = replace(step, batch=replace(batch, request_ids=[]), same_requests=True)
+        self._team.send(sent if same else step)
+        if self._overlaps:
+            return _Submitted(self._thread.submit(self._worker.execute_together, step), self._land)
+        own: Future[ModelOutput] = Future()
         try:
-            output = self._worker.execute_together(self._number, batch)
+            own.set_result(self._worker.execute_together(step))
         except Exception as error:
-            outcomes = self._team.outcomes()
-            _all_failed(error, outcomes)
+            own.set_exception(error)
+        return _Submitted(own, self._land)
+
+    def _land(self, own: Future[ModelOutput]) -> ModelOutput:
+        """Return the result of the oldest step in flight, or raise its error."""
+        error: Exception | None = None
+        output: ModelOutput | None = None
+        try:
+            output = own.result()
+            first = Outcome.of(output)
+        except Exception as failure:
+            error, first = failure, Outcome.failed(failure)
+        outcomes = [first, *self._team.outcomes()]
+        try:
+            return self._agreed(outcomes, error, output)
+        except Exception:
+            self._again = True
             raise
-        for rank, outcome in enumerate(self._team.outcomes(), 1):
-            _same_tokens(rank, outcome, output)
-            output.failed_loads = sorted({*output.failed_loads, *outcome.failed_loads})
+
+    def _agreed(
+        self, outcomes: list[Outcome], error: Exception | None, output: ModelOutput | None
+    ) -> ModelOutput:
+        """Return the step's result from the outcomes of all workers; `error` and `output` are
+        worker 0's."""
+        groups = self._grid.tensor_groups
+        for group in groups:
+            check_agreement([outcomes[worker] for worker in group])
+        leaders = [outcomes[group[0]] for group in groups]
+        failed_loads = sorted({load for outcome in outcomes for load in outcome.failed_loads})
+        for number, leader in enumerate(leaders):
+            if leader.skipped:
+                raise StepSkippedError
+            if leader.error is not None:
+                raise _step_error(leader, error if number == 0 else None, failed_loads)
+        output = leaders[-1].output or output
+        assert output is not None
+        output.failed_loads = failed_loads
+        output.times = max((leader.times for leader in leaders), key=sum)
+        if self._grid.stages > 1 and output.sampled_token_ids.size:
+            self._landed.append(output.sampled_token_ids)
         return output
 
     def prepare(self, wanted: Prepare) -> Future[Any] | None:
@@ -112,7 +152,7 @@ class MultiprocExecutor(UniprocExecutor):
         return super().prepare(wanted)
 
     def _call(self, method: str, args: list[Any]) -> Any:
-        """Run a method: adapters on all ranks, others on rank 0, which stands for all."""
+        """Run a method: adapters on all workers, others on worker 0, which stands for all."""
         if method == "add_lora":
             return self._add_adapter(args)
         result = super()._call(method, args)
@@ -120,13 +160,13 @@ class MultiprocExecutor(UniprocExecutor):
             self._call_others(method, args)
         if method == "stop_op_profile":
             for op in result["ops"]:
-                op["nbytes"] *= self._ranks
-                op["flops"] *= self._ranks
+                op["nbytes"] *= self._grid.ranks
+                op["flops"] *= self._grid.ranks
         return result
 
     def _add_adapter(self, args: list[Any]) -> Any:
-        """Load an adapter on all ranks at the same time; return their common answer, or None while
-        rank 0 is still loading."""
+        """Load an adapter on all workers at the same time; return their common answer, or None
+        while worker 0 is still loading."""
         self._team.send(Prepare(SamplingParams(), lora_request=LoRARequest(*args)))
         result = super()._call("add_lora", args)
         if result is None:
@@ -156,25 +196,46 @@ class MultiprocExecutor(UniprocExecutor):
         self._worker.lose_group()
 
 
-def _all_failed(error: Exception, outcomes: list[Outcome]) -> None:
-    """Raise unless a step that failed on rank 0 failed on all ranks."""
-    for rank, outcome in enumerate(outcomes, 1):
-        if outcome.error is None:
-            raise _apart(f"a step failed on rank 0, but not on rank {rank}") from error
-        if isinstance(error, ForwardError):
-            error.failed_loads = sorted({*error.failed_loads, *outcome.failed_loads})
+class _Submitted:
+    """A step on its way through the workers; steps must be awaited in their order."""
+
+    def __init__(
+        self, own: Future[ModelOutput], land: Callable[[Future[ModelOutput]], ModelOutput]
+    ) -> None:
+        self._own = own
+        self._land = land
+
+    def result(self) -> ModelOutput:
+        return self._land(self._own)
 
 
-def _same_tokens(rank: int, outcome: Outcome, output: ModelOutput) -> None:
-    """Raise unless a rank computed the same as rank 0."""
-    if outcome.error is not None:
-        raise _apart(f"a step failed on rank {rank}, but not on rank 0: {outcome.error}")
-    tokens = output.sampled_token_ids
-    if not np.array_equal(column(outcome.tokens), tokens.reshape(-1)):
-        raise _apart(f"rank {rank} sampled other tokens than rank 0")
-    if outcome.pooled != pooled_sum(output):
-        raise _apart(f"rank {rank} has other hidden states than rank 0")
+def check_agreement(outcomes: list[Outcome]) -> None:
+    """Raise `EngineDeadError` unless all ranks of a stage have computed the same, or failed."""
+    first = outcomes[0]
+    for rank, outcome in enumerate(outcomes[1:], 1):
+        if (outcome.error is None) != (first.error is None) or outcome.skipped != first.skipped:
+            failed, other = (0, rank) if outcome.error is None else (rank, 0)
+            why = first.error or outcome.error
+            raise _apart(f"a step failed on rank {failed}, but not on rank {other}: {why}")
+        if outcome.tokens != first.tokens:
+            raise _apart(f"rank {rank} sampled other tokens than rank 0")
+        if outcome.pooled != first.pooled:
+            raise _apart(f"rank {rank} has other hidden states than rank 0")
+
+
+def _step_error(outcome: Outcome, own: Exception | None, failed_loads: list[int]) -> Exception:
+    """Return the error of a step that failed in a stage; `own` is worker 0's exception."""
+    if isinstance(own, ForwardError):
+        own.failed_loads = failed_loads
+    if own is not None:
+        return own
+    cause = RemoteError(outcome.error)
+    if not outcome.in_forward:
+        return cause
+    error = ForwardError(failed_loads, 0.0)
+    error.__cause__ = cause
+    return error
 
 
 def _apart(what: str) -> EngineDeadError:
-    return EngineDeadError(f"The ranks do not agree: {what}.", fix=lost().fix)
+    return EngineDeadError(f"The workers do not agree: {what}.", fix=lost().fix)

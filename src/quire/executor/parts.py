@@ -45,18 +45,9 @@ from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
-    from quire.ops.rank_group import RankGroup
+    from quire.parallel.stage import Stage
 
 logger = logging.getLogger(__name__)
-
-
-def join_group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
-    """Return the worker's rank group; None for a single rank."""
-    if config.share is None or peers is None:
-        return None
-    from quire.ops.rank_group import RankGroup
-
-    return RankGroup(peers.memory, config.share.rank, config.share.ranks)
 
 
 def fit_memory(
@@ -65,7 +56,7 @@ def fit_memory(
     cache: PackCache | None,
     peers: Peers | None,
 ) -> MemoryPlan:
-    """Return the memory plan with the smallest number of blocks of all ranks.
+    """Return the memory plan with the smallest numbers of blocks and state slots of all workers.
 
     Raises:
         OutOfMemoryError: one sequence does not fit.
@@ -78,7 +69,10 @@ def fit_memory(
         kv_bytes_per_token=kv_bytes_of(config),
     )
     if peers is not None:
-        plan = replace(plan, num_blocks=peers.agree(plan.num_blocks))
+        states = plan.states
+        blocks, slots = peers.agree(plan.num_blocks, states.num_slots if states else 0)
+        states = replace(states, num_slots=slots) if states else None
+        plan = replace(plan, num_blocks=blocks, states=states)
     logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
     return plan
 
@@ -111,7 +105,7 @@ def open_grammars(config: EngineConfig) -> Grammars:
         partial(_tokenizer, config),
         config.model.vocab_size,
         marks_path=config.marks_path,
-        rank=config.share.rank if config.share else 0,
+        rank=config.share.worker if config.share else 0,
     )
 
 
@@ -122,6 +116,7 @@ def new_runner(
     ops: Ops,
     grammars: Grammars,
     adapters: AdapterPool | None,
+    stage: Stage | None = None,
 ) -> ModelRunner:
     """Return the model with its KV cache.
 
@@ -147,6 +142,7 @@ def new_runner(
             reader=reader,
             agrees=acceptance(config.scheduler),
             states=plan.states,
+            stage=stage,
         )
     except (RuntimeError, MemoryError) as error:
         # Torch raises a RuntimeError if it gets no memory.

@@ -1,19 +1,127 @@
-"""The other ranks, as a worker with a share of a model sees them."""
+"""A worker's place among those that compute a model together."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from quire.core.config import EngineConfig, RankShare
+from quire.parallel.stage import Link, RowShape, Stage
+
+if TYPE_CHECKING:
+    from quire.ops.rank_group import RankGroup
+
+NO_PIPE = -1
+
+
+class Ends(NamedTuple):
+    """Descriptors of what a worker shares with others.
+
+    Attributes:
+        memory: of all workers: a part for the ranks of each stage, then one for each link.
+        before, behind: ends of pipes from the stage before and to the one behind, or `NO_PIPE`.
+    """
+
+    memory: int
+    before: int = NO_PIPE
+    behind: int = NO_PIPE
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return tuple(end for end in self if end != NO_PIPE)
 
 
 class Peers(Protocol):
-    """The other ranks of a worker that has a share of a model.
-
-    Attributes:
-        memory: descriptor of their shared memory (see `ops.rank_group`).
-    """
+    """The other workers, as one with a share of a model sees them."""
 
     @property
-    def memory(self) -> int: ...
+    def ends(self) -> Ends: ...
 
-    def agree(self, num_blocks: int) -> int:
-        """Return the number of KV blocks that fit on every rank; `num_blocks` fit on this one."""
+    def agree(self, num_blocks: int, num_states: int) -> tuple[int, int]:
+        """Return the numbers of KV blocks and of state slots that fit on every worker; these fit on
+        this one."""
+
+
+class Place:
+    """The ranks of a worker's stage, and the stages beside it.
+
+    Attributes:
+        group: None if the stage has one rank.
+        stage: None if there is one stage.
+
+    Args:
+        peers: None if it is the only worker.
+    """
+
+    def __init__(self, config: EngineConfig, peers: Peers | None) -> None:
+        self.group: RankGroup | None = None
+        self.stage: Stage | None = None
+        share = config.share
+        if peers is None or share is None:
+            return
+        ends = peers.ends
+        if share.ranks > 1:
+            from quire.ops.rank_group import RankGroup
+
+            offset = share.stage * group_bytes(share.ranks)
+            self.group = RankGroup(ends.memory, share.rank, share.ranks, offset)
+        if share.stages > 1:
+            self.stage = Stage(
+                _link(config, share, ends.memory, ends.before, share.worker - share.ranks),
+                _link(config, share, ends.memory, ends.behind, share.worker),
+            )
+
+    def begin(self, step: int) -> None:
+        """Begin a step, whose number is higher than that of the last one."""
+        if self.group is not None:
+            self.group.begin(step)
+        if self.stage is not None:
+            self.stage.begin(step)
+
+    def fail(self) -> None:
+        """Stop others from waiting for this worker in the present step."""
+        if self.group is not None:
+            self.group.fail()
+        if self.stage is not None:
+            self.stage.fail()
+
+    def lose(self) -> None:
+        """Stop the ranks from waiting for each other, after one was lost."""
+        if self.group is not None:
+            self.group.lose()
+
+
+def shared_bytes(config: EngineConfig) -> int:
+    """Return the bytes of memory that an engine's workers share."""
+    ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    return stages * group_bytes(ranks) + (stages - 1) * ranks * _row_shape(config).nbytes
+
+
+def group_bytes(ranks: int) -> int:
+    """Return the bytes for the ranks of a stage, in whole pages; 0 for one rank."""
+    if ranks == 1:
+        return 0
+    from quire.ops.rank_memory import rank_group_bytes
+    from quire.parallel.shared_memory import whole_pages
+
+    return whole_pages(rank_group_bytes(ranks))
+
+
+def _link(
+    config: EngineConfig, share: RankShare, memory: int, pipe: int, sender: int
+) -> Link | None:
+    if pipe == NO_PIPE:
+        return None
+    shape = _row_shape(config)
+    offset = share.stages * group_bytes(share.ranks) + sender * shape.nbytes
+    return Link(memory, offset, pipe, shape)
+
+
+def _row_shape(config: EngineConfig) -> RowShape:
+    from quire.core.dtypes import dtype_of
+
+    return RowShape(
+        config.scheduler.max_num_batched_tokens,
+        config.model.hidden_size,
+        dtype_of(config.dtype),
+        config.steps_in_flight,
+    )

@@ -1,7 +1,8 @@
-"""The process of a rank other than rank 0: `python -m quire.executor.rank LINE MEMORY PARENT_PID`.
+"""The process of a worker: `python -m quire.executor.rank PARENT_PID LINE MEMORY BEFORE BEHIND`.
 
-LINE and MEMORY are inherited descriptors: the connection to its executor, and the memory that the
-ranks share. It ends when the connection closes, and when its parent ends.
+LINE, MEMORY, BEFORE and BEHIND are inherited descriptors: the connection to its executor, and what
+it shares with other workers (`executor.peers.Ends`). It ends when the connection closes, and when
+its parent ends.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from multiprocessing.connection import Connection
 
 from msgspec.structs import replace
 
-from quire.core.errors import QuireError
+from quire.core.errors import EngineDeadError, QuireError
 from quire.core.log import setup_logging
 from quire.executor.base import Prepare
+from quire.executor.facts import summed_facts
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -33,6 +35,7 @@ from quire.executor.frames import (
     decoder,
     encode,
 )
+from quire.executor.peers import Ends
 from quire.system import env
 from quire.system.parent import end_with
 
@@ -40,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class RankProcess:
-    """Computes each step of the executor at the same time."""
+    """Computes each step of the executor: with its stage's other ranks, behind the stage before."""
 
-    def __init__(self, line: Connection, memory: int) -> None:
-        self.memory = memory
+    def __init__(self, line: Connection, ends: Ends) -> None:
+        self.ends = ends
         self._line = line
         self._decoder = decoder(ToWorker)
         self._request_ids: list[str] = []
@@ -57,6 +60,9 @@ class RankProcess:
         env.let_idle_threads_sleep()  # before OpenMP is loaded
         from quire.executor.worker import Worker
 
+        share = start.config.share
+        assert share is not None
+        self._answers = share.rank == 0 and share.stage == share.stages - 1
         self._worker = Worker(start.config, self)
         try:
             self._load()
@@ -77,14 +83,14 @@ class RankProcess:
             if not isinstance(error, QuireError):
                 logger.exception("a rank cannot start")
         else:
-            self._send(Loaded())
+            self._send(Loaded(summed_facts(self._worker.facts)))
 
-    def agree(self, num_blocks: int) -> int:
+    def agree(self, num_blocks: int, num_states: int) -> tuple[int, int]:
         """See `Peers`."""
-        self._send(Fit(num_blocks))
+        self._send(Fit(num_blocks, num_states))
         agreed = self._receive()
         assert isinstance(agreed, Agreed)
-        return agreed.num_blocks
+        return agreed.num_blocks, agreed.num_states
 
     def _handle(self, message: ToWorker) -> None:
         match message:
@@ -96,16 +102,17 @@ class RankProcess:
                 self._send(self._outcome(message))
 
     def _outcome(self, step: Step) -> Outcome:
-        batch = step.batch
         if step.same_requests:
-            batch = replace(batch, request_ids=self._request_ids)
-        self._request_ids = batch.request_ids
+            step.batch = replace(step.batch, request_ids=self._request_ids)
+        self._request_ids = step.batch.request_ids
         try:
-            output = self._worker.execute_together(step.number, batch)
-        except Exception as error:  # rank 0 raises and logs it too
+            output = self._worker.execute_together(step)
+        except (EngineDeadError, EOFError):
+            raise
+        except Exception as error:  # the executor raises and logs it too
             logger.debug("a step failed", exc_info=True)
-            return Outcome(error=f"{type(error).__name__}: {error}")
-        return Outcome.of(output)
+            return Outcome.failed(error)
+        return Outcome.of(output, whole=self._answers)
 
     def _receive(self) -> ToWorker:
         message: ToWorker = self._decoder.decode(self._line.recv_bytes())
@@ -117,7 +124,7 @@ class RankProcess:
 
 def main(argv: list[str]) -> int:
     """Run a rank until its connection closes; return the exit status."""
-    line, memory, parent = map(int, argv)
+    parent, line, *ends = map(int, argv)
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()
@@ -125,7 +132,7 @@ def main(argv: list[str]) -> int:
     if not logging.getLogger("quire").isEnabledFor(logging.DEBUG):
         logging.getLogger("quire").setLevel(logging.WARNING)  # rank 0 logs the rest
     try:
-        RankProcess(Connection(line), memory).run()
+        RankProcess(Connection(line), Ends(*ends)).run()
     except (EOFError, OSError):  # the executor closed the connection
         return 0
     return 0

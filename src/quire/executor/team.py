@@ -1,4 +1,4 @@
-"""The processes of the other ranks: start them, exchange messages, watch and end them."""
+"""The processes of the other workers: start them, exchange messages, watch and end them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
@@ -27,6 +29,8 @@ from quire.executor.frames import (
     decoder,
     encode,
 )
+from quire.executor.peers import Ends
+from quire.parallel.grid import Grid
 from quire.system.hardware import core_cpus
 from quire.system.parent import interrupts_blocked
 
@@ -36,18 +40,18 @@ SHUTDOWN_SECONDS = 5.0
 END_SECONDS = 5.0
 """Maximum time between the end of a connection and the end of its process."""
 
-Kind = TypeVar("Kind", Fit, Loaded, Outcome, Answer)
+Kind = TypeVar("Kind", bound=Fit | Loaded | Outcome | Answer)
 
 
 class Team:
-    """Rank 0's connections to the other ranks' processes.
+    """Worker 0's connections to the other workers' processes.
 
     A process ends with its connection and with its parent, in any state. The shared memory has no
     name, so nothing remains of it.
 
     Args:
-        shares: the configuration of each rank.
-        memory: descriptor of the ranks' shared memory.
+        shares: the configuration of each worker.
+        memory: descriptor of the workers' shared memory.
         on_lost: called, in a separate thread, with the exit status of a process that ended
             unexpectedly.
     """
@@ -55,12 +59,18 @@ class Team:
     def __init__(
         self, shares: Sequence[EngineConfig], memory: int, on_lost: Callable[[int], None]
     ) -> None:
-        self.memory = memory
+        share = shares[0].share
+        assert share is not None
+        self._grid = Grid(share.ranks, share.stages)
+        self._memory = memory
+        self._ends: list[Ends] = []
         self._shares = shares
+        self._patience = shares[0].step_timeout / 2
         self._on_lost = on_lost
         self._cpus = rank_cpus(len(shares), shares[0].num_threads)
         self._own_cpus: set[int] = set()
         self._lines: list[Connection] = []
+        self._early: list[deque[Outcome]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
         self._decoder = decoder(FromWorker)
@@ -69,59 +79,73 @@ class Team:
         self._closing = False
 
     def start(self) -> None:
-        """Make every process load its share, and pin this thread, rank 0, to its CPUs."""
-        for rank in range(1, len(self._shares)):
-            self._spawn(rank)
+        """Make every process load its share, and pin this thread, worker 0, to its CPUs."""
+        self._ends = pipes(self._grid, self._memory)
+        for worker in range(1, len(self._shares)):
+            self._spawn(worker)
         for line, config, cpus in zip(self._lines, self._shares[1:], self._cpus[1:], strict=True):
             self._send(line, Start(config, cpus))
         if self._cpus[0]:
             self._own_cpus = os.sched_getaffinity(0)
             os.sched_setaffinity(0, self._cpus[0])
 
-    def agree(self, num_blocks: int) -> int:
-        """Return the number of KV blocks that fit on every rank; `num_blocks` fit on rank 0.
+    @property
+    def ends(self) -> Ends:
+        """See `Peers`."""
+        return self._ends[0]
+
+    def agree(self, num_blocks: int, num_states: int) -> tuple[int, int]:
+        """See `Peers`; these numbers fit on worker 0.
 
         Raises:
-            QuireError: another rank cannot start.
+            QuireError: another worker cannot start.
         """
-        agreed = min(num_blocks, *(self._receive(line, Fit).num_blocks for line in self._lines))
-        self.send(Agreed(agreed))
-        return agreed
+        fits = [Fit(num_blocks, num_states), *self._from_all(Fit)]
+        blocks = min(fit.num_blocks for fit in fits)
+        states = min(fit.num_states for fit in fits)
+        self.send(Agreed(blocks, states))
+        return blocks, states
 
-    def wait_until_loaded(self) -> None:
-        for line in self._lines:
-            self._receive(line, Loaded)
+    def wait_until_loaded(self) -> list[dict[str, int]]:
+        """Return the other workers' facts that add up, once they have loaded."""
+        return [loaded.sizes for loaded in self._from_all(Loaded)]
 
     def failure(self) -> QuireError | None:
-        """Return why another rank could not start, if it has reported it."""
+        """Return why another worker could not start, if it has reported it."""
         try:
-            for line in self._lines:
+            for worker, line in enumerate(self._lines, 1):
                 if line.poll():
-                    self._receive(line, Loaded)
+                    self._receive(worker, Loaded)
         except QuireError as error:
             return error
         return None
 
     def send(self, message: ToWorker) -> None:
-        """Send a message to all ranks."""
+        """Send a message to all other workers."""
         frame = encode(message)
         with self._lock:
             for line in self._lines:
                 self._send_bytes(line, frame)
 
     def outcomes(self) -> list[Outcome]:
-        """Return the outcomes of the last step on the other ranks."""
-        return [self._receive(line, Outcome) for line in self._lines]
+        """Return the outcomes of the oldest step in flight on the other workers."""
+        return self._from_all(Outcome)
 
     def answers(self) -> list[Any]:
-        """Return the results of the last call on the other ranks."""
-        return [self._receive(line, Answer).value for line in self._lines]
+        """Return the results of the last call on the other workers."""
+        return [answer.value for answer in self._from_all(Answer)]
+
+    def _from_all(self, kind: type[Kind]) -> list[Kind]:
+        return [self._receive(worker, kind) for worker in range(1, len(self._shares))]
 
     def close(self) -> None:
         """End the processes, by force after `SHUTDOWN_SECONDS`."""
         self._closing = True
         for line in self._lines:
             line.close()
+        for end in self._ends[0].all[1:] if self._ends else ():
+            os.close(end)
+        self._ends = []
         for process in self._processes:
             try:
                 process.wait(SHUTDOWN_SECONDS)
@@ -134,38 +158,41 @@ class Team:
             os.sched_setaffinity(0, self._own_cpus)
             self._own_cpus = set()
 
-    def _spawn(self, rank: int) -> None:
+    def _spawn(self, worker: int) -> None:
         ours, theirs = Pipe()
         started = threading.Event()
         thread = threading.Thread(
-            target=self._run, args=(rank, theirs, started), name=f"rank-{rank}", daemon=True
+            target=self._run, args=(worker, theirs, started), name=f"worker-{worker}", daemon=True
         )
         thread.start()
         started.wait()
         self._lines.append(ours)
+        self._early.append(deque())
         self._threads.append(thread)
 
-    def _run(self, rank: int, line: Connection, started: threading.Event) -> None:
-        """Start a rank's process and wait for its end. The system ends a process with the thread
+    def _run(self, worker: int, line: Connection, started: threading.Event) -> None:
+        """Start a worker's process and wait for its end. The system ends a process with the thread
         that started it, so this thread waits."""
-        files = (line.fileno(), self.memory)
-        words = [*map(str, files), str(os.getpid())]
+        ends = self._ends[worker]
+        words = map(str, (os.getpid(), line.fileno(), *ends))
         try:
             with interrupts_blocked():
                 process = subprocess.Popen(
                     [sys.executable, "-m", "quire.executor.rank", *words],
                     stdin=subprocess.DEVNULL,
                     stdout=2,  # its output must not mix with the command's
-                    pass_fds=files,
+                    pass_fds=(line.fileno(), *ends.all),
                 )
             self._processes.append(process)
         finally:
             line.close()
+            for end in ends.all[1:]:  # its own now: a reader must see the writer's end
+                os.close(end)
             started.set()
         status = process.wait()
         if not self._closing:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            logger.error("The process of rank %d ended with %s.", rank, how)
+            logger.error("The process of %s ended with %s.", self._grid.name(worker), how)
             self._on_lost(status)
             self._ended.set()
 
@@ -178,23 +205,38 @@ class Team:
         except OSError as error:
             raise self._lost() from error
 
-    def _receive(self, line: Connection, kind: type[Kind]) -> Kind:
-        """Return the next message, which must be of `kind`.
+    def _receive(self, worker: int, kind: type[Kind]) -> Kind:
+        """Return the worker's next message of `kind`.
+
+        An answer may come behind the outcomes of steps in flight, which wait for their turn.
 
         Raises:
             EngineDeadError: the process ended.
             QuireError: it cannot start.
         """
-        try:
-            message = self._decoder.decode(line.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
+        early = self._early[worker - 1]
+        if early and kind is Outcome:
+            return cast("Kind", early.popleft())
+        while isinstance(message := self._next(worker), Outcome) and kind is not Outcome:
+            early.append(message)
         if isinstance(message, Failed):
             known = class_of_code(message.code)
             if known is not None:
                 raise known(message.message)
-            raise EngineDeadError(f"A rank cannot start: {message.code}: {message.message}")
+            raise EngineDeadError(f"A worker cannot start: {message.code}: {message.message}")
         assert isinstance(message, kind), f"{message} instead of {kind}"
+        return message
+
+    def _next(self, worker: int) -> FromWorker:
+        """Return the worker's next message; log its name if it takes very long."""
+        line = self._lines[worker - 1]
+        try:
+            if self._patience and not line.poll(self._patience):
+                name = self._grid.name(worker)
+                logger.warning("%s has not answered for %.1f s.", name, self._patience)
+            message: FromWorker = self._decoder.decode(line.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
         return message
 
     def _lost(self) -> EngineDeadError:
@@ -204,10 +246,19 @@ class Team:
 
 
 def lost() -> EngineDeadError:
-    """Return the error of a lost rank."""
-    return EngineDeadError(
-        "A process of the tensor-parallel group ended.", fix="Start the engine again."
-    )
+    """Return the error of a lost worker."""
+    return EngineDeadError("A process of the engine's group ended.", fix="Start the engine again.")
+
+
+def pipes(grid: Grid, memory: int) -> list[Ends]:
+    """Return what each worker inherits: the memory, and ends of pipes to the neighbour stages."""
+    ends = [Ends(memory) for _ in range(grid.size)]
+    for group in grid.pipeline_groups:
+        for sender, receiver in pairwise(group):
+            read, write = os.pipe()
+            ends[sender] = ends[sender]._replace(behind=write)
+            ends[receiver] = ends[receiver]._replace(before=read)
+    return ends
 
 
 def rank_cpus(ranks: int, threads: int) -> list[list[int]]:

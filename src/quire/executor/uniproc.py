@@ -18,11 +18,11 @@ as long as a step."""
 
 
 class UniprocExecutor(Executor):
-    """Calls its worker directly or, with async scheduling, from a separate thread."""
+    """Calls its worker directly or, if steps overlap, from a separate thread."""
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self._worker = Worker(config, peers)
-        self._async = config.async_scheduling
+        self._overlaps = config.steps_in_flight > 1
         self._switch_seconds = sys.getswitchinterval()
         self._thread = ThreadPoolExecutor(1, "quire-steps")  # its thread starts with the first step
 
@@ -31,7 +31,7 @@ class UniprocExecutor(Executor):
 
     def start(self) -> None:
         self._worker.start()
-        if self._async:
+        if self._overlaps:
             sys.setswitchinterval(SWITCH_SECONDS)
 
     @property
@@ -60,7 +60,7 @@ class UniprocExecutor(Executor):
         return self._worker.prepare(wanted)
 
     def call(self, method: str, args: list[Any]) -> Any:
-        if self._async:  # on the thread of the steps, between two of them
+        if self._overlaps:  # on the thread of the steps, between two of them
             return self._thread.submit(self._call, method, args).result()
         return self._call(method, args)
 
@@ -70,5 +70,5 @@ class UniprocExecutor(Executor):
     def shutdown(self) -> None:
         self._thread.shutdown()
         self._worker.shutdown()
-        if self._async:
+        if self._overlaps:
             sys.setswitchinterval(self._switch_seconds)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.lora import LoRARequest
-from quire.executor.base import ForwardError, Prepare
+from quire.executor.base import ForwardError, Prepare, StepSkippedError
 from quire.executor.facts import worker_facts
+from quire.executor.frames import Step
 from quire.executor.load_bar import load_bar
 from quire.executor.memory import ResidentParts
-from quire.executor.peers import Peers
+from quire.executor.peers import Peers, Place
 from quire.models.adapters import lora_tables
 from quire.models.parameters import Progress
 from quire.models.weights.offload import WeightOffload
@@ -25,7 +27,6 @@ from quire.system.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
-    from quire.ops.rank_group import RankGroup
     from quire.profile.profiling import Profiling
     from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
@@ -35,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Loads a model, or a rank's share of it, and computes steps.
+    """Loads a model, or a share of it, and computes steps.
 
     Args:
-        peers: the other ranks, if it has a share.
+        peers: the other workers, if it has a share.
 
     Attributes:
         phases: seconds of each part of `start`, in order; they add up to its wall time.
@@ -50,7 +51,9 @@ class Worker:
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self.config = config
         self._peers = peers
-        self._group: RankGroup | None = None
+        self._place = Place(config, None)
+        self._skips = False
+        """A step has failed; skip those behind it."""
         self.phases: dict[str, float] = {}
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
@@ -81,7 +84,7 @@ class Worker:
             ConfigError: the requested kernels do not exist here.
         """
         share = self.config.share
-        with load_bar(shown=share is None or share.rank == 0) as progress:
+        with load_bar(shown=share is None or share.worker == 0) as progress:
             self._start(progress)
 
     def _start(self, progress: Progress | None) -> None:
@@ -100,8 +103,9 @@ class Worker:
         from quire.runner.kv_host import open_host_tier
 
         device = open_device(config.device)
-        self._group = parts.join_group(config, self._peers)
-        ops = load_ops(config.ops, None, config.num_threads, config.packing, device, self._group)
+        self._place = Place(config, self._peers)
+        group = self._place.group
+        ops = load_ops(config.ops, None, config.num_threads, config.packing, device, group)
         ops.use_threads(config.num_threads)
         watch.lap("import_ops")
         resident = ResidentParts()
@@ -125,25 +129,30 @@ class Worker:
         resident.lap("weights")
         watch.lap("load_weights")
         self._grammars = parts.open_grammars(config)
-        self._runner = parts.new_runner(config, plan, decoder, ops, self._grammars, self._adapters)
+        self._runner = parts.new_runner(
+            config, plan, decoder, ops, self._grammars, self._adapters, self._place.stage
+        )
         self._host = open_host_tier(config, self._runner.kv_caches)
         self.num_blocks, self.states = plan.num_blocks, plan.states
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
-        self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
+        self._profiling = Profiling(config.profiler, self._runner.model.meters, group)
         resident.lap("plans")
         watch.lap("allocate_kv")
-        for step in parts.warm_up_steps(
-            config.scheduler, plan.states
-        ):  # so that no request waits for set-up
-            self.execute(step)
+        self._warm_up(self._runner, parts.warm_up_steps(config.scheduler, plan.states))
         resident.lap("first step")  # the first pages of the KV cache, and scratch memory
         self.facts["resident_bytes"] = dict(resident.parts)
         logger.info("memory: %s", resident)
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
+
+    def _warm_up(self, runner: ModelRunner, steps: Iterable[SchedulerOutput]) -> None:
+        """Compute steps so that no request waits for set-up; nobody sends their tokens."""
+        for step in steps:
+            self.execute(step)
+        runner.unsettled.settle(token_columns([[]]))
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         """Do a step's copies and compute it; `ModelRunner.execute` describes the state after an
@@ -152,25 +161,35 @@ class Worker:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
-    def execute_together(self, number: int, batch: SchedulerOutput) -> ModelOutput:
-        """Run `execute` on all ranks at the same time; `number` counts their steps, from 1."""
-        assert self._group is not None, "the worker has no share"
-        self._group.begin(number)
+    def execute_together(self, step: Step) -> ModelOutput:
+        """Run `execute` as all workers do, each in its place.
+
+        Raises:
+            StepSkippedError: a step ahead of it has failed, and nobody has said to go on.
+        """
+        assert self._runner is not None, "the worker is not started"
+        for tokens in step.landed:
+            self._runner.unsettled.settle(tokens)
+        if step.again:
+            self._runner.unsettled.forget()
+            self._skips = False
+        if self._skips:
+            raise StepSkippedError
+        self._place.begin(step.number)
         try:
-            return self.execute(batch)
+            return self.execute(step.batch)
         except BaseException:
+            self._skips = True
             self.leave_step()
             raise
 
     def leave_step(self) -> None:
-        """Stop the other ranks from waiting for this one in the current step or start."""
-        if self._group is not None:
-            self._group.fail()
+        """Stop other workers from waiting for this one in the current step or start."""
+        self._place.fail()
 
     def lose_group(self) -> None:
         """Stop all ranks from waiting for each other, after one was lost."""
-        if self._group is not None:
-            self._group.lose()
+        self._place.lose()
 
     def prepare(self, wanted: Prepare) -> Future[Any] | None:
         """See `Executor.prepare`."""

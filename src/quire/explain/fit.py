@@ -25,7 +25,7 @@ from quire.explain.limits import Limits, profile_of
 from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.weights.offload import held_weight_bytes, layer_weights
-from quire.models.weights.shares import shared_config
+from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO, LEAST_TOKENS
 from quire.resolve.device import GIB
@@ -184,18 +184,19 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
 
 
 def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
-    """Return the memory plan of all ranks together, and whether the engine would start with it."""
-    if config.share is None and config.tensor_parallel_size > 1:
-        plan, fits = memory_of(shared_config(config, 0))
-        ranks = config.tensor_parallel_size
+    """Return the memory plan of all workers together, and whether the engine would start."""
+    workers = worker_configs(config) if config.share is None else [config]
+    if len(workers) > 1:
+        plans, fit = zip(*map(memory_of, workers), strict=True)
+        least = min(plans, key=lambda plan: plan.num_blocks)
         plan = replace(
-            plan,
-            block_bytes=ranks * plan.block_bytes,
-            runtime=ranks * plan.runtime,
-            weights=ranks * plan.weights,
-            activations=ranks * plan.activations,
+            least,
+            block_bytes=sum(plan.block_bytes for plan in plans),
+            runtime=sum(plan.runtime for plan in plans),
+            weights=sum(plan.weights for plan in plans),
+            activations=sum(plan.activations for plan in plans),
         )
-        return plan, fits
+        return plan, all(fit)
     weights = held_weight_bytes(config)
     per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype, config.calculate_kv_scales)
     runtime = expected_runtime(config)

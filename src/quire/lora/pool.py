@@ -193,6 +193,8 @@ class AdapterPool:
             )
         parts = []
         for whole in adapter.deltas:
+            if whole.target.stem not in self._tables:  # a layer of another pipeline stage
+                continue
             delta = self._cut(whole) if self._cut else whole
             a, b = (converted(half, self._dtype) for half in (delta.a, delta.b))
             if not (np.isfinite(a).all() and np.isfinite(b).all()):

@@ -15,6 +15,7 @@ from quire.models.memory import (
     looked_up_bytes,
     state_bytes,
     unchosen,
+    unmultiplied_bytes,
 )
 from quire.models.parameters import Parameter
 
@@ -27,17 +28,19 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind in others
     )
     experts = expert_bytes(config)
+    unread = looked_up_bytes(model, dtype) + unmultiplied_bytes(config)
     windows = [model.window(layer) for layer in model.layers_with("attention")] or [None]
     sliding = [window for window in windows if window is not None]
     # Elements of a key and of a value that a query head reads.
     pair = 2 * model.head_dim - (model.latent.rope_dim if model.latent else 0)
+    logits = model.lm_head and model.in_last_stage
     work = RooflineCost(
-        weight_bytes=loaded_bytes(config) - looked_up_bytes(model, dtype) - experts,
+        weight_bytes=loaded_bytes(config) - unread - experts,
         kv_bytes_per_token=kv_bytes_per_token(
             model, config.kv_cache_dtype, config.calculate_kv_scales
         ),
         flops_per_token=2.0 * layers,
-        flops_per_row=2.0 * model.vocab_size * model.hidden_size * model.lm_head,
+        flops_per_row=2.0 * model.vocab_size * model.hidden_size * logits,
         flops_per_pair=2.0 * len(model.layers_with("attention")) * model.num_attention_heads * pair,
         bytes_per_second=1.0,
         flops_per_second=1.0,

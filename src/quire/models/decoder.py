@@ -51,14 +51,16 @@ class Decoder:
             adapters: stem of a linear layer → what may be added to it.
         """
         self.config = config
+        self.dtype = source.dtype
         layout = Layout(config)
         build = Builder(config, source, max_len, ops, stored, place, adapters)
         head = layout.head
         self._lm_head = None if head is None else build.linear(head, head=True)
-        self.embedding = build.embedding(self._lm_head)
+        self.embedding = build.embedding(self._lm_head) if config.in_first_stage else None
         self._embed_norm = build.norm(layout.embed_norm)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
+        self._first = config.layers.start
         self._layers = [
             build.layer(layer, following)
             for layer, following in zip(layout.layers, firsts[1:], strict=True)
@@ -73,7 +75,7 @@ class Decoder:
     def modules(self, caches: Sequence[Cache]) -> dict[int, str]:
         """Return a map from the id of each weight and of each cache to its module."""
         found, left = dict(self._modules), iter(caches)
-        for i, layer in enumerate(self._layers):
+        for i, layer in enumerate(self._layers, self._first):
             for cache in islice(left, layer.num_caches):
                 if isinstance(cache, KVCache):
                     found[id(cache)] = f"layers.{i}.attn"
@@ -97,6 +99,9 @@ class Decoder:
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
+        A pipeline stage behind the first takes the rows of the one before it, [T, hidden], as
+        `input_ids`; one before the last returns the residual stream.
+
         Stores the tokens' keys and values, or states, in `caches`: one for each sub-layer that
         mixes tokens, in order (`runner.kv_tensors.allocate_caches`). With `rows`, int64
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
@@ -106,13 +111,17 @@ class Decoder:
         layer's number and the residual stream that enters it, [T, hidden].
         """
         tokens = Tokens(positions, meta, adapter)
-        wanted = None if rows is None else (rows, row_adapter)
-        residual = self.embedding.forward(ops, input_ids, positions, embeds)
-        residual = self._embed_norm.forward(ops, residual)
+        wanted = None
+        if rows is not None and self.config.in_last_stage:
+            wanted = rows, row_adapter
+        residual = input_ids
+        if self.embedding is not None:
+            residual = self.embedding.forward(ops, input_ids, positions, embeds)
+            residual = self._embed_norm.forward(ops, residual)
         x = self._first_norm.forward(ops, residual)
         last = self._layers[-1]
         left = iter(caches)
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self._layers, self._first):
             if tap is not None:
                 tap(number, residual)
             only = wanted if layer is last else None
@@ -122,6 +131,7 @@ class Decoder:
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:
         """Return the checkpoint's embeddings [T, hidden] of int64 [T]."""
+        assert self.embedding is not None, "the stage has no embeddings"
         return self.embedding.look_up(ops, input_ids)
 
     def compute_logits(self, ops: Ops, hidden: Array) -> Array:

@@ -52,7 +52,9 @@ class DraftHead:
         self._normed_residual = draft.normed_residual
         self.reads_layers = bool(draft.taps)
         self._lm_head = None if layout.head is None else build.linear(layout.head, head=True)
-        self._embedding = build.embedding(None) if draft.own_embedding else target.embedding
+        embedding = build.embedding(None) if draft.own_embedding else target.embedding
+        assert embedding is not None, "only a whole model has a draft head"
+        self._embedding = embedding
         self._embed_norm = build.norm(layout.fusion.embed_norm)
         self._row_norm = build.norm(layout.fusion.row_norm)
         self._join: list[Linear]

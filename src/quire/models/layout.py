@@ -33,7 +33,7 @@ from quire.models.specs import (
 
 
 class Layout:
-    """The declarations of one model.
+    """The declarations of one model, or of a pipeline stage of it (`ModelConfig.layer_run`).
 
     Attributes:
         tables: rows that are looked up: of embeddings, learned positions, token types.
@@ -51,22 +51,26 @@ class Layout:
         vocab = config.vocab_size if config.vocab_run is None else config.vocab_run[1]
         draft = config.draft_head
         self.fusion = None if draft is None else self._fusion(draft)
+        first, last = config.in_first_stage, config.in_last_stage
+        tied = config.tie_word_embeddings
+        # Its lookups are of the packed head's numbers, so the first stage has that, too.
+        has_head = config.lm_head and (last or (first and tied))
         self.tables = []
-        if draft is None or draft.own_embedding:
+        if (first or (has_head and tied)) and (draft is None or draft.own_embedding):
             self.tables.append(self._table("embed", vocab, "rows"))
-        if (offset := config.learned_positions_offset) is not None:
+        if first and (offset := config.learned_positions_offset) is not None:
             self.tables.append(self._table("positions", config.max_position_embeddings + offset))
-        if config.token_types:
+        if first and config.token_types:
             self.tables.append(self._table("token_types", config.token_types))
-        self.embed_norm = self._norm("embed_norm")
-        self.layers = [self._layer(index) for index in range(config.num_hidden_layers)]
-        self.norm = self._norm("norm")
+        self.embed_norm = self._norm("embed_norm") if first else None
+        self.layers = [self._layer(index) for index in config.layers]
+        self.norm = self._norm("norm") if last else None
         self.head = None
-        if config.lm_head:
-            stem = "embed" if config.tie_word_embeddings else "lm_head"
+        if has_head:
+            stem = "embed" if tied else "lm_head"
             rows = vocab if draft is None else draft.vocab_size
             self.head = LinearSpec(stem, (rows,), hidden, config.lm_head_bias, cut="rows")
-        self.classifier = self._classifier() if config.num_labels else None
+        self.classifier = self._classifier() if config.num_labels and last else None
 
     def parameters(self) -> Iterator[Parameter]:
         """Return all parameters in the order of the computation; a tied lm_head is not one."""

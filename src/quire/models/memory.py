@@ -50,6 +50,14 @@ def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
     return DTYPE_BYTES[dtype] * sum(p.numel for p in tables)
 
 
+def unmultiplied_bytes(config: EngineConfig) -> int:
+    """Return the bytes of a tied embedding in a pipeline stage that makes no logits."""
+    model = config.model
+    if model.in_last_stage or not model.tie_word_embeddings:
+        return 0
+    return sum(parameter_bytes(config, p) for p in parameters(model) if p.name == "embed.weight")
+
+
 def expert_bytes(config: EngineConfig) -> int:
     """Return the bytes of the experts among which tokens are routed."""
     return sum(parameter_bytes(config, p) for p in parameters(config.model) if p.experts > 1)

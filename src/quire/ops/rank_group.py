@@ -21,21 +21,23 @@ class RankGroup:
     """A rank's end of the memory in which its group meets.
 
     Args:
-        memory: descriptor of a file of `rank_group_bytes(ranks)` zeros, the same for all ranks.
+        memory: descriptor of a file, the same for all ranks, which has `rank_group_bytes(ranks)`
+            zeros from `offset` on.
 
     Attributes:
         rank, ranks: which of how many.
     """
 
-    def __init__(self, memory: int, rank: int, ranks: int) -> None:
+    def __init__(self, memory: int, rank: int, ranks: int, offset: int = 0) -> None:
         self.rank, self.ranks = rank, ranks
-        pages = mmap.mmap(memory, rank_group_bytes(ranks))
+        pages = mmap.mmap(memory, rank_group_bytes(ranks), offset=offset)
         self._memory = np.frombuffer(pages, np.uint8)  # which keeps `pages` alive
         self._handle = _native.RankGroup(address(self._memory), rank, ranks)
 
     def begin(self, step: int) -> None:
-        """Begin a step, whose number exceeds the last one's and is the same on all ranks. No rank
-        may still be in the last step; its failures are forgotten.
+        """Begin a step, whose number exceeds the last one's and is the same on all ranks.
+
+        A rank may still be in the last step, unless that has failed.
         """
         self._handle.begin(step)
 

@@ -3,6 +3,7 @@ however they do."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 
@@ -19,3 +20,8 @@ def anonymous_file(nbytes: int) -> int:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, nbytes)
     return fd
+
+
+def whole_pages(nbytes: int) -> int:
+    """Return the bytes, rounded up to what can be mapped apart."""
+    return -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

@@ -163,6 +163,9 @@ class EngineArgs:
     tensor_parallel_size: int = 1
     """Processes that share each layer, each with its own part of the cores. Use it on
     machines with several memory nodes (NUMA); otherwise one process is faster."""
+    pipeline_parallel_size: int = 1
+    """Processes that each have a run of the layers (pipeline stages). On one machine
+    `tensor_parallel_size` is faster, and one process mostly faster still."""
     pack_cache_bytes: int = 20 * 2**30
     """Maximum bytes of packed weights on disk, which make the next start faster. They are in
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""

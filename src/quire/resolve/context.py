@@ -9,7 +9,7 @@ from quire.core.errors import CheckpointError, ConfigError
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.offload import held_weight_bytes
-from quire.models.weights.shares import shared_config
+from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
 
 AUTO = -1
@@ -57,12 +57,14 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
     """
     if args.max_model_len not in (None, AUTO):
         return config
-    held = shared_config(config, 0) if config.tensor_parallel_size > 1 else config
-    length = longest_context(
-        held,
-        runtime=expected_runtime(config) + 2 * RUNTIME_STEP,
-        weights=held_weight_bytes(held) + draft_weight_bytes(held),
-        kv_bytes_per_token=kv_bytes_of(held),
+    length = min(
+        longest_context(
+            held,
+            runtime=expected_runtime(config) + 2 * RUNTIME_STEP,
+            weights=held_weight_bytes(held) + draft_weight_bytes(held),
+            kv_bytes_per_token=kv_bytes_of(held),
+        )
+        for held in worker_configs(config)
     )
     limits = config.scheduler
     if length == limits.max_model_len or length < LEAST_TOKENS:

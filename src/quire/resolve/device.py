@@ -26,7 +26,8 @@ def resolve_device(
         flag = "--device cuda" if args.device == "cuda" else "--ops reference"
         require("torch", flag, flag.split(maxsplit=1)[0].removeprefix("--"))
     gpu = hardware.gpu
-    for_cpus = gpu is None or args.ops == "cpu" or args.tensor_parallel_size > 1
+    several = max(args.tensor_parallel_size, args.pipeline_parallel_size) > 1
+    for_cpus = gpu is None or args.ops == "cpu" or several
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
         return args, "cpu"
     if gpu is None:

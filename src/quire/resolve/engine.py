@@ -33,7 +33,7 @@ from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
-from quire.resolve.parallel import with_ranks
+from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
@@ -170,7 +170,7 @@ def _completed(
 ) -> EngineConfig:
     """Return the configuration with the fields that depend on other fields."""
     config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
-    config = with_ranks(args, config, hardware, notes)
+    config = with_workers(args, config, hardware, notes)
     config = _with_draft(args, config, hardware, notes)
     offload = _cpu_offload(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
@@ -202,7 +202,9 @@ def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
     longest = first_guess(config).seconds(
         tokens, limits.max_num_seqs, limits.max_num_seqs * context, tokens * context
     )
-    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * config.num_scheduler_steps * longest)
+    # Each stage has a part of the layers, and as small a part of the cores.
+    times = config.num_scheduler_steps * config.pipeline_parallel_size
+    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * times * longest)
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:

@@ -26,7 +26,11 @@ Arguments = TypeVar("Arguments", bound="DataclassInstance")
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PROFILER = "profiler_config."
-_SHORT = {"tensor_parallel_size": ["-tp"], "quantization": ["-q"]}
+_SHORT = {
+    "tensor_parallel_size": ["-tp"],
+    "pipeline_parallel_size": ["-pp"],
+    "quantization": ["-q"],
+}
 """vLLM's short spellings."""
 _UNITS = (
     {"": 1, "B": 1, "kB": 1000}

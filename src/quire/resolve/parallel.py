@@ -1,4 +1,4 @@
-"""Check whether several processes can share a model."""
+"""Check whether several processes can share a model, and divide its layers among stages."""
 
 from __future__ import annotations
 
@@ -6,45 +6,120 @@ from dataclasses import replace
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.models.weights.shares import shared_config
+from quire.models.stages import partition
+from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
+from quire.system import env
 from quire.system.hardware import Hardware
 
-_FLAG = "tensor_parallel_size"
+_RANKS, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+_PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 
-def with_ranks(
+def with_workers(
     args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
 ) -> EngineConfig:
-    """Return the configuration with its threads divided evenly among the ranks.
+    """Return the configuration with its layers divided among the stages, and its threads evenly
+    among all workers.
 
     Raises:
-        ConfigError: there are fewer cores or threads than ranks, the model or its quantization
+        ConfigError: there are fewer cores or threads than workers, the model or its quantization
             cannot be divided, or a flag works with one process only.
     """
-    ranks = args.tensor_parallel_size
-    if ranks == 1:
+    ranks, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    workers = ranks * stages
+    if workers == 1:
         return config
-    if ranks > hardware.cores:
-        raise _error(ranks, f"each rank needs its own core, and this machine has {hardware.cores}.")
-    if args.num_threads is not None and args.num_threads < ranks:
-        raise _error(ranks, f"each rank needs a thread, and num_threads is {args.num_threads}.")
+    _check(args, config, hardware)
+    threads = max(1, config.num_threads // workers)
+    config = replace(config, tensor_parallel_size=ranks, num_threads=workers * threads)
+    if stages > 1:
+        config = _with_stages(config, stages)
+    worker_configs(config)  # raises if the model cannot be divided
+    each = f"{workers} processes of {threads} thread{'s' if threads > 1 else ''}"
+    if ranks > 1:
+        notes.append(f"{_RANKS} {ranks}: {each}.")
+    if stages > 1:
+        notes.append(
+            f"{_STAGES} {stages}: {'' if ranks > 1 else each + ', '}layers "
+            f"{' + '.join(map(str, config.stage_layers))}. On one machine each token waits for all "
+            f"stages, one after the other: --tensor-parallel-size {workers} is faster."
+        )
+    return config
+
+
+def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware) -> None:
+    """Raise unless the machine has room for all workers, and all flags work with several."""
+    ranks, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    workers, name = ranks * stages, _STAGES if stages > 1 else _RANKS
+    each = f"each of the {workers} processes" if ranks > 1 and stages > 1 else "each rank"
+    if stages > 1 and ranks == 1:
+        each = "each stage"
+    if workers > hardware.cores:
+        why = f"{each} needs its own core, and this machine has {hardware.cores}."
+        raise _error(args, name, why)
+    if args.num_threads is not None and args.num_threads < workers:
+        why = f"{each} needs a thread, and num_threads is {args.num_threads}."
+        raise _error(args, name, why)
     for asked, what in (
         (config.device != "cpu", "only one process can use a GPU; add --device cpu."),
         (args.ops == "reference", "the reference ops work with one process only."),
         (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:
-            raise _error(ranks, what)
-    threads = max(1, config.num_threads // ranks)
-    config = replace(config, tensor_parallel_size=ranks, num_threads=ranks * threads)
-    shared_config(config, 0)  # raises if the model cannot be divided
-    notes.append(
-        f"tensor_parallel_size {ranks}: {ranks} processes of {threads} "
-        f"thread{'s' if threads > 1 else ''}."
-    )
-    return config
+            raise _error(args, name, what)
+    if stages == 1:
+        return
+    layers = config.model.num_hidden_layers
+    for asked, what in (
+        (layers < stages, f"the model has {layers} layers, and each stage needs one."),
+        (
+            config.scheduler.speculative is not None,
+            "drafts need the last stage's tokens at once; omit speculative_config.",
+        ),
+        (
+            config.num_scheduler_steps > 1,
+            "the first stage needs each token before the next pass; omit num_scheduler_steps.",
+        ),
+    ):
+        if asked:
+            raise _error(args, _STAGES, what)
 
 
-def _error(ranks: int, why: str) -> ConfigError:
-    return ConfigError(f"{_FLAG} is {ranks}; {why}", param=_FLAG)
+def _with_stages(config: EngineConfig, stages: int) -> EngineConfig:
+    """Return the configuration with its layers divided as wished, or by their predicted time."""
+    wished = env.layer_partition()
+    counts = partition(config, stages) if wished is None else _wished(wished, config, stages)
+    config = replace(config, stage_layers=counts)
+    if config.model.recurrent is not None:
+        for part in worker_configs(config)[:: config.tensor_parallel_size]:
+            if not part.model.layers_with("recurrent"):
+                raise ConfigError(
+                    f"{_STAGES} is {stages}; a stage has no recurrent layer, and each must have "
+                    f"one: layers {part.model.layers.start} to {part.model.layers.stop - 1}.",
+                    fix=f"Set {_PARTITION}, or use fewer stages.",
+                    param=_STAGES,
+                )
+    scheduler = replace(config.scheduler, micro_batches=config.steps_in_flight)
+    return replace(config, scheduler=scheduler)
+
+
+def _wished(text: str, config: EngineConfig, stages: int) -> tuple[int, ...]:
+    """Return the layers of each stage from a list such as "4,4,3"."""
+    layers = config.model.num_hidden_layers
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+        raise ConfigError(
+            f"{_PARTITION} is {text!r}; it must be {stages} positive numbers, one for each stage, "
+            f"that add up to the model's {layers} layers.",
+            fix="Correct it or unset it.",
+            param=_PARTITION,
+        )
+    return counts
+
+
+def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
+    return ConfigError(f"{name} is {getattr(args, name)}; {why}", param=name)

@@ -34,6 +34,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "step_timeout": (0, 10**9),
     "num_threads": (1, 1024),
     "tensor_parallel_size": (1, 1024),
+    "pipeline_parallel_size": (1, 1024),
     "pack_cache_bytes": (0, _BYTES),
     "max_loras": (1, 1024),
     "max_lora_rank": (1, 2**16),

@@ -141,9 +141,6 @@ FOREIGN: dict[str, Foreign] = {
     "config_format": Foreign("Quire detects the format", ("auto", "hf")),
     "model_impl": Foreign("architectures are Quire's own", ("auto", "vllm")),
     # not supported
-    "pipeline_parallel_size": Foreign(
-        "Quire has no pipeline stages; use --tensor-parallel-size", _ONE
-    ),
     "data_parallel_size": Foreign(_WHOLE, _ONE),
     "api_server_count": Foreign(_WHOLE, _ONE),
     **_each(
@@ -241,7 +238,6 @@ FOREIGN: dict[str, Foreign] = {
 }
 
 _SHORT = {
-    "pipeline_parallel_size": ("-pp",),
     "data_parallel_size": ("-dp",),
     "compilation_config": ("-O",),
 }

@@ -59,7 +59,7 @@ def allocate_kv_caches(
             k_unit, v_unit = units[layer]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
-    return caches if model.causal else [KVCache(*caches[0]) for _ in range(model.num_hidden_layers)]
+    return caches if model.causal else [KVCache(*caches[0]) for _ in model.layers]
 
 
 def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerStates]:
@@ -83,8 +83,7 @@ def in_layer_order(
     """Return the caches as `Decoder.forward` takes them."""
     by_kind: dict[SubLayerKind, Iterator[Cache]]
     by_kind = {"attention": iter(kv_caches), "recurrent": iter(states)}
-    layers = range(model.num_hidden_layers)
-    kinds = (kind for layer in layers for kind in model.kinds(layer))
+    kinds = (kind for layer in model.layers for kind in model.kinds(layer))
     return [next(by_kind[kind]) for kind in kinds if kind in by_kind]
 
 

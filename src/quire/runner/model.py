@@ -128,6 +128,8 @@ class PlannedModel:
         ids, positions, meta = one_token(
             ops, block_size, states=decoder.config.recurrent is not None
         )
+        if not decoder.config.in_first_stage:  # the rows of the stage before
+            ids = ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))
         rows = ops.array(np.zeros(1, np.int64))
         none = [ops.array(np.full(1, -1)) for _ in range(2)]
         adapter = none if adapters else []
@@ -148,7 +150,8 @@ class PlannedModel:
             modules,
         )
         plans = [self._forward]
-        if decoder.config.lm_head or decoder.config.num_labels:
+        config = decoder.config
+        if config.in_last_stage and (config.lm_head or config.num_labels):
             hidden = self._forward.result((ids, positions, meta, rows, *adapter))
             self._logits = record(
                 ops,

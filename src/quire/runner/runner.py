@@ -32,6 +32,7 @@ from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
+from quire.runner.unsettled import Unsettled
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.system.stopwatch import Stopwatch
@@ -40,12 +41,15 @@ if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
+    from quire.parallel.stage import Stage
 
 NO_TOKENS = token_columns([])
 
 
 class ModelRunner:
     """Computes steps: state in `states`, attention's memory in `kv_caches`, no other memory.
+
+    In a pipeline, the tokens of `unsettled` steps come from the last stage.
 
     Args:
         model: the decoder's shape.
@@ -65,6 +69,7 @@ class ModelRunner:
         agrees: whether a sampled token accepts the draft at its position.
         reader: takes the rows of all tokens, if the proposer drafts from them.
         states: slots of recurrent layers, if the model has some.
+        stage: the pipeline stages beside this one.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class ModelRunner:
         agrees: Agrees = is_draft,
         reader: RowReader | None = None,
         states: StateConfig | None = None,
+        stage: Stage | None = None,
     ) -> None:
         self.states = SequenceStates(
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer,
@@ -118,13 +124,14 @@ class ModelRunner:
                 adapters=adapters is not None, taps=taps,
             )
         )  # fmt: skip
+        self._stage = stage
+        self._begins, self._ends = model.in_first_stage, model.in_last_stage
+        self.unsettled = Unsettled(self.states)
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
-        self._sampler = Sampler(ops)
-        self._masks = MaskFiller(grammars)
+        self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
         self._agrees = agrees
         self._passes = Passes(self.states, self._inputs, proposer)
-        self._sampled = 0
-        self._batch = SamplingBatch([])
+        self._sampled, self._batch = 0, SamplingBatch([])
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
@@ -161,10 +168,14 @@ class ModelRunner:
             states.undo(step)
             self._sampled = 0
             raise
-        # A row that should have sampled and did not computes its last token again.
         ends = computed + step.num_scheduled_tokens
-        last = states.num_tokens[slots] - 1
-        states.num_computed[slots] = np.where(ends == num_tokens, last, ends)
+        if self._ends:  # a row that should have sampled and did not computes its last token again
+            last = states.num_tokens[slots] - 1
+            states.num_computed[slots] = np.where(ends == num_tokens, last, ends)
+        else:
+            states.num_computed[slots] = ends
+            self.unsettled.note(step, np.flatnonzero(ends == num_tokens), computed)
+        self._watch.seconds.pop("wait", None)
         output.times = StepTimes(**self._watch.seconds)
         return output
 
@@ -179,6 +190,12 @@ class ModelRunner:
         if drafts is not None:
             step = replace(step, num_scheduled_tokens=step.num_scheduled_tokens + drafts)
         inputs = self._inputs.build(step, slots, drafts)
+        if self._stage is not None and not self._begins:
+            self._watch.lap("prepare")
+            inputs = replace(inputs, input_ids=self._stage.take())
+            self._watch.lap("wait")
+        if self._stage is not None and not self._ends:
+            return self._pass_on(step, slots, inputs, self._stage)
         if self.states.followed:
             self._begin_masks(slots[inputs.entries])
         self._watch.lap("prepare")
@@ -215,11 +232,20 @@ class ModelRunner:
         self._watch.lap("sample")
         return output
 
+    def _pass_on(
+        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, stage: Stage
+    ) -> ModelOutput:
+        """Compute this stage's layers, and hand their rows to the next stage."""
+        rows = self._forward(step, slots, inputs, inputs.sampling_rows)
+        stage.give(self._ops.numpy(rows))
+        self._watch.lap("model")
+        return ModelOutput(_no_tokens(len(slots)))
+
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
     ) -> Array:
         states, decoder = self.states, self.model.decoder
-        if states.prompt_embeds and (given := given_embeds(states, step, slots)):
+        if states.prompt_embeds and self._begins and (given := given_embeds(states, step, slots)):
             tap = Tap(self._ops, rows, self._reader.taps if self._reader else ())
             hidden = forward_embeds(decoder, self._ops, self._caches, inputs, rows, given, tap)
             tapped: Sequence[Array] = tap.found

@@ -106,6 +106,14 @@ class SequenceStates:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._slots
 
+    def slot(self, request_id: str) -> int:
+        """Return the sequence's slot; -1 if it is not there."""
+        return self._slots.get(request_id, -1)
+
+    def forget_batch(self) -> None:
+        """Look up the slots of the next step's sequences anew, whatever its version."""
+        self._version = 0
+
     def remove(self, request_ids: list[str]) -> None:
         """Remove these sequences. Unknown ids are ignored: the scheduler names a failed step's new
         sequences, which were already undone."""

@@ -55,8 +55,10 @@ class RunningBatch:
         drafted, accepted: recent drafts whose predecessors were right, and the right ones.
     """
 
-    def __init__(self, max_num_seqs: int, block_size: int) -> None:
+    def __init__(self, max_num_seqs: int, block_size: int, micro_batches: int = 1) -> None:
+        """`micro_batches`: see `SchedulerConfig`."""
         self._block_size = block_size
+        self._micro_batches = micro_batches
         self._columns = np.zeros((12, max_num_seqs), dtype=np.int64)
         self.requests: list[Request] = []
         self.request_ids: list[str] = []
@@ -96,9 +98,17 @@ class RunningBatch:
         self.until_block -= 1
 
     def wanted(self) -> Column:
-        """Return each request's tokens to compute; 0 if it may end in a step in flight."""
+        """Return each request's tokens to compute; 0 if it may end in a step in flight.
+
+        With micro-batches, also 0 if a step in flight samples its next token, and for decoding
+        requests beyond one micro-batch's part. Chunks of a prompt may follow each other.
+        """
         wanted: Column = self.num_tokens - self.num_computed
         wanted[self.num_tokens >= self.limit] = 0
+        if self._micro_batches > 1:
+            wanted[self.num_pending > 0] = 0
+            part = -(-len(self) // self._micro_batches)
+            wanted[(wanted == 1).nonzero()[0][part:]] = 0
         return wanted
 
     @staticmethod
@@ -155,6 +165,8 @@ class RunningBatch:
 
     def count_quiet(self, window: int | None) -> None:
         """Set `quiet` after a step in which each request has sampled one token."""
+        if self._micro_batches > 1:
+            return
         self.quiet = int((self.limit - self.num_tokens).min()) - 1
         if window is not None:
             last = (self.slid + 1) * self._block_size + (window - 1)

@@ -64,6 +64,7 @@ class Scheduler:
                 max_itl_stretch=config.max_itl_stretch,
             )
         self._depth = state.depth
+        self._may_admit = state.may_admit
         self._arrivals = count()
 
     # -- requests in and out -------------------------------------------------------------
@@ -105,6 +106,11 @@ class Scheduler:
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
+
+    def has_ready(self) -> bool:
+        """Return whether a further step beside those in flight may have something to compute."""
+        beside = self.config.micro_batches > 1 and bool(self._steps.in_flight)
+        return self._state.has_ready() if beside else self.has_unfinished()
 
     # -- one step ------------------------------------------------------------------------
 
@@ -299,12 +305,6 @@ class Scheduler:
             begin, end = int(running.slid[row]), int(first[row])
             self.kv.slide(running.requests[row], begin, end)
             running.slid[row] = end
-
-    def _may_admit(self) -> bool:
-        """Return whether a waiting request could be admitted."""
-        full = len(self.running) >= self.config.max_num_seqs
-        waiting = bool(self.waiting) and not (full and self.config.policy != "priority")
-        return waiting or bool(len(self._loading))
 
     def _finish(self, request: Request) -> None:
         """Free what a request holds. Callers set its `finish_reason` and clean up `running`."""

@@ -30,7 +30,7 @@ class SchedulerState:
     def __init__(self, config: SchedulerConfig, cache: CacheConfig, cost: StepCost | None) -> None:
         self.config = config
         self.kv = KVCacheManager(cache, config.max_num_batched_tokens)
-        self.running = RunningBatch(config.max_num_seqs, cache.block_size)
+        self.running = RunningBatch(config.max_num_seqs, cache.block_size, config.micro_batches)
         self.waiting = self._new_queue()
         self.loading = Loading(self.kv, config.max_num_batched_tokens)
         self.steps = Steps(self.kv, self.running)
@@ -44,6 +44,16 @@ class SchedulerState:
         if self.config.policy == "lpm":
             return LongestPrefixQueue(lambda request: len(self.kv.find_prefix(request)))
         return WaitingQueue()
+
+    def may_admit(self) -> bool:
+        """Return whether a waiting request could be admitted."""
+        full = len(self.running) >= self.config.max_num_seqs
+        waiting = bool(self.waiting) and not (full and self.config.policy != "priority")
+        return waiting or bool(len(self.loading))
+
+    def has_ready(self) -> bool:
+        """Return whether there are tokens to compute that no step in flight has to sample first."""
+        return self.may_admit() or bool(self.running.wanted().any())
 
     def stats(self) -> SchedulerStats:
         """Return the state as the front end reports it."""

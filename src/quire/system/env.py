@@ -52,6 +52,11 @@ def hf_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
 
 
+def layer_partition() -> str | None:
+    """Return `VLLM_PP_LAYER_PARTITION`, the layers of each pipeline stage: "4,4,3"."""
+    return os.environ.get("VLLM_PP_LAYER_PARTITION") or None
+
+
 def profiler_fields() -> dict[str, str]:
     """Return `ProfilerConfig` fields from vLLM's `VLLM_TORCH_PROFILER_DIR` …, unparsed."""
     return {field: os.environ[name] for name, field in _PROFILER.items() if os.environ.get(name)}
@@ -70,7 +75,7 @@ def given() -> dict[str, str]:
     """Return the set variables that affect Quire."""
     names = (
         *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
-        *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", *_PROFILER),
+        *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", "VLLM_PP_LAYER_PARTITION", *_PROFILER),
     )
     return {name: os.environ[name] for name in names if name in os.environ}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import threading
 import time
 from array import array
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,16 @@ from quire.core.batch import (
 from quire.core.errors import EngineDeadError, OutOfMemoryError
 from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
-from quire.executor.base import Executor, ForwardError
+from quire.executor.base import Executor, ForwardError, StepSkippedError, error_text
 from quire.executor.frames import Outcome, Step, ToWorker, decoder, encode
-from quire.executor.multiproc import MultiprocExecutor, _all_failed, _same_tokens, make_executor
+from quire.executor.multiproc import MultiprocExecutor, check_agreement, make_executor
 from quire.executor.team import rank_cpus
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.registry import model_config
 from quire.system.hardware import core_cpus, detect
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import CONFIG
-from tests.unit.executor.configs import config
+from tests.unit.executor.configs import TINY, config
 
 two_cores = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 GREEDY = SamplingParams(temperature=0.0)
@@ -64,18 +64,16 @@ def next_step(names: list[str], computed: int, **changes: object) -> SchedulerOu
     return msgspec.structs.replace(step, **changes)
 
 
-def tokens_of(executor: Executor) -> list[int]:
-    """A prompt's continuation: a step, three more, and two at once; then the sequence goes."""
+def tokens_of(executor: Executor, *, at_once: int = 2) -> list[int]:
+    """A prompt's continuation: a step, three more, and some at once; then the sequence goes."""
     batch = prompt_step([5, 6, 7], SamplingParams(temperature=1.0, seed=9))
     tokens = executor.execute(batch).sampled_token_ids.flatten().tolist()
     for computed in (3, 4, 5):
         output = executor.execute(next_step(batch.request_ids, computed))
         tokens += output.sampled_token_ids.flatten().tolist()
-    tokens += (
-        executor.execute(next_step(batch.request_ids, 6, max_new_tokens=np.array([2])))
-        .sampled_token_ids.flatten()
-        .tolist()
-    )
+    most = np.array([at_once]) if at_once > 1 else None
+    last = executor.execute(next_step(batch.request_ids, 6, max_new_tokens=most))
+    tokens += last.sampled_token_ids.flatten().tolist()
     nothing = np.zeros(0, dtype=np.int64)
     executor.execute(SchedulerOutput(3, [], nothing, nothing, block_columns([]), [], ["a"], 0))
     return tokens
@@ -126,6 +124,45 @@ def test_ranks_in_processes() -> None:
     assert os.sched_getaffinity(0) == affinity
 
 
+@two_cores
+def test_stages_in_processes() -> None:
+    """The tokens of one process; also after a step that fails, with the one behind it."""
+    model = dataclasses.replace(TINY, num_hidden_layers=3)
+    alone = UniprocExecutor(config(ops="cpu", model=model))
+    alone.start()
+    executor = make_executor(config(ops="cpu", model=model, num_threads=2, stage_layers=(2, 1)))
+    executor.start()
+    expected = tokens_of(alone, at_once=1)
+    assert tokens_of(executor, at_once=1) == expected
+    failed = executor.submit(prompt_step([5, 64]))
+    behind = executor.submit(prompt_step([5, 6]), failed)
+    with pytest.raises(ForwardError) as failure:
+        failed.result()
+    assert "token id 64" in error_text(failure.value)
+    with pytest.raises(StepSkippedError):
+        behind.result()
+    assert tokens_of(executor, at_once=1) == expected
+    for name in ("kv_bytes_per_token", "weight_bytes"):
+        assert executor.facts[name] == alone.facts[name]
+    assert executor.facts["pipeline_parallel_size"] == 2
+    alone.shutdown()
+    executor.shutdown()
+
+
+@two_cores
+@pytest.mark.slow
+def test_four_stages_and_two_stages_of_two_ranks() -> None:
+    model = dataclasses.replace(TINY, num_hidden_layers=4)
+    alone = UniprocExecutor(config(ops="cpu", model=model))
+    alone.start()
+    for shape in ({"stage_layers": (1,) * 4}, {"stage_layers": (1, 3), "tensor_parallel_size": 2}):
+        executor = make_executor(config(ops="cpu", model=model, num_threads=4, **shape))
+        executor.start()
+        assert tokens_of(executor, at_once=1) == tokens_of(alone, at_once=1)
+        executor.shutdown()
+    alone.shutdown()
+
+
 def added(executor: Executor, name: str, number: int, folder: Path) -> Any:
     """The answer to an `add_lora`, once there is one."""
     while (answer := executor.call("add_lora", [name, number, str(folder)])) is None:
@@ -173,6 +210,30 @@ def test_a_rank_that_is_killed_is_noticed() -> None:
 
 
 @two_cores
+@pytest.mark.slow
+def test_a_stage_that_stops_is_named_and_one_that_is_killed_is_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost: list[int] = []
+    shape = {"stage_layers": (1, 1), "ops": "cpu", "num_threads": 2, "step_timeout": 0.4}
+    executor = MultiprocExecutor(config(**shape), lost.append)
+    executor.start()
+    (stage,) = ranks()
+    stage.suspend()
+    step = executor.submit(prompt_step([5, 6, 7]))
+    waking = threading.Timer(1.0, stage.resume)
+    waking.start()
+    step.result()
+    waking.join()
+    assert "stage 1 has not answered for 0.2 s" in caplog.text
+    stage.kill()
+    with pytest.raises(EngineDeadError, match="group ended"):
+        executor.execute(next_step(["a"], 3))
+    assert lost == [-signal.SIGKILL]
+    executor.shutdown()
+
+
+@two_cores
 def test_what_does_not_fit_is_said_as_by_one_process() -> None:
     executor = MultiprocExecutor(config(memory_budget_bytes=2**20, **TP2))
     with pytest.raises(OutOfMemoryError, match="cannot hold one sequence"):
@@ -191,7 +252,10 @@ def test_steps_survive_their_way() -> None:
     batch.new_sequences[0] = dataclasses.replace(
         batch.new_sequences[0], token_ids=array("i", [1, 2, 3])
     )
-    got = decoder(ToWorker).decode(encode(Step(7, batch, False))).batch
+    landed = np.array([[5], [-1]])
+    sent = decoder(ToWorker).decode(encode(Step(7, batch, landed=[landed])))
+    np.testing.assert_array_equal(sent.landed, [landed])
+    got = sent.batch
     assert got.request_ids == ["a"]
     assert got.new_blocks.shape == (3, 1)
     for name in ("num_scheduled_tokens", "num_computed_tokens", "new_blocks"):
@@ -204,17 +268,21 @@ def test_steps_survive_their_way() -> None:
 
 
 @pytest.mark.parametrize(
-    "check",
+    ("outcome", "why"),
     [
-        lambda output: _same_tokens(1, Outcome(error="MemoryError: "), output),
-        lambda output: _same_tokens(1, Outcome(np.array([8]).tobytes()), output),
-        lambda output: _same_tokens(1, Outcome(np.array([7]).tobytes(), pooled=1), output),
-        lambda output: _all_failed(ForwardError([], 0.0), [Outcome()]),
+        (Outcome(error="MemoryError: "), "failed on rank 1, but not on rank 0: MemoryError"),
+        (Outcome(skipped=True), "failed on rank"),
+        (Outcome.of(ModelOutput(np.array([[8]]))), "rank 1 sampled other tokens"),
+        (Outcome(np.array([7]).tobytes(), pooled=1), "rank 1 has other hidden states"),
     ],
 )
-def test_ranks_that_differ_end_the_engine(check: Callable[[ModelOutput], None]) -> None:
+def test_ranks_that_differ_end_the_engine(outcome: Outcome, why: str) -> None:
+    first = Outcome.of(ModelOutput(np.array([[7]])))
+    check_agreement([first, first])
+    with pytest.raises(EngineDeadError, match=f"do not agree: .*{why}"):
+        check_agreement([first, outcome])
     with pytest.raises(EngineDeadError, match="do not agree"):
-        check(ModelOutput(np.array([[7]])))
+        check_agreement([outcome, first])
 
 
 def test_cores_are_dealt_out() -> None:

@@ -1,4 +1,4 @@
-"""--tensor-parallel-size: what it makes of the other flags, and what cannot be."""
+"""Flags of ranks and stages: what they make of the other flags, and what cannot be."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.models.memory import loaded_bytes
+from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.gpu import Gpu
@@ -58,6 +60,45 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         resolved(**fields)
     assert refused.value.param == "tensor_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"pipeline_parallel_size": 6}, "6; each stage needs its own core, and this machine has 5"),
+        ({"pipeline_parallel_size": 3, "tensor_parallel_size": 2}, "each of the 6 processes"),
+        ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
+        ({"num_scheduler_steps": 2}, "omit num_scheduler_steps"),
+        (
+            {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}'},
+            "omit speculative_config",
+        ),
+    ],
+)
+def test_what_stages_cannot_do(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        resolved(**{"pipeline_parallel_size": 2, "tensor_parallel_size": 1, **fields})
+    assert refused.value.param == "pipeline_parallel_size"
+
+
+def test_layers_are_divided_by_predicted_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last stage has fewer: it also makes the logits. Each has memory for as many blocks."""
+    config = resolved(pipeline_parallel_size=2)
+    first, last = config.stage_layers
+    assert first + last == 28
+    assert 1 <= last < first
+    assert config.scheduler.micro_batches == config.steps_in_flight == 2
+    assert config.num_threads == 4
+    workers = worker_configs(config)
+    assert [worker.model.layer_run for worker in workers] == [(0, first)] * 2 + [(first, last)] * 2
+    left = [worker.memory_budget_bytes - loaded_bytes(worker) for worker in workers[::2]]
+    assert left[0] * last == pytest.approx(left[1] * first, rel=0.1)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "10,18")
+    assert resolved(pipeline_parallel_size=2).stage_layers == (10, 18)
+    for wrong in ("28", "14,15", "x,2", "0,28"):
+        monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", wrong)
+        with pytest.raises(ConfigError, match=r"add up to the model's 28 layers"):
+            resolved(pipeline_parallel_size=2)
 
 
 def test_adapters_and_pooling_are_for_ranks_too() -> None:

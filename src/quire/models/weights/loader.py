@@ -70,7 +70,8 @@ def parameter_source(config: EngineConfig, progress: Progress | None = None) -> 
     if share is None:
         return _whole_source(config, progress)
     whole = replace(config, model=share.model, weight_forms=share.weight_forms)
-    return SharedParameters(_whole_source(whole, progress), share)
+    source = _whole_source(whole, progress)
+    return source if share.ranks == 1 else SharedParameters(source, share)
 
 
 def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterSource:

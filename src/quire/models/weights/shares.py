@@ -1,6 +1,7 @@
-"""What each rank of a tensor-parallel group has of a model; torch-free.
+"""What each worker of an engine has of a model; torch-free.
 
-`models.layout` declares how each weight is cut:
+A pipeline stage has a run of the layers, so its share is a decoder of fewer layers. Each rank of it
+has a part of every one of these. `models.layout` declares how each weight is cut:
 
     rows       of q, k and v whole heads, of gate and up a run; of tables and lm_head a run of the
                vocabulary, whose rows and logits the ranks bring together
@@ -27,7 +28,9 @@ from quire.core.errors import ConfigError
 from quire.core.layers import MoEConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
+from quire.models.memory import kv_bytes_of, loaded_bytes
 from quire.models.parameters import Parameter
+from quire.parallel.grid import Grid
 
 _FLAG = "tensor_parallel_size"
 
@@ -35,24 +38,59 @@ Run = tuple[int, int]
 """First, and how many."""
 
 
-def shared_config(config: EngineConfig, rank: int) -> EngineConfig:
-    """Return a rank's configuration: its share of the model, the memory, and the threads.
+def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
+    """Return a worker's configuration: its share of the model, the memory, and the threads.
 
     Raises:
         ConfigError: the model cannot be shared among so many ranks; says why.
     """
-    ranks = config.tensor_parallel_size
-    model = shared_model(config.model, rank, ranks)
-    cache = config.kv_cache_memory_bytes
+    grid = worker_grid(config)
+    rank, ranks, stage = grid.rank(worker), grid.ranks, grid.stage(worker)
+    part = stage_config(config, stage)
+    model = part.model if ranks == 1 else shared_model(part.model, rank, ranks)
+    cache = part.kv_cache_memory_bytes
     return replace(
-        config,
+        part,
         model=model,
-        weight_forms=_shared_forms(config.weight_forms, model, ranks),
-        memory_budget_bytes=config.memory_budget_bytes // ranks,
+        weight_forms=_shared_forms(part.weight_forms, model, ranks),
+        memory_budget_bytes=part.memory_budget_bytes // ranks,
         kv_cache_memory_bytes=None if cache is None else cache // ranks,
-        num_threads=max(1, config.num_threads // ranks),
-        share=RankShare(rank, ranks, config.model, config.weight_forms),
+        num_threads=max(1, config.num_threads // grid.size),
+        share=RankShare(rank, ranks, config.model, config.weight_forms, stage, grid.stages),
     )
+
+
+def worker_grid(config: EngineConfig) -> Grid:
+    """Return the grid of an engine's workers."""
+    return Grid(config.tensor_parallel_size, config.pipeline_parallel_size)
+
+
+def worker_configs(config: EngineConfig) -> list[EngineConfig]:
+    """Return the configuration of every worker; of the only one, `config` itself."""
+    size = worker_grid(config).size
+    return [shared_config(config, worker) for worker in range(size)] if size > 1 else [config]
+
+
+def stage_config(config: EngineConfig, stage: int) -> EngineConfig:
+    """Return the configuration of a stage: its layers, and memory for as many KV blocks as any."""
+    if not config.stage_layers:
+        return config
+    parts = [_with_layers(config, i) for i in range(len(config.stage_layers))]
+    own = parts[stage]
+    kv = [kv_bytes_of(part) or 1 for part in parts]
+    weights = [loaded_bytes(part) for part in parts]
+    left, cache = config.memory_budget_bytes - sum(weights), config.kv_cache_memory_bytes
+    return replace(
+        own,
+        memory_budget_bytes=max(0, weights[stage] + left * kv[stage] // sum(kv)),
+        kv_cache_memory_bytes=None if cache is None else cache * kv[stage] // sum(kv),
+    )
+
+
+def _with_layers(config: EngineConfig, stage: int) -> EngineConfig:
+    counts = config.stage_layers
+    run = sum(counts[:stage]), counts[stage]
+    return replace(config, model=replace(config.model, layer_run=run))
 
 
 def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:

@@ -1,0 +1,55 @@
+"""Divides a model's layers among pipeline stages; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from quire.core.config import EngineConfig
+from quire.models.cost import first_guess
+
+SEQUENCES, CONTEXT = 8, 1024
+"""The step whose predicted time is divided: so many sequences decode, each so far along."""
+
+Cuts = tuple[int, int, tuple[int, ...]]
+"""Time of the slowest stage, the sum of the stages' squared times, and where they begin and end."""
+
+
+def partition(config: EngineConfig, stages: int) -> tuple[int, ...]:
+    """Return how many layers each stage gets, so that the slowest one is as fast as possible.
+
+    Each stage has at least one layer. Of divisions as fast as each other a more even one is taken.
+    """
+    times = layer_times(config)
+    total = [0, *accumulate(times)]
+    best: dict[int, Cuts] = {0: (0, 0, (0,))}  # by the number of layers that the stages so far have
+    for _ in range(stages):
+        best = {
+            end: min(
+                (
+                    max(slowest, total[end] - total[begin]),
+                    squares + (total[end] - total[begin]) ** 2,
+                    (*cuts, end),
+                )
+                for begin, (slowest, squares, cuts) in best.items()
+                if begin < end
+            )
+            for end in range(min(best) + 1, len(total))
+        }
+    cuts = best[len(times)][2]
+    return tuple(end - begin for begin, end in pairwise(cuts))
+
+
+def layer_times(config: EngineConfig) -> list[int]:
+    """Return each layer's predicted picoseconds of a decoding step, the last one's with the logits.
+
+    Integers, so that layers of one kind take exactly as long as each other.
+    """
+    found = []
+    for layer in range(config.model.num_hidden_layers):
+        model = replace(config.model, layer_run=(layer, 1))
+        cost = first_guess(replace(config, model=model))
+        tokens = SEQUENCES * CONTEXT
+        seconds = cost.seconds(SEQUENCES, SEQUENCES, tokens, tokens) - cost.host_seconds(SEQUENCES)
+        found.append(round(seconds * 1e12))
+    return found
