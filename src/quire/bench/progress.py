@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-from tqdm import tqdm
+
+class Bar(Protocol):
+    """What is told of each finished part."""
+
+    def update(self) -> object: ...
 
 
-def progress(total: int, unit: str) -> tqdm[Any]:
-    """Return a tqdm bar that stays silent unless a person is watching."""
-    return tqdm(total=total, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty())
+class _Silent:
+    def update(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def progress(total: int, unit: str) -> Iterator[Bar]:
+    """Show a bar during the block; nothing unless a person is watching.
+
+    Then tqdm is not imported: its 3 MiB would count as the engine's memory.
+    """
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, file=sys.stderr) as bar:
+        yield bar
