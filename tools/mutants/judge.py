@@ -77,7 +77,8 @@ _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # `WARM` is imp
 def _warm_up() -> None:
     """Import what all children share."""
     for name in WARM:
-        importlib.import_module(name)
+        with suppress(ImportError):  # torch is an extra
+            importlib.import_module(name)
     for room in WARM_ROOMS:
         package = importlib.import_module(f"quire.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"quire.{room}."):
