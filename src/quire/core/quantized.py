@@ -165,6 +165,17 @@ def parts_of(weight: Weights) -> list[HostArray] | list[QuantizedWeight]:
     return [host_array(part) for part in parts]
 
 
+def columns_of(weight: Weight, first: int, count: int) -> Weight:
+    """Return columns [first, first + count) of a weight.
+
+    Raises:
+        ValueError: its groups cannot be cut there.
+    """
+    if isinstance(weight, np.ndarray):
+        return weight[:, first : first + count]
+    return weight.columns(first, count)
+
+
 def rows_of(parts: Sequence[Weight], first: int, count: int) -> list[Weight]:
     """Return rows [first, first + count) of all parts, as views of as many parts as have some."""
     found: list[Weight] = []

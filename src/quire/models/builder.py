@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, converted
+from quire.core.quantized import columns_of, dense
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
@@ -35,7 +36,6 @@ from quire.models.specs import (
 )
 from quire.models.specs import Mixer as MixerSpec
 from quire.models.weights.row_order import packed_bias, packed_rows
-from quire.models.weights.sharded import columns_of
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
@@ -97,9 +97,15 @@ class Builder:
         name, bias = f"{spec.stem}.bias", None
         if self._source.has(name):
             bias = packed_bias(spec.weight, self._source.tensor(name))
-        parts, both = self._source.parts(spec.name), []
+        parts: list[Any] = self._source.parts(spec.name)
+        try:
+            for part in parts:
+                columns_of(part, 0, first)
+        except ValueError:  # groups of columns that are out of order, or not whole
+            parts = [dense(part, self._source.dtype) for part in parts]
+        both = []
         for begin, end in ((0, first), (first, spec.columns)):
-            cut: list[Any] = [columns_of(spec.name, part, (begin, end - begin)) for part in parts]
+            cut: list[Any] = [columns_of(part, begin, end - begin) for part in parts]
             packed = self._ops.pack_linear(
                 packed_rows(spec.weight, cut), bias if begin else None, dtype=self._source.dtype
             )

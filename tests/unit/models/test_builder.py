@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
@@ -15,7 +16,7 @@ from quire.core.dtypes import BFLOAT16, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.models.builder import Builder
 from quire.models.layout import Layout, parameters
-from quire.models.specs import NormSpec
+from quire.models.specs import LinearSpec, NormSpec
 from quire.ops.torch_ops.provider import TorchOps
 from tests.arrays import array
 from tests.unit.executor.configs import TINY
@@ -77,3 +78,18 @@ def test_norms_of_q_and_k_are_as_wide_as_a_head_or_all() -> None:
     assert widths(None) == []
     assert widths("head") == [(8,), (8,)]
     assert widths("full") == [(32,), (16,)]
+
+
+def test_weights_whose_groups_are_out_of_order_are_split_too() -> None:
+    """As act-order GPTQ stores them: dequantized, because no run of columns is whole groups."""
+    draw = np.random.default_rng(0)
+    codes, scale = draw.integers(-8, 8, (3, 8), np.int8), draw.random((3, 2), np.float32)
+    weight = QuantizedWeight(codes, 8, scale, 4, permutation=draw.permutation(8))
+    ops, x = TorchOps(), torch.from_numpy(draw.random((5, 8), np.float32)).bfloat16()
+    source = One(weight)  # type: ignore[arg-type]
+    halves = Builder(TINY, source, 8, ops).side_by_side(LinearSpec("fuse", (3,), 8, bias=False), 4)
+    found = sum(half.forward(ops, part) for half, part in zip(halves, x.split(4, 1), strict=True))
+    exact = x.double() @ torch.from_numpy(weight.dequantize()).double().T
+    # The weights, both products and their sum are rounded to bfloat16's 8 bits.
+    size = x.double() @ torch.from_numpy(np.abs(weight.dequantize())).double().T
+    assert bool(((found - exact).abs() <= 3 * 2.0**-8 * size).all())

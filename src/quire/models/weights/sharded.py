@@ -10,7 +10,7 @@ import numpy as np
 from quire.core.config import RankShare
 from quire.core.dtypes import HostArray
 from quire.core.errors import CheckpointError
-from quire.core.quantized import QuantizedWeight, Weight, dense, rows_of
+from quire.core.quantized import QuantizedWeight, Weight, columns_of, dense, rows_of
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.weights.shares import Run, column_run, row_runs
@@ -42,7 +42,7 @@ class SharedParameters:
         if name in self._rows:
             parts = [part for run in self._rows[name] for part in rows_of(parts, *run)]
         elif name in self._columns:
-            parts = [columns_of(name, part, self._columns[name]) for part in parts]
+            parts = [_columns_of(name, part, self._columns[name]) for part in parts]
         return cast("list[HostArray] | list[QuantizedWeight]", parts)
 
     def tensor(self, name: str) -> HostArray:
@@ -54,17 +54,14 @@ class SharedParameters:
         return np.concatenate([dense(part, self.dtype) for part in self.parts(name)])
 
 
-def columns_of(name: str, part: Weight, run: Run) -> Weight:
+def _columns_of(name: str, part: Weight, run: Run) -> Weight:
     """Return some columns of a part of a weight.
 
     Raises:
         CheckpointError: its form cannot be cut there.
     """
-    first, count = run
-    if isinstance(part, np.ndarray):
-        return part[:, first : first + count]
     try:
-        return part.columns(first, count)
+        return columns_of(part, *run)
     except ValueError as error:
         raise CheckpointError(
             f"{name} cannot be dealt out among ranks: {error}.", param="tensor_parallel_size"
