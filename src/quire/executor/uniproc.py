@@ -23,7 +23,8 @@ class UniprocExecutor(Executor):
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self._worker = Worker(config, peers)
         self._overlaps = config.steps_in_flight > 1
-        self._switch_seconds = sys.getswitchinterval()
+        self._switch_seconds = 0.0
+        """The interpreter's own interval, which `shutdown` restores."""
         self._thread = ThreadPoolExecutor(1, "quire-steps")  # its thread starts with the first step
 
     def begin(self) -> None:
@@ -32,6 +33,7 @@ class UniprocExecutor(Executor):
     def start(self) -> None:
         self._worker.start()
         if self._overlaps:
+            self._switch_seconds = sys.getswitchinterval()
             sys.setswitchinterval(SWITCH_SECONDS)
 
     @property
@@ -70,5 +72,5 @@ class UniprocExecutor(Executor):
     def shutdown(self) -> None:
         self._thread.shutdown()
         self._worker.shutdown()
-        if self._overlaps:
+        if self._switch_seconds > SWITCH_SECONDS:  # else another executor will restore it
             sys.setswitchinterval(self._switch_seconds)
