@@ -14,7 +14,7 @@ from tests.fuzz.engines import write_model
 from tests.golden.gguf_model import write_gguf_model
 
 PROGRAM = """
-import json, os, sys
+import contextlib, json, os, sys
 from pathlib import Path
 from quire import LLM, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -22,8 +22,10 @@ from quire.lora.request import LoRARequest
 
 def check(what):
     assert "torch" not in sys.modules, what
-    tasks = Path("/proc/self/task").glob("*/children")  # a rank is a child of its thread
-    children = [pid for task in tasks for pid in task.read_text().split()]
+    children = []
+    for task in Path("/proc/self/task").glob("*/children"):  # a rank is a child of its thread
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended
+            children += task.read_text().split()
     for pid in (os.getpid(), *children):  # the ranks, too
         assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), what
     return len(children)

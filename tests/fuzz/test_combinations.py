@@ -13,7 +13,7 @@ from tests.fuzz import combinations, replay, speculation, streams
 
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
     """In worlds that preempt, share prefixes, and have steps that fail."""
-    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 14, seed=3)
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 14, seed=8)
     assert outcomes["preempted"] > 2
     assert outcomes["hits"] > 2
     assert outcomes["drafted"] > 0
@@ -45,6 +45,6 @@ def test_streams_say_what_whole_answers_say() -> None:
 @pytest.mark.parametrize("method", speculation.METHODS)
 def test_drafts_change_no_answer(method: str) -> None:
     """A cell of `python -m tests.fuzz.speculation`."""
-    found = speculation.run(speculation.Cell(method, 8, 0.7), num_prompts=6, seed=0)
+    found = speculation.run(speculation.Cell(method, 8, 0.7), num_prompts=6, seed=5)
     assert found.drafted > 0
     assert found.token_differences == found.logprob_differences == 0
