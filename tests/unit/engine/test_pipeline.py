@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -174,12 +175,20 @@ class SlowWorker:
         self.stopped = True
 
 
-def test_steps_are_computed_in_order_and_shutdown_waits_for_them() -> None:
-    before = sys.getswitchinterval()
+@pytest.fixture
+def switch_seconds() -> Iterator[float]:
+    """Python's own switch interval, whatever an engine of another test has left in this process."""
+    found = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(found)
+
+
+def test_steps_are_computed_in_order_and_shutdown_waits_for_them(switch_seconds: float) -> None:
     executor = UniprocExecutor(replace(engine_config(), async_scheduling=True))
     executor._worker = worker = SlowWorker()  # type: ignore[assignment]
     executor.start()
-    assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() < switch_seconds
     empty = token_columns([])
     batches = [SchedulerOutput(i, [], empty, empty, empty, [], [], 0) for i in range(3)]
     steps = [executor.submit(batch) for batch in batches]
@@ -192,7 +201,7 @@ def test_steps_are_computed_in_order_and_shutdown_waits_for_them() -> None:
     stopping.join(timeout=30)
     assert worker.steps == [0, 1, 2]
     assert worker.stopped
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == switch_seconds
 
 
 def test_a_step_behind_one_that_failed_is_skipped() -> None:
