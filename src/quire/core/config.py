@@ -325,7 +325,7 @@ class StateConfig:
     Attributes:
         num_slots: slots, each of one sequence's states of all layers.
         per_request: slots that a running request has to itself.
-        spacing: tokens between the snapshots of a long prompt.
+        spacing: most tokens between the snapshots of a prompt.
     """
 
     num_slots: int

@@ -11,6 +11,7 @@ from resource import RUSAGE_SELF, getrusage
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import most_blocks
+from quire.kv.states import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
 from quire.models.memory import lora_bytes, state_bytes
 
 FLOAT32 = 4
@@ -23,8 +24,8 @@ STATE_SHARE = 4
 """With attention, states get one part in this many of the memory for both."""
 SNAPSHOTS = 2
 """Snapshots of a running sequence: its first or last one, and the next."""
-LEAST_SPACING, WIDE_SPACING = 256, 1024
-"""Tokens between the snapshots of a prompt: at least, and without attention."""
+WIDE_SPACING = 1024
+"""Most tokens between the snapshots of a prompt, without attention."""
 RUNTIME_BYTES = 128 * 2**20
 """Upper bound of what Python and the engine use before the weights, without the tokenizer. 52 MiB
 were measured with `LLM`; that is rounded up to one `RUNTIME_STEP`, and one is to spare."""
@@ -143,8 +144,8 @@ def plan_states(
     """Choose the number of state slots, and how often a long prompt leaves a snapshot.
 
     States get a part of the memory, and all of it without attention, but at most what
-    `max_num_seqs` sequences and their snapshots use. The snapshots of a prompt take at most as
-    much memory as its keys and values.
+    `max_num_seqs` sequences and their snapshots use. The snapshots of a prompt, beyond the first
+    few, take at most as much memory as its keys and values.
 
     Args:
         free: bytes for states, keys and values.
@@ -155,8 +156,12 @@ def plan_states(
         spacing = max(LEAST_SPACING, slot_bytes // kv_bytes_per_token)
         free //= STATE_SHARE
     spacing = -(-spacing // size) * size
-    running = config.scheduler.max_num_seqs * (per_request + SNAPSHOTS)
-    cached = useful_blocks(config) * size // spacing if config.enable_prefix_caching else 0
+    limits = config.scheduler
+    running = limits.max_num_seqs * (per_request + SNAPSHOTS)
+    cached = 0
+    if config.enable_prefix_caching:
+        first = min(SNAPSHOTS_PER_PROMPT, limits.max_model_len // LEAST_SPACING)
+        cached = max(useful_blocks(config) * size // spacing, limits.max_num_seqs * first)
     slots = min(free // slot_bytes, running + cached)
     return StateConfig(max(slots, per_request + SNAPSHOTS), per_request, spacing)
 

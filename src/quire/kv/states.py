@@ -21,6 +21,23 @@ from quire.core.config import StateConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 
+LEAST_SPACING = 256
+"""Least tokens between the snapshots of a prompt."""
+SNAPSHOTS_PER_PROMPT = 8
+"""Snapshots that a prompt may leave, even if they take more memory than its keys and values."""
+
+
+def snapshot_distance(num_tokens: int, most: int) -> int:
+    """Return the tokens between the snapshots of a prompt: an eighth of it, but `most` at most.
+
+    It is `LEAST_SPACING` or a power of two times that. So prompts of any lengths have snapshots at
+    the same positions, and share them.
+    """
+    distance = LEAST_SPACING
+    while distance * SNAPSHOTS_PER_PROMPT < num_tokens:
+        distance *= 2
+    return min(distance, most)
+
 
 @dataclass(slots=True)
 class _Held:
@@ -30,6 +47,7 @@ class _Held:
         last: the last position before its last token, at its admission.
         branch: a position at which earlier requests went on with other tokens; 0 if unknown.
         table: the state table, parallel to the block table.
+        spacing: blocks between the snapshots of its prompt.
         snapshots: position → slot, ascending: the state that it begins with, and snapshots that it
             may still begin a step with.
         enters: whether its snapshots may enter the prefix cache.
@@ -38,6 +56,7 @@ class _Held:
     first: FirstState
     last: int
     branch: int
+    spacing: int
     table: list[int]
     snapshots: deque[tuple[int, int]] = field(default_factory=deque)
     enters: bool = True
@@ -47,8 +66,8 @@ class StateCache:
     """A fixed number of slots.
 
     Snapshots are taken after the last whole block of a prompt, after each block of the answer
-    (the next replaces it, so a following turn continues from the last one), every
-    `StateConfig.spacing` tokens, and where a prompt leaves a cached prefix.
+    (the next replaces it, so a following turn continues from the last one), at equal distances
+    within a prompt (`snapshot_distance`), and where a prompt leaves a cached prefix.
 
     A step reads states before it writes any, in no order between requests. So a snapshot can be
     found from the next step on, and a slot that a step reads gets no new use in that step.
@@ -58,7 +77,7 @@ class StateCache:
     """
 
     def __init__(self, config: StateConfig, block_size: int) -> None:
-        self._spacing = max(1, config.spacing // block_size)
+        self._widest = config.spacing
         self._per_request = config.per_request
         self._block_size = block_size
         self.pool = BlockPool(config.num_slots)
@@ -116,7 +135,8 @@ class StateCache:
             self.pool.share([start])
         first = FirstState(start, self.pool.allocate(self._per_request))
         last = (request.num_tokens - 1) // self._block_size
-        held = _Held(first, last, branch, [NO_STATE] * prefix, enters=enters)
+        spacing = snapshot_distance(request.num_tokens, self._widest) // self._block_size
+        held = _Held(first, last, branch, spacing, [NO_STATE] * prefix, enters=enters)
         if prefix:
             held.snapshots.append((prefix, start))
         self._held[request.request_id] = held
@@ -133,7 +153,7 @@ class StateCache:
             held.table.append(slot)
 
     def _wants(self, held: _Held, position: int) -> bool:
-        return position >= held.last or position == held.branch or position % self._spacing == 0
+        return position >= held.last or position == held.branch or position % held.spacing == 0
 
     def enter(self, request_id: str, hashes: Sequence[bytes], known: int, num_blocks: int) -> None:
         """Add snapshots after blocks `known` to `num_blocks` to the prefix cache.
@@ -148,7 +168,7 @@ class StateCache:
         self.entered += [slot for _, slot in new]
         while held.snapshots[0][0] < new[-1][0]:
             position, slot = held.snapshots.popleft()
-            replaced = position > held.last and position % self._spacing != 0
+            replaced = position > held.last and position % held.spacing != 0
             self._leaving.append((slot, replaced))
 
     def free(self, request_id: str) -> None:

@@ -13,6 +13,7 @@ from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
+from quire.kv.states import snapshot_distance
 from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
@@ -82,13 +83,21 @@ def test_the_second_turn_computes_what_is_new() -> None:
 
 
 def test_an_edit_computes_from_the_nearest_snapshot() -> None:
-    engine, prompt = Engine(states(spacing=256)), tokens(2000)
+    """Of a prompt of 2,000 tokens an eighth at most, however large a state is."""
+    engine, prompt = Engine(states(spacing=4096)), tokens(2000)
     engine.answer([prompt], 1)
     edited = [*prompt[:1500], 96 - prompt[1500], *prompt[1501:]]
     assert engine.answer([edited], 1) == 2000 - 1500 // 256 * 256
     # The second prompt has left the cached prefix there: a third one goes on from that block.
     third = [*prompt[:1500], 96 - prompt[1500], 1 - prompt[1501] % 2, *prompt[1502:]]
     assert engine.answer([third], 1) == 2000 - 1500 // BLOCK * BLOCK
+
+
+def test_long_prompts_have_snapshots_at_the_same_positions_as_short_ones() -> None:
+    engine, prompt = Engine(states(spacing=4096)), tokens(3000)
+    engine.answer([prompt], 1)
+    assert engine.answer([[*prompt[:1400], 96 - prompt[1400]]], 1) == 1401 - 1024
+    assert [snapshot_distance(n, 1024) for n in (100, 2048, 2049, 10**6)] == [256, 256, 512, 1024]
 
 
 def test_requests_that_arrive_together_compute_their_prompt_once() -> None:
