@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,21 @@ def test_two_stages_give_one_process_bits(tmp_path: Path) -> None:
     alone = staged(1, num_gpu_blocks_override=256)
     for fields in (tiers, {"async_scheduling": True}, {"max_num_batched_tokens": 256}):
         assert staged(2, **fields) == alone
+
+
+@pytest.mark.slow
+def test_recurrent_layers(tmp_path: Path) -> None:
+    """Ranks and stages have their parts of the states."""
+    config = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "vocab_size": 256}
+    config |= {"hidden_size": 64, "intermediate_size": 128, "block_auto_adjust_ff_dim": False}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
+    config |= {"layer_types": ["conv", "full_attention"] * 2, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    flags = {"model": str(tmp_path), "load_format": "dummy"}
+    alone = staged(1, **flags)
+    assert staged(2, **flags) == alone
+    assert staged(2, **flags, async_scheduling=True, max_num_batched_tokens=256) == alone
+    assert answers(2, **flags) == [tokens for tokens, _ in alone]
 
 
 @pytest.mark.slow

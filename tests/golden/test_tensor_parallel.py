@@ -14,7 +14,7 @@ from quire.core.config import ModelConfig, RankShare
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.weights.sharded import SharedParameters
-from quire.models.weights.shares import shared_model
+from quire.models.weights.shares import divided_model, shared_model
 from quire.models.weights.stored import StoredParameters
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
@@ -22,7 +22,13 @@ from quire.ops.rank_group import RankGroup
 from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import (
+    MAX_POSITIONS,
+    RECURRENT_MODELS,
+    TINY_MODELS,
+    VOCAB_SIZE,
+    make_tiny,
+)
 from tests.native import tensor_ops
 
 BLOCKS = 200
@@ -44,7 +50,8 @@ def load(
     stored = StoredParameters(open_weights(source), model, numpy_dtype(dtype))
     if group is None:
         return Decoder(model, stored, MAX_POSITIONS, ops), ops
-    parameters = SharedParameters(stored, RankShare(group.rank, group.ranks, model, {}))
+    whole = divided_model(model, group.ranks)
+    parameters = SharedParameters(stored, RankShare(group.rank, group.ranks, whole, {}))
     shared = shared_model(model, group.rank, group.ranks)
     return Decoder(shared, parameters, MAX_POSITIONS, ops), ops
 
@@ -72,6 +79,8 @@ def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
     [
         *((name, 2) for name in TINY_MODELS if not name.startswith("bitnet")),  # refused
         ("olmo2", 4),  # 4 norm the same 2 heads of k
+        *((name, 2) for name in RECURRENT_MODELS),
+        ("mamba2", 4),
     ],
 )
 def test_ranks_give_one_ranks_tokens(name: str, count: int, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 
 def yarn_magnitude(params: Mapping[str, Any]) -> float:
@@ -78,11 +79,19 @@ class ShortConvConfig(msgspec.Struct, frozen=True, tag=True):
         width: tokens that a token's result depends on.
         channels: width of b, c and v.
         bias: of the convolution and of both products.
+        divided: each rank has a part of the channels.
     """
 
     width: int
     channels: int
     bias: bool = False
+    divided: bool = False
+
+    def share(self, ranks: int) -> ShortConvConfig | None:
+        """Return a rank's part; None if every rank must have all of it."""
+        if self.channels % ranks:
+            return None
+        return replace(self, channels=self.channels // ranks, divided=True)
 
     @property
     def state(self) -> tuple[tuple[int, ...], ...]:
@@ -113,6 +122,7 @@ class DeltaConfig(msgspec.Struct, frozen=True, tag=True):
         key_dim, value_dim: elements of a head.
         width: tokens that the convolution reads.
         grouped: checkpoints store q, k, v and the gate head by head, not one after the other.
+        divided: each rank has a part of the heads.
     """
 
     key_heads: int
@@ -121,6 +131,14 @@ class DeltaConfig(msgspec.Struct, frozen=True, tag=True):
     value_dim: int
     width: int
     grouped: bool = False
+    divided: bool = False
+
+    def share(self, ranks: int) -> DeltaConfig | None:
+        """Return a rank's part; None if every rank must have all of it."""
+        if self.key_heads % ranks:
+            return None
+        keys, values = self.key_heads // ranks, self.value_heads // ranks
+        return replace(self, key_heads=keys, value_heads=values, divided=True)
 
     @property
     def keys(self) -> int:
@@ -168,6 +186,7 @@ class Mamba2Config(msgspec.Struct, frozen=True, tag=True):
         width: tokens that the convolution reads.
         conv_bias, bias, out_bias: the convolution, the first and the last product have biases.
         limits: of the step sizes.
+        divided: each rank has a part of the groups.
     """
 
     heads: int
@@ -181,6 +200,14 @@ class Mamba2Config(msgspec.Struct, frozen=True, tag=True):
     limits: tuple[float, float] = (0.0, LARGEST_STEP)
     normed: bool = True
     norm_first: bool = False
+    divided: bool = False
+
+    def share(self, ranks: int) -> Mamba2Config | None:
+        """Return a rank's part; None if every rank must have all of it."""
+        if self.groups % ranks:
+            return None
+        heads, groups = self.heads // ranks, self.groups // ranks
+        return replace(self, heads=heads, groups=groups, divided=True)
 
     @property
     def inner(self) -> int:

@@ -42,7 +42,7 @@ def ordered_delta(model: ModelConfig, delta: Delta) -> Delta:
     (parameter,) = (p for p in _linears(model) if p.stem == delta.target.stem)
     order, factors = row_order(parameter), row_factors(parameter)
     begin = sum(_parts(model, parameter)[: delta.target.part])
-    end, b = begin + delta.target.rows, delta.b
+    end, b = begin + delta.b.shape[1], delta.b
     if order is not None:
         b = b[:, order[begin:end] - begin]
     return replace(delta, b=b if factors is None else b * factors[begin:end])
@@ -50,9 +50,9 @@ def ordered_delta(model: ModelConfig, delta: Delta) -> Delta:
 
 def own_delta(config: EngineConfig, delta: Delta) -> Delta:
     """Return what this process adds to its weight: in the weight's order, a rank's part of it."""
-    if config.share is None:
-        return ordered_delta(config.model, delta)
-    return shared_delta(config.share, ordered_delta(config.share.model, delta))
+    if config.share is not None:
+        delta = shared_delta(config.share, delta)
+    return ordered_delta(config.model, delta)
 
 
 def shared_delta(share: RankShare, delta: Delta) -> Delta:

@@ -36,6 +36,7 @@ class Parameter:
             that dtype; "head" is a classifier's; "exact" vectors stay float32.
         cut, unit: what a rank has of it: rows of each part, or columns, `unit` of which stay
             together (a head's).
+        pieces: rows of each run that is cut like a part, where these are not `parts`.
         gated: two parts whose rows alternate in blocks once they are packed.
         experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
             `parts` has those of each.
@@ -60,6 +61,7 @@ class Parameter:
     tail: int = 0
     runs: tuple[Run, ...] = ()
     factors: tuple[float, ...] = ()
+    pieces: tuple[int, ...] = ()
 
     @property
     def numel(self) -> int:

@@ -21,10 +21,11 @@ class NormSpec:
     stem: str
     width: int
     bias: bool = False
+    cut: Cut = ""
 
     def parameters(self) -> Iterator[Parameter]:
         shape = (self.width,)
-        yield Parameter(f"{self.stem}.weight", shape, shape, "norm")
+        yield Parameter(f"{self.stem}.weight", shape, shape, "norm", self.cut)
         if self.bias:
             yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
 
@@ -50,6 +51,7 @@ class LinearSpec:
     tail: int = 0
     runs: tuple[Run, ...] = ()
     factors: tuple[float, ...] = ()
+    pieces: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ class LinearSpec:
             self.tail,
             self.runs,
             self.factors,
+            self.pieces,
         )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -101,18 +104,23 @@ class VectorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ConvSpec:
-    """A causal convolution of each channel over `width` tokens."""
+    """A causal convolution of each channel over `width` tokens; `parts` are channels."""
 
     stem: str
-    channels: int
+    parts: tuple[int, ...]
     width: int
     bias: bool
+    cut: Cut = ""
+
+    @property
+    def channels(self) -> int:
+        return sum(self.parts)
 
     def parameters(self) -> Iterator[Parameter]:
         shape = self.channels, self.width
-        yield Parameter(f"{self.stem}.weight", shape, shape[:1], "exact")
+        yield Parameter(f"{self.stem}.weight", shape, self.parts, "exact", self.cut)
         if self.bias:
-            yield Parameter(f"{self.stem}.bias", shape[:1], shape[:1], "exact")
+            yield Parameter(f"{self.stem}.bias", shape[:1], self.parts, "exact", self.cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,36 +211,44 @@ def recurrent_spec(stem: str, recurrent: RecurrentConfig, hidden: int) -> Recurr
     """Return the declaration of a recurrent layer."""
     rate = bias = skip = norm = None
     runs: tuple[Run, ...] = ()
+    pieces: tuple[int, ...] = ()
+    rows: Cut = "rows" if recurrent.divided else ""
     if isinstance(recurrent, ShortConvConfig):
         parts: tuple[int, ...] = (3 * recurrent.channels,)
+        mixed: tuple[int, ...] = (recurrent.channels,)
+        pieces = 3 * mixed
         width, heads = recurrent.channels, 0
         biases = conv_bias = out_bias = recurrent.bias
     elif isinstance(recurrent, DeltaConfig):
         width, heads = recurrent.values, recurrent.value_heads
         parts = (recurrent.channels, width, heads, heads)
+        mixed = (recurrent.keys, recurrent.keys, width)
+        pieces = (*mixed, *parts[1:])
         biases = conv_bias = out_bias = False
-        if recurrent.grouped:
-            parts, runs = (recurrent.channels + width, 2 * heads), recurrent.runs
+        if recurrent.grouped:  # by key heads, of which a rank has a run
+            parts, runs, pieces = (recurrent.channels + width, 2 * heads), recurrent.runs, ()
         norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
     else:
         width, heads = recurrent.inner, recurrent.heads
         shared = recurrent.groups * recurrent.state_dim
-        parts = (width, width, shared, shared, heads)
+        parts, mixed = (width, width, shared, shared, heads), (width, shared, shared)
         biases, conv_bias = recurrent.bias, recurrent.conv_bias
         out_bias = recurrent.out_bias
-        skip = VectorSpec(f"{stem}.skip", heads)
-        norm = NormSpec(f"{stem}.norm", width) if recurrent.normed else None
+        skip = VectorSpec(f"{stem}.skip", heads, rows)
+        norm = NormSpec(f"{stem}.norm", width, cut=rows) if recurrent.normed else None
     if heads:
-        rate, bias = VectorSpec(f"{stem}.rate", heads), VectorSpec(f"{stem}.bias", heads)
+        rate, bias = (VectorSpec(f"{stem}.{name}", heads, rows) for name in ("rate", "bias"))
     return RecurrentSpec(
         recurrent,
-        LinearSpec(f"{stem}.in", parts, hidden, biases, runs=runs),
-        ConvSpec(f"{stem}.conv", recurrent.channels, recurrent.width, conv_bias),
+        LinearSpec(f"{stem}.in", parts, hidden, biases, rows, runs=runs, pieces=pieces),
+        ConvSpec(f"{stem}.conv", mixed, recurrent.width, conv_bias, rows),
         rate,
         bias,
         skip,
         norm,
-        LinearSpec(f"{stem}.out", (hidden,), width, out_bias),
+        LinearSpec(
+            f"{stem}.out", (hidden,), width, out_bias, "columns" if recurrent.divided else ""
+        ),
     )
 
 

@@ -16,9 +16,10 @@ from quire.core.errors import CheckpointError, ConfigError
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight, dense
 from quire.lora.peft import Delta
-from quire.models.adapters import lora_targets, shared_delta
+from quire.models.adapters import lora_targets, own_delta, shared_delta
 from quire.models.layout import parameters
 from quire.models.registry import model_config
+from quire.models.weights.row_order import packed_rows
 from quire.models.weights.sharded import SharedParameters
 from quire.models.weights.shares import column_run, row_runs, shared_config, shared_model
 from quire.ops.providers import load_ops
@@ -145,6 +146,57 @@ def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
                 rtol=1e-5,
                 atol=1e-5,
             )
+
+
+HYBRID = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+HYBRID |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+HYBRID |= {"max_position_embeddings": 64}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
+DELTA |= {"linear_value_head_dim": 12, "layer_types": ["linear_attention"]}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "divided"),
+    [
+        ({"model_type": "lfm2", "layer_types": ["conv"]}, True),
+        ({"model_type": "qwen3_5_text"} | DELTA, True),
+        (
+            {"model_type": "qwen3_next", "shared_expert_intermediate_size": 32} | DELTA | EXPERTS,
+            True,
+        ),
+        ({"model_type": "mamba2", "num_heads": 8, "head_dim": 16, "n_groups": 2}, True),
+        ({"model_type": "mamba2", "num_heads": 8, "head_dim": 16, "n_groups": 1}, False),
+    ],
+)
+def test_recurrent_layers_are_cut_or_whole(changes: dict[str, Any], divided: bool) -> None:
+    """Adapters too, in the order in which the rank's own rows are packed."""
+    model = model_config(HYBRID | changes)
+    random = np.random.default_rng(1)
+    deltas: dict[str, list[Delta]] = {}
+    for module, target in lora_targets(model).items():
+        a, b = (random.standard_normal((2, n), np.float32) for n in (target.columns, target.rows))
+        deltas.setdefault(target.stem, []).append(Delta(module, target, a, b, 1.0))
+    source = Random(model)
+    for stem, each in deltas.items():
+        source.all[f"{stem}.weight"] = np.concatenate([delta.b.T @ delta.a for delta in each])
+    for rank in range(2):
+        mine = shared_config(config(model=model, tensor_parallel_size=2), rank)
+        assert mine.share is not None
+        share = SharedParameters(source, mine.share)
+        own = {p.name: p for p in parameters(mine.model)}
+        for name, parameter in own.items():
+            assert whole(share.parts(name)).size == parameter.numel
+        for stem, each in deltas.items():
+            packed = whole(packed_rows(own[f"{stem}.weight"], share.parts(f"{stem}.weight")))
+            added = np.concatenate(
+                [d.b.T @ d.a for d in (own_delta(mine, delta) for delta in each)]
+            )
+            np.testing.assert_allclose(added, packed, rtol=1e-5, atol=1e-5)
+        assert model.recurrent is not None
+        assert mine.model.recurrent is not None
+        sizes = [config.state[0][1] for config in (model.recurrent, mine.model.recurrent)]
+        assert sizes[0] == sizes[1] * (1 + divided)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES.keys() - RANDOM_ONLY))

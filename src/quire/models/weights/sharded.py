@@ -30,7 +30,7 @@ class SharedParameters:
         cut = [p for p in parameters(share.model) if p.cut]
         self._rows = {p.name: runs for p in cut if (runs := row_runs(p, share))}
         self._columns = {p.name: run for p in cut if (run := column_run(p, share))}
-        self._exact = {p.name for p in cut if p.kind == "exact"}
+        self._vectors = {p.name: p.shape for p in cut if p.kind in ("exact", "norm")}
         self._summed = {p.name for p in cut if p.cut == "columns" and p.kind == "bias"}
 
     def has(self, name: str) -> bool:
@@ -48,8 +48,8 @@ class SharedParameters:
     def tensor(self, name: str) -> HostArray:
         if name not in self._rows and name not in self._columns:
             return self._source.tensor(name)
-        if name in self._exact:  # of the source's dtype, not the model's
-            values = self._source.tensor(name)
+        if name in self._vectors:  # of the source's dtype, not the model's
+            values = self._source.tensor(name).reshape(self._vectors[name])
             return np.concatenate([values[at : at + count] for at, count in self._rows[name]])
         return np.concatenate([dense(part, self.dtype) for part in self.parts(name)])
 

@@ -9,6 +9,9 @@ has a part of every one of these. `models.layout` declares how each weight is cu
                0's
     ""         every rank has all of it
 
+Of recurrent layers a rank has whole heads, groups or channels. Where these cannot be dealt out
+evenly, every rank computes the whole layer (`divided`).
+
 Experts are cut alike: a rank has a part of the inner width of each, and the whole router, so that
 all ranks choose the same experts.
 
@@ -22,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import msgspec
 
 from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.core.errors import ConfigError
@@ -48,6 +53,7 @@ def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
     rank, ranks, stage = grid.rank(worker), grid.ranks, grid.stage(worker)
     part = stage_config(config, stage)
     model = part.model if ranks == 1 else shared_model(part.model, rank, ranks)
+    whole = config.model if ranks == 1 else divided_model(config.model, ranks)
     cache = part.kv_cache_memory_bytes
     return replace(
         part,
@@ -56,7 +62,7 @@ def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
         memory_budget_bytes=part.memory_budget_bytes // ranks,
         kv_cache_memory_bytes=None if cache is None else cache // ranks,
         num_threads=max(1, config.num_threads // grid.size),
-        share=RankShare(rank, ranks, config.model, config.weight_forms, stage, grid.stages),
+        share=RankShare(rank, ranks, whole, config.weight_forms, stage, grid.stages),
     )
 
 
@@ -96,6 +102,8 @@ def _with_layers(config: EngineConfig, stage: int) -> EngineConfig:
 def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
     """Return the shape of a rank's share; raises as `shared_config`."""
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
+    if not model.layers_with("attention"):
+        heads = kv_heads = ranks
     if heads % ranks:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
     if kv_heads % ranks and ranks % kv_heads:
@@ -107,18 +115,26 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         moe = _shared_moe(moe, ranks)
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
-    if model.recurrent is not None or model.output_gate:
-        raise _error(ranks, "Quire does not split recurrent layers or output gates among ranks.")
     if model.sub_norms:
         raise _error(ranks, "the norms before the model's last products span all of their columns.")
+    recurrent = model.recurrent and (model.recurrent.share(ranks) or model.recurrent)
     return replace(
         model,
+        recurrent=recurrent,
         num_attention_heads=heads // ranks,
         num_key_value_heads=max(1, kv_heads // ranks),
         intermediate_size=max(1, width // ranks),
         moe=moe,
         vocab_run=_run(model.vocab_size, rank, ranks),
     )
+
+
+def divided_model(model: ModelConfig, ranks: int) -> ModelConfig:
+    """Return the whole model, with recurrent layers that are cut if they can be."""
+    recurrent = model.recurrent
+    if recurrent is None or recurrent.share(ranks) is None:
+        return model
+    return replace(model, recurrent=msgspec.structs.replace(recurrent, divided=True))
 
 
 def _shared_moe(moe: MoEConfig, ranks: int) -> MoEConfig:
@@ -138,7 +154,7 @@ def row_runs(parameter: Parameter, share: RankShare) -> list[Run] | None:
     if parameter.cut != "rows":
         return None
     runs, begin = [], 0
-    for rows in parameter.parts:
+    for rows in parameter.pieces or parameter.parts:
         first, count = _run(rows // parameter.unit, share.rank, share.ranks)
         runs.append((begin + first * parameter.unit, count * parameter.unit))
         begin += rows
