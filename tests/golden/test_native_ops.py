@@ -6,6 +6,7 @@ would silently test torch's attention instead.
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,13 @@ from tests.golden import (
     test_pooling,
 )
 from tests.golden.harness import load_decoder, python_ops
-from tests.golden.tiny_models import RECURRENT_MODELS, TINY_MODELS, make_tiny
+from tests.golden.tiny_models import (
+    KINDS,
+    RECURRENT_MODELS,
+    TINY_MODELS,
+    make_tiny,
+    tiny_config,
+)
 from tests.native import arrays, tensors
 from tests.truth import choices
 from tests.unit.executor.configs import TINY
@@ -69,6 +76,31 @@ def test_every_suite_has_every_decoder(suite: str) -> None:
     assert found == DECODERS - WITHOUT.get(suite, set())
 
 
+def test_kinds_have_what_any_model_has() -> None:
+    """Each value of each field; of numbers, whether they are 0 or 1."""
+    found = {
+        name: facts(replace(model_config(tiny_config(name)), architecture=""))
+        for name in TINY_MODELS
+    }
+    kinds = set().union(*(found[name] for name in KINDS))
+    assert {name: new for name in TINY_MODELS if (new := found[name] - kinds)} == {}
+
+
+def facts(value: object, name: str = "") -> set[tuple[str, object]]:
+    """Return what a model has, as names and values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
+    elif isinstance(value, dict):
+        parts = ((f".{key}", part) for key, part in value.items())
+    elif isinstance(value, tuple | list | frozenset) and value:
+        parts = (("[]", part) for part in value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return {(name, min(abs(value), 2) // 1)}
+    else:
+        return {(name, str(value))}
+    return set().union(*(facts(part, name + key) for key, part in parts))
+
+
 def test_the_fuzzer_has_every_decoder() -> None:
     found = {shape["model_type"] for shape in engines.MODELS.values() if shape}
     assert found == DECODERS | RECURRENT
@@ -84,10 +116,9 @@ def test_every_encoder_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
-def test_tiny_models_are_native(name: str, tmp_path: Path) -> None:
+def test_tiny_models_are_native(name: str) -> None:
     """In every dtype; float32 is tested with the golden tokens."""
-    make_tiny(name, seed=0, folder=tmp_path)
-    model = model_config(resolve(str(tmp_path)).config)
+    model = model_config(tiny_config(name))
     for dtype in (torch.bfloat16, torch.float16):
         assert in_python(model, dtype) == []
 

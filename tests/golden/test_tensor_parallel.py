@@ -23,6 +23,7 @@ from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import (
+    KINDS,
     MAX_POSITIONS,
     RECURRENT_MODELS,
     TINY_MODELS,
@@ -77,20 +78,22 @@ def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        *((name, 2) for name in TINY_MODELS if not name.startswith("bitnet")),  # refused
+        *(
+            pytest.param(name, 2, marks=[] if name in KINDS else pytest.mark.slow)
+            for name in TINY_MODELS
+            if not name.startswith("bitnet")  # refused
+        ),
         ("olmo2", 4),  # 4 norm the same 2 heads of k
         *((name, 2) for name in RECURRENT_MODELS),
         ("mamba2", 4),
     ],
 )
-def test_ranks_give_one_ranks_tokens(name: str, count: int, tmp_path: Path) -> None:
-    make_tiny(name, seed=3, folder=tmp_path)
-
+def test_ranks_give_one_ranks_tokens(name: str, count: int, tiny_folder: Path) -> None:
     def generate(group: RankGroup | None) -> list[Sequence]:
-        return build(tmp_path, group).generate(prompts(), NUM_TOKENS)
+        return build(tiny_folder, group).generate(prompts(), NUM_TOKENS)
 
     whole, ranks = generate(None), run_ranks(count, generate)
-    model = model_config(resolve(str(tmp_path)).config)
+    model = model_config(resolve(str(tiny_folder)).config)
     for expected, first, *others in zip(whole, *ranks, strict=True):
         logits, one = torch.cat(expected.logits), torch.cat(first.logits)
         torch.testing.assert_close(one, logits, rtol=0, atol=tolerance(model, logits))

@@ -13,7 +13,7 @@ from tests.golden.tiny_models import VOCAB_SIZE
 MIN_GAP = 1e-3
 """Transformers' best two logits are never closer than this along a golden sequence."""
 PROMPT_LEN = 70
-NUM_TOKENS = 24
+NUM_TOKENS = 12
 
 
 @dataclass
