@@ -21,7 +21,15 @@ PLENTY = 2_000
 WINDOW, LONG_WINDOW = 20, 150
 SELF, HEAD = "SELF", "HEAD"
 """As the draft model: the model itself, or an EAGLE head for it."""
-MTP_MODELS = ("glm4-moe", "qwen3", "qwen3-moe")
+MTP_MODELS = (
+    "glm4-moe",
+    "qwen3",
+    "qwen3-moe",
+    "deepseek-v3",
+    "qwen3-next",
+    "qwen3.5",
+    "qwen3.5-moe",
+)
 _BASE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 128,

@@ -3,22 +3,25 @@ sequences in the engine."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
 from quire.core.batch import Column
+from quire.core.errors import ConfigError
 from quire.runner.state import SequenceStates
 from tests.golden.torch_heads import TorchHead, make_head
 
 MOST = 3
 Made = tuple[TorchHead, Path, dict[str, Any]]
 METHODS = {
-    "nextn": "mtp", "deepseek-v3": "mtp", "mtp": "mtp", "qwen3-next": "mtp", "eagle": "eagle",
-    "eagle3": "eagle3",
+    "nextn": "mtp", "deepseek-v3": "mtp", "mtp": "mtp", "qwen3-next": "mtp", "qwen3.5-moe": "mtp",
+    "eagle": "eagle", "eagle3": "eagle3",
 }  # fmt: skip
 FORMS = [*METHODS, "eagle3-normed"]
 
@@ -100,6 +103,25 @@ def test_drafts_and_logits_are_those_of_torch(made: Made) -> None:
     for tokens, found in watch.drafts.items():
         for wanted in head.drafts(list(tokens), len(found))[1]:
             assert np.abs(next(calls)[0] - wanted.numpy()).max() < 1e-4
+
+
+@pytest.mark.parametrize("made", ["nextn", "mtp", "eagle"], indirect=True)
+def test_tensors_must_be_those_of_the_head(made: Made, tmp_path: Path) -> None:
+    head, folder, config = made
+    own = Path(config.get("model", folder))
+    tensors = load_file(own / "model.safetensors")
+    last = next(name for name in reversed(head.tensors) if name.endswith("norm.weight"))
+    strange = last.replace("norm.weight", "gain.weight")
+    without = {name: tensor for name, tensor in tensors.items() if name != last}
+    for changed, why in (
+        ({**tensors, strange: tensors[last].clone()}, f"Unexpected tensors: '{strange}'"),
+        (without, f"'{last}' is missing"),
+    ):
+        shutil.copytree(own, tmp_path, dirs_exist_ok=True)
+        save_file(changed, tmp_path / "model.safetensors")
+        both = {**config, "model": str(tmp_path)} if "model" in config else config
+        with pytest.raises(ConfigError, match=f"has no draft head that fits: .*{why}"):
+            engine(folder if "model" in config else tmp_path, both)
 
 
 @BOTH

@@ -18,6 +18,7 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.glm4_moe import modeling_glm4_moe as glm
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 from tests.golden.tiny_models import make_tiny, save_byte_tokenizer
@@ -67,6 +68,16 @@ FAMILIES = {
         mean=0.0,
         # Of its few layers, the second has attention, and the first no experts.
         flags={"num_hidden_layers": 3, "mlp_only_layers": [0]},
+    ),
+    "qwen3.5-moe": Family(
+        "mtp",
+        "qwen3_5-moe",
+        qwen3_5_moe.Qwen3_5MoeDecoderLayer,
+        qwen3_5_moe.Qwen3_5MoeRMSNorm,
+        qwen3_5_moe.Qwen3_5MoeTextRotaryEmbedding,
+        number=1,
+        mean=0.0,
+        flags={"num_hidden_layers": 3},
     ),
     "eagle": Family("eagle", "llama", llama.LlamaDecoderLayer),
     "eagle3": Family("eagle3", "llama", llama.LlamaDecoderLayer),

@@ -41,6 +41,8 @@ _TOP: dict[HeadForm, dict[str, str]] = {
     "eagle": {"fuse": "fc"},
     "eagle3": {"fuse": "fc", "norm": "norm"},
 }
+_COPIES = r"(?:embed_tokens|shared_head\.head|layers\.[1-9]\d*)\..*"
+"""Copies of the target's tensors in an MTP head, and layers behind its first one."""
 _EAGLE_IGNORED = r"(?:model\.)?embed_tokens\.weight|lm_head\.weight|d2t|t2d|.*\.inv_freq"
 _EAGLE_CLASSES = {
     "eagle": ("EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "LlamaForCausalLM"),
@@ -61,13 +63,17 @@ def names(draft: DraftHeadConfig, target: WeightNames) -> WeightNames:
             "fuse.embed_norm": f"{first}input_layernorm",
             "fuse.row_norm": f"{first}hidden_norm",
         }
-    own = draft.form.startswith("eagle")
+    base = target.base_prefix if draft.form == "nextn" else ""
+    ignored = _EAGLE_IGNORED
+    if not draft.form.startswith("eagle"):  # the target's tensors are in the same checkpoint
+        own = rf"(?:{re.escape(base)})?{re.escape(draft.prefix.removeprefix(base))}"
+        ignored = rf"{target.ignored}|(?!{own}).*|{own}{_COPIES}"
     return replace(
         target,
         top=top,
         layer_prefix=draft.layer_prefix,
-        base_prefix=target.base_prefix if draft.form == "nextn" else "",
-        ignored=_EAGLE_IGNORED if own else ".*",
+        base_prefix=base,
+        ignored=ignored,
     )
 
 

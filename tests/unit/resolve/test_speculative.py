@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.core.config import SpeculativeConfig
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.resolve.speculative import parse_speculative_config
+from quire.system.hardware import detect
+
+SHAPE = {
+    "vocab_size": 300, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 64,
+    "max_position_embeddings": 128,
+}  # fmt: skip
 
 
 def parse(fields: Any, notes: list[str] | None = None) -> SpeculativeConfig | None:
@@ -97,3 +107,13 @@ def test_wrong_configurations_are_refused(fields: Any, why: str) -> None:
 def test_drafts_must_fit_into_a_step() -> None:
     with pytest.raises(ConfigError, match="a step has at most 8 tokens"):
         parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 8}', 8, [])
+
+
+def test_architectures_without_a_known_mtp_layer_are_refused(tmp_path: Path) -> None:
+    config = {"model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPE, **config}))
+    args = EngineArgs(
+        model=str(tmp_path), load_format="dummy", speculative_config='{"method": "mtp"}'
+    )
+    with pytest.raises(ConfigError, match="no MTP layer of the architecture 'ernie4_5_moe'"):
+        resolve(args, detect())

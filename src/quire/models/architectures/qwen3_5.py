@@ -13,7 +13,6 @@ PARTS = tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
 NAMES = replace(
     llama.NAMES,
     layer={**qwen3_next.NAMES.layer, "recurrent.in": PARTS},
-    ignored=rf"{llama.NAMES.ignored}|mtp\..*",
 )
 
 
@@ -21,4 +20,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     return qwen3_next.parse_hybrid(config, architecture="qwen3_5_text", grouped=False, kv_heads=4)
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")

@@ -9,11 +9,7 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import qwen3_5, qwen3_next
 
-NAMES = replace(
-    qwen3_next.NAMES,
-    layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS},
-    ignored=qwen3_5.NAMES.ignored,
-)
+NAMES = replace(qwen3_next.NAMES, layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -28,4 +24,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")
