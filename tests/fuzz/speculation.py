@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import logging
 import sys
 import tempfile
 import time
 from collections import Counter
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from quire.bench.machine import circumstances
+from quire.bench.results.report import write_json
 from quire.core.errors import ConfigError
 from tests.fuzz.asked import VOCAB, Asked, draw_params
 from tests.fuzz.combinations import alone, difference, together
@@ -129,7 +133,7 @@ def _request(random: Random, cell: Cell, number: int, lora: bool) -> Asked:
         params["min_tokens"] = min(params["min_tokens"], most)
     if params.get("structured_outputs") and random.random() < 0.5:
         params["structured_outputs"] = TOOL_CALL
-    elif random.random() < 0.2 and "structured_outputs" not in params:
+    elif random.random() < 0.2 and not {"structured_outputs", "min_tokens"} & params.keys():
         params["allowed_token_ids"] = sorted(set(prompt))[:3]  # few tokens repeat often
     return Asked(
         prompt,
@@ -212,25 +216,58 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--concurrency", nargs="+", type=int, default=CONCURRENCY)
+    parser.add_argument("--json", type=Path, help="append rows, and skip cells that have one")
+    parser.add_argument("--seconds", type=float, default=inf, help="start no cell after this time")
     args = parser.parse_args()
     logging.disable(logging.ERROR)
-    total, wrong, requests, begin = 0, 0, 0, time.monotonic()
-    features: Counter[str] = Counter()
-    grid = list(itertools.product(args.method, args.concurrency, TEMPERATURES))
-    for engine, each in itertools.product(range(args.engines), grid):
+    begin, wrong = time.monotonic(), 0
+    done = _recorded(args.json)
+    seeds = range(args.seed, args.seed + args.engines)
+    grid = itertools.product(seeds, args.method, args.concurrency, TEMPERATURES)
+    todo = [each for each in grid if (*each, args.prompts) not in done]
+    for number, (seed, *each) in enumerate(todo):
+        if time.monotonic() - begin > args.seconds:
+            print(f"{len(todo) - number} cells are left: run the command again")
+            break
         cell = Cell(*each)
-        found = run(cell, args.prompts, args.seed + engine)
-        print(*cell, *found[:-1], sep="\t", flush=True)
+        found = run(cell, args.prompts, seed)
+        row = {**cell._asdict(), "seed": seed, "prompts": args.prompts, **found._asdict()}
+        row["features"] = {name: count for name, count in found.features.items() if count}
+        print(*cell, seed, *found[:-1], sep="\t", flush=True)
         wrong += found.token_differences + found.logprob_differences
-        total += found.tokens
-        features += found.features
-        requests += args.prompts
-    print("Requests, and engines, by feature:", dict(sorted(features.items())))
-    print(
-        f"{requests} requests, {total} tokens, {wrong} differences in "
-        f"{time.monotonic() - begin:.0f} s"
-    )
+        if args.json:
+            program = "python -m tests.fuzz.speculation"
+            write_json(args.json, row | circumstances("speculation_grid", program))
+        done[(seed, *each, args.prompts)] = row
+    _print_totals([*done.values()])
     return int(wrong > 0)
+
+
+def _recorded(path: Path | None) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the rows of cells in a file, by seed, cell and number of prompts."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    names = "seed", *Cell._fields, "prompts"
+    return {
+        tuple(row[name] for name in names): row
+        for row in rows
+        if row["bench"] == "speculation_grid"
+    }
+
+
+def _print_totals(rows: list[dict[str, Any]]) -> None:
+    features: Counter[str] = Counter()
+    for row in rows:
+        features.update(row["features"])
+    print("Requests, and engines, by feature:", dict(sorted(features.items())))
+    for method in METHODS:
+        of = [row for row in rows if row["method"] == method]
+        names = "prompts", "tokens", "drafted", "accepted"
+        names += "token_differences", "logprob_differences"
+        print(
+            f"{method}: {len(of)} cells", *(f"{sum(r[n] for r in of)} {n}" for n in names), sep=", "
+        )
 
 
 if __name__ == "__main__":
