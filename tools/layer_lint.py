@@ -66,7 +66,7 @@ ONLY_FROM: dict[str, set[str]] = {
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
     | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "resolve"}
-    | {"executor.base", "executor.memory", "executor.uniproc"},
+    | {"models.weights.shares", "executor.base", "executor.memory", "executor.uniproc"},
 }
 
 # vLLM's import paths: they give names of any room to users, and nobody in the package imports them.

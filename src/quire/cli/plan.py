@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from quire.checkpoint.presets import preset_config
 from quire.cli import serve
+from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import add_config_flag, engine_flags_from
 
@@ -31,6 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure this machine's limits first; takes some seconds. Stop other programs first",
     )
+    network = parser.add_argument_group("network between machines (--nnodes)").add_argument
+    network(
+        "--link-gbps", type=float, default=10.0, metavar="X", help="Gbit/s (default: %(default)s)"
+    )
+    network(
+        "--link-ms",
+        type=float,
+        default=0.1,
+        metavar="X",
+        help="delay of a message, one way (default: %(default)s)",
+    )
     add_config_flag(parser)
     EngineArgs.add_cli_args(parser)
 
@@ -43,6 +55,7 @@ def run(namespace: argparse.Namespace) -> int:
     """
     import msgspec
 
+    from quire.core.cost import Link
     from quire.explain.fit import fit
     from quire.explain.limits import load_limits
     from quire.resolve.engine import RANDOM_WEIGHTS
@@ -55,7 +68,14 @@ def run(namespace: argparse.Namespace) -> int:
         from quire.bench.kernels.limits import measure_and_keep
 
         limits = measure_and_keep()
-    report = fit(_without_weights(args), hardware, limits)
+    if namespace.link_gbps <= 0.0 or namespace.link_ms < 0.0:
+        raise ConfigError(
+            f"--link-gbps is {namespace.link_gbps} and --link-ms {namespace.link_ms}; a network "
+            "has a positive rate, and no negative delay.",
+            param="--link-gbps",
+        )
+    link = Link(namespace.link_gbps * 1e9 / 8, namespace.link_ms / 1e3)
+    report = fit(_without_weights(args), hardware, limits, link)
     if args.load_format != "dummy":  # the note is only true for this command
         notes = [note for note in report.notes if note != RANDOM_WEIGHTS]
         report = msgspec.structs.replace(report, notes=notes)
@@ -79,7 +99,8 @@ def _without_weights(args: EngineArgs) -> EngineArgs:
 def render(report: Fit, args: EngineArgs) -> str:
     """Return the report as text."""
     sections = (
-        _head(report), _memory(report), _verdict(report, args), _speed(report), _reasons(report)
+        _head(report), _memory(report), _verdict(report, args), _speed(report), _stages(report),
+        _reasons(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
@@ -180,6 +201,32 @@ def _speed(report: Fit) -> Iterator[str]:
     yield (
         f"  a prompt of {report.prompt_len} tokens: {what} after {report.prompt_s * 1e3:,.0f} ms"
     )
+
+
+def _stages(report: Fit) -> Iterator[str]:
+    """Yield what each stage has, and whether one machine without stages is faster."""
+    if not report.stages:
+        return
+    machines = f", on {report.nnodes} machines" if report.nnodes > 1 else ", on this machine"
+    yield f"{len(report.stages)} pipeline stages{machines}"
+    for stage in report.stages:
+        link = f", after {stage.link_ms:.2f} ms of network" if stage.link_ms else ""
+        yield (
+            f"  stage {stage.stage:<6}{stage.layers:>3} layers  {_size(stage.weights):>10}  "
+            f"{stage.step_ms:>8,.1f} ms per token{link}"
+        )
+    slower = [speed for speed in report.speed if speed.output_tok_s < speed.alone_tok_s]
+    for speed in report.speed:
+        yield (
+            f"  {speed.sequences} at once: {speed.output_tok_s:,.1f} tok/s; one machine without "
+            f"stages, if the model fits there: {speed.alone_tok_s:,.1f}"
+        )
+    if slower:
+        most = slower[-1].sequences
+        yield (
+            f"  Up to {most} at once, one machine is faster: use one process, or "
+            "--tensor-parallel-size on several memory nodes."
+        )
 
 
 def _reasons(report: Fit) -> Iterator[str]:

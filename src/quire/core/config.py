@@ -429,6 +429,20 @@ class RankShare:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The machines ("nodes") of an engine: each has equally many neighbouring pipeline stages.
+
+    Attributes:
+        nnodes: number of machines.
+        master_addr, master_port: where node 0 listens for the others.
+    """
+
+    nnodes: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The engine core's whole configuration, sent to it as one msgpack document.
 
@@ -483,6 +497,8 @@ class EngineConfig:
     tensor_parallel_size: int = 1
     stage_layers: tuple[int, ...] = ()
     """How many layers each pipeline stage has; () for one stage."""
+    cluster: ClusterConfig = ClusterConfig()
+    """`num_threads` and the memory sizes are those of each node."""
     marks_path: str | None = None
     """File in which native code notes the present grammar (see `system.native_marks`)."""
     share: RankShare | None = None

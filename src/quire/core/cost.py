@@ -50,6 +50,14 @@ class StepCost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A network between two machines: its rate, and its delay one way. Default: 10 Gbit/s."""
+
+    bytes_per_second: float = 1.25e9
+    seconds: float = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
 class HardwareProfile:
     """A machine's peak rates, and the shares of them that a step reaches.
 
@@ -67,6 +75,7 @@ class HardwareProfile:
         copy_bytes_per_second: between this memory and the host's, one way; for a CPU, a copy
             within memory.
         accelerator: whether its memory is separate from the host's.
+        link: the network between two such machines.
     """
 
     name: str
@@ -82,6 +91,7 @@ class HardwareProfile:
     request_overhead_seconds: float = 1e-3
     copy_bytes_per_second: float = 10e9
     accelerator: bool = False
+    link: Link = Link()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError
+from quire.core.errors import ConfigError, EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import (
@@ -37,6 +37,13 @@ def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = 
     Args:
         on_lost: called with the exit status of an executor's process that ended unexpectedly.
     """
+    if config.cluster.nnodes > 1:
+        raise ConfigError(
+            f"nnodes is {config.cluster.nnodes}; so far, `quire plan` and `quire simulate` only "
+            "predict the speed of several machines.",
+            fix="Omit --nnodes.",
+            param="nnodes",
+        )
     if worker_grid(config).size == 1:
         return UniprocExecutor(config)
     return MultiprocExecutor(config, on_lost)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.core.config import DeviceType, EngineConfig
-from quire.core.cost import RooflineCost, cautious_cpu
+from quire.core.cost import HardwareProfile, Link, RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.executor.memory import (
     MemoryPlan,
@@ -22,10 +22,11 @@ from quire.executor.memory import (
     plan_memory,
 )
 from quire.explain.limits import Limits, profile_of
+from quire.explain.pipeline import StageFit, decode_seconds, stage_fits
 from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.weights.offload import held_weight_bytes, layer_weights
-from quire.models.weights.shares import worker_configs
+from quire.models.weights.shares import worker_configs, worker_grid
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO, LEAST_TOKENS
 from quire.resolve.device import GIB
@@ -46,12 +47,17 @@ OFFLOAD_STEP = 0.25
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The prediction for `sequences` sequences of `context` tokens each."""
+    """The prediction for `sequences` sequences of `context` tokens each.
+
+    Attributes:
+        alone_tok_s: tokens/s of one such machine without pipeline stages.
+    """
 
     sequences: int
     context: int
     output_tok_s: float
     itl_ms: float
+    alone_tok_s: float
 
 
 class FitChange(msgspec.Struct, frozen=True):
@@ -67,7 +73,7 @@ class Fit(msgspec.Struct, frozen=True):
     """Memory and speed of a model on this machine; sizes are in bytes.
 
     Attributes:
-        budget: memory for everything.
+        budget: memory for everything, of all machines.
         resident: expected resident size once the KV cache is full. `activations` are an upper
             bound; steps touch a part of them.
         device: the device whose memory is counted.
@@ -125,9 +131,13 @@ class Fit(msgspec.Struct, frozen=True):
     states: int = 0
     """Of recurrent layers, in `num_states` slots."""
     num_states: int = 0
+    nnodes: int = 1
+    stages: list[StageFit] = []
 
 
-def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
+def fit(
+    args: EngineArgs, hardware: Hardware, limits: Limits | None, link: Link | None = None
+) -> Fit:
     """Return the engine's memory and predicted speed with these arguments on `hardware`.
 
     Raises:
@@ -138,7 +148,8 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
     model = config.model
     memory, fits = memory_of(config)
     tokens = memory.num_blocks * config.block_size
-    cost = cost_of(config, limits)
+    rates = rates_of(config, limits, link)
+    cost = roofline(config, rates)
     predicted = tokens and config.device == "cpu"
     prompt = min(PROMPT_LEN, config.scheduler.max_model_len - 1)
     return Fit(
@@ -151,7 +162,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         model_len=model.max_position_embeddings,
         max_num_seqs=config.scheduler.max_num_seqs,
         num_threads=config.num_threads,
-        budget=config.memory_budget_bytes,
+        budget=config.memory_budget_bytes * config.cluster.nnodes,
         weights=memory.weights,
         offloaded=loaded_bytes(config) - held_weight_bytes(config),
         activations=memory.activations,
@@ -173,13 +184,16 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         sequences=memory.num_blocks // blocks_per_sequence(config),
         measured=limits is not None,
         disturbance=limits.disturbance if limits is not None and limits.disturbed else 0.0,
-        speed=list(_speeds(config, cost, tokens)) if predicted and not config.pooling else [],
+        speed=list(_speeds(config, rates, tokens)) if predicted and not config.pooling else [],
         prompt_len=prompt,
-        prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
+        prompt_s=worker_grid(config).stages_per_node
+        * cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
         changes=_changes(args, config, fits, hardware),
         notes=resolved.notes,
         pooling=config.pooling.pooling_type if config.pooling else None,
         device=config.device,
+        nnodes=config.cluster.nnodes,
+        stages=stage_fits(config, rates, PROMPT_LEN),
     )
 
 
@@ -213,22 +227,34 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
 
 def cost_of(config: EngineConfig, limits: Limits | None) -> RooflineCost:
     """Return the step cost on this machine; a cautious guess if its limits were not measured."""
+    return roofline(config, rates_of(config, limits))
+
+
+def rates_of(
+    config: EngineConfig, limits: Limits | None, link: Link | None = None
+) -> HardwareProfile:
+    """Return the rates of each machine; cautious ones if its limits were not measured."""
     threads = config.num_threads
     if limits is None:
-        return roofline(config, cautious_cpu(threads, config.memory_budget_bytes))
-    return roofline(config, replace(profile_of(limits, threads), bandwidth_share=DECODE_SHARE))
+        rates = cautious_cpu(threads, config.memory_budget_bytes)
+    else:
+        rates = replace(profile_of(limits, threads), bandwidth_share=DECODE_SHARE)
+    return replace(rates, link=link or rates.link)
 
 
-def _speeds(config: EngineConfig, cost: RooflineCost, tokens: int) -> Iterator[Speed]:
+def _speeds(config: EngineConfig, rates: HardwareProfile, tokens: int) -> Iterator[Speed]:
     """Return the decode speed of full batches with `PROMPT_LEN` tokens of context each."""
+    cost = roofline(config, rates)
     for count in sorted({*BATCHES, config.scheduler.max_num_seqs}):
         if count > config.scheduler.max_num_seqs:
             break
         context = min(PROMPT_LEN, config.scheduler.max_model_len, tokens // count)
         if not context:
             break
-        seconds = cost.seconds(count, count, count * context)
-        yield Speed(count, context, count / seconds, 1e3 * seconds)
+        alone = cost.seconds(count, count, count * context)
+        staged = config.pipeline_parallel_size > 1
+        seconds = decode_seconds(config, rates, count, context) if staged else alone
+        yield Speed(count, context, count / seconds, 1e3 * seconds, count / alone)
 
 
 def _changes(

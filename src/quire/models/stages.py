@@ -8,8 +8,9 @@ from itertools import accumulate, pairwise
 from quire.core.config import EngineConfig
 from quire.models.cost import first_guess
 
-SEQUENCES, CONTEXT = 8, 1024
-"""The step whose predicted time is divided: so many sequences decode, each so far along."""
+SEQUENCES, PROMPT, OUTPUT = 8, 1024, 256
+"""The load whose predicted time is divided: so many sequences, each with so many tokens of prompt
+and of answer."""
 
 Cuts = tuple[int, int, tuple[int, ...]]
 """Time of the slowest stage, the sum of the stages' squared times, and where they begin and end."""
@@ -41,7 +42,7 @@ def partition(config: EngineConfig, stages: int) -> tuple[int, ...]:
 
 
 def layer_times(config: EngineConfig) -> list[int]:
-    """Return each layer's predicted picoseconds of a decoding step, the last one's with the logits.
+    """Return each layer's predicted picoseconds for some requests, the last one's with the logits.
 
     Integers, so that layers of one kind take exactly as long as each other.
     """
@@ -49,7 +50,9 @@ def layer_times(config: EngineConfig) -> list[int]:
     for layer in range(config.model.num_hidden_layers):
         model = replace(config.model, layer_run=(layer, 1))
         cost = first_guess(replace(config, model=model))
-        tokens = SEQUENCES * CONTEXT
-        seconds = cost.seconds(SEQUENCES, SEQUENCES, tokens, tokens) - cost.host_seconds(SEQUENCES)
-        found.append(round(seconds * 1e12))
+        context = SEQUENCES * (PROMPT + OUTPUT // 2)
+        decode = cost.seconds(SEQUENCES, SEQUENCES, context, context) - cost.host_seconds(SEQUENCES)
+        pairs = PROMPT * (PROMPT + 1) // 2
+        prompt = cost.seconds(PROMPT, 1, PROMPT, pairs) - cost.host_seconds(1)
+        found.append(round((SEQUENCES * prompt + OUTPUT * decode) * 1e12))
     return found

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Workers in `stages` rows of `ranks`: each stage has some of the layers, and each of its ranks
-    a share of every one of these. Workers are numbered stage by stage.
+    a share of every one of these. Workers are numbered stage by stage. Each of the
+    `nodes` (machines) has equally many neighbouring stages.
 
         Grid(ranks=2, stages=4)      stage 0: workers 0 1     stage 2: workers 4 5
                                      stage 1: workers 2 3     stage 3: workers 6 7
@@ -16,10 +17,13 @@ class Grid:
 
     ranks: int
     stages: int = 1
+    nodes: int = 1
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.stages < 1:
             raise ValueError(f"a grid of {self.stages} stages of {self.ranks} ranks has no worker")
+        if self.nodes < 1 or self.stages % self.nodes:
+            raise ValueError(f"{self.stages} stages cannot be divided among {self.nodes} nodes")
 
     @property
     def size(self) -> int:
@@ -31,6 +35,19 @@ class Grid:
 
     def stage(self, worker: int) -> int:
         return worker // self.ranks
+
+    def node(self, worker: int) -> int:
+        """Return the machine that the worker runs on."""
+        return self.stage(worker) // self.stages_per_node
+
+    @property
+    def stages_per_node(self) -> int:
+        return self.stages // self.nodes
+
+    def stages_beside(self, stage: int) -> range:
+        """Return the stages on the same machine as `stage`, including it."""
+        first = stage - stage % self.stages_per_node
+        return range(first, first + self.stages_per_node)
 
     @property
     def tensor_groups(self) -> list[list[int]]:

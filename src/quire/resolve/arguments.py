@@ -166,6 +166,9 @@ class EngineArgs:
     pipeline_parallel_size: int = 1
     """Processes that each have a run of the layers (pipeline stages). On one machine
     `tensor_parallel_size` is faster, and one process mostly faster still."""
+    nnodes: int = 1
+    """Machines that share the pipeline stages. Each runs `quire serve` with the same flags and its
+    own --node-rank."""
     pack_cache_bytes: int = 20 * 2**30
     """Maximum bytes of packed weights on disk, which make the next start faster. They are in
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""

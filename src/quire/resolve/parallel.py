@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import EngineConfig
+from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.stages import partition
 from quire.models.weights.shares import worker_configs
@@ -27,31 +27,45 @@ def with_workers(
             cannot be divided, or a flag works with one process only.
     """
     ranks, stages = args.tensor_parallel_size, args.pipeline_parallel_size
-    workers = ranks * stages
-    if workers == 1:
+    if stages % args.nnodes:
+        why = f"pipeline_parallel_size is {stages}; each machine has as many stages as the others."
+        raise _error(args, "nnodes", why, f"Set --pipeline-parallel-size {args.nnodes}.")
+    workers = ranks * stages // args.nnodes  # on each machine
+    if ranks * stages == 1:
         return config
-    _check(args, config, hardware)
+    _check(args, config, hardware, workers)
     threads = max(1, config.num_threads // workers)
-    config = replace(config, tensor_parallel_size=ranks, num_threads=workers * threads)
+    config = replace(
+        config,
+        tensor_parallel_size=ranks,
+        num_threads=workers * threads,
+        cluster=ClusterConfig(args.nnodes),
+    )
     if stages > 1:
         config = _with_stages(config, stages)
     worker_configs(config)  # raises if the model cannot be divided
-    each = f"{workers} processes of {threads} thread{'s' if threads > 1 else ''}"
+    each = f"{workers} process{'es' if workers > 1 else ''} "
+    if args.nnodes > 1:
+        each += f"on each of {args.nnodes} machines, "
+    each += f"of {threads} thread{'s' if threads > 1 else ''}"
     if ranks > 1:
         notes.append(f"{_RANKS} {ranks}: {each}.")
     if stages > 1:
-        notes.append(
-            f"{_STAGES} {stages}: {'' if ranks > 1 else each + ', '}layers "
-            f"{' + '.join(map(str, config.stage_layers))}. On one machine each token waits for all "
-            f"stages, one after the other: --tensor-parallel-size {workers} is faster."
-        )
+        note = f"{_STAGES} {stages}: {'' if ranks > 1 else each + ', '}layers "
+        note += f"{' + '.join(map(str, config.stage_layers))}."
+        if args.nnodes == 1:
+            note += (
+                " On one machine each token waits for all stages, one after the other: "
+                f"--tensor-parallel-size {workers} is faster."
+            )
+        notes.append(note)
     return config
 
 
-def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware) -> None:
-    """Raise unless the machine has room for all workers, and all flags work with several."""
+def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: int) -> None:
+    """Raise unless the machine has room for its `workers`, and all flags work with several."""
     ranks, stages = args.tensor_parallel_size, args.pipeline_parallel_size
-    workers, name = ranks * stages, _STAGES if stages > 1 else _RANKS
+    name = _STAGES if stages > 1 else _RANKS
     each = f"each of the {workers} processes" if ranks > 1 and stages > 1 else "each rank"
     if stages > 1 and ranks == 1:
         each = "each stage"
@@ -121,5 +135,5 @@ def _wished(text: str, config: EngineConfig, stages: int) -> tuple[int, ...]:
     return counts
 
 
-def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
-    return ConfigError(f"{name} is {getattr(args, name)}; {why}", param=name)
+def _error(args: EngineArgs, name: str, why: str, fix: str | None = None) -> ConfigError:
+    return ConfigError(f"{name} is {getattr(args, name)}; {why}", fix=fix, param=name)

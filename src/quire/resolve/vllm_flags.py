@@ -144,8 +144,7 @@ FOREIGN: dict[str, Foreign] = {
     "data_parallel_size": Foreign(_WHOLE, _ONE),
     "api_server_count": Foreign(_WHOLE, _ONE),
     **_each(
-        "nnodes data_parallel_size_local prefill_context_parallel_size "
-        "decode_context_parallel_size",
+        "data_parallel_size_local prefill_context_parallel_size decode_context_parallel_size",
         Foreign(_ONE_MACHINE, _ONE),
     ),
     "node_rank": Foreign(_ONE_MACHINE, ("0",)),

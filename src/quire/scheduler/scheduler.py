@@ -17,11 +17,11 @@ from quire.core.messages import SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import NEVER
 from quire.scheduler.admission import Admission
-from quire.scheduler.budget import StepBudget
 from quire.scheduler.preemption import Preemption
 from quire.scheduler.results import Results
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
+from quire.scheduler.step_size import StepSize
 from quire.scheduler.undo import Undo
 
 TEACHES = 8
@@ -56,13 +56,7 @@ class Scheduler:
         self._results = Results(self.kv, self.running, self._finish)
         self._preemption = Preemption(state)
         self._undo = Undo(state, self._preemption)
-        self._budget: StepBudget | None = None
-        if cost is not None and config.max_itl_stretch is not None:
-            self._budget = StepBudget(
-                cost,
-                max_tokens=config.max_num_batched_tokens,
-                max_itl_stretch=config.max_itl_stretch,
-            )
+        self._step_size = StepSize(state, cost)
         self._depth = state.depth
         self._may_admit = state.may_admit
         self._arrivals = count()
@@ -130,7 +124,7 @@ class Scheduler:
         self._events.now = now
         victims = self._make_way()
         preempted = self._state.num_preemptions
-        budget = self._choose_budget()
+        budget = self._step_size.choose()
         num_passes, blocks = self._schedule_running(num_steps, budget)
         admitted: list[Admitted] = []
         if self._state.num_preemptions == preempted:
@@ -159,9 +153,8 @@ class Scheduler:
             self._events.note("load_failed", request)
             self.waiting.push(request)
         teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
-        if teaches and self._budget is not None and any(result.times):
-            seconds = sum(result.times) / result.num_passes
-            self._budget.observe(result.computed(step), step.num_computed_tokens, seconds)
+        if teaches:
+            self._step_size.observe(step, result)
         if self._state.tier_cost is not None and step.block_copies is not None:
             self._state.tier_cost.observe(step.block_copies, result.copy_seconds)
         outputs = StepOutputs([], None, now)
@@ -228,17 +221,6 @@ class Scheduler:
         for _ in victims:
             self._preemption.preempt_last()
         return victims
-
-    def _choose_budget(self) -> int:
-        """Return the token budget: below the limit only if prompts would slow decoding."""
-        if self._budget is None:
-            return self.config.max_num_batched_tokens
-        wanted = self.running.wanted()
-        if not (self._may_admit() or (wanted > 1).any()):
-            return self.config.max_num_batched_tokens
-        seats = self.config.max_num_seqs - len(self.running)
-        waiting = min(len(self.waiting), seats) + len(self._loading)
-        return self._budget.tokens(wanted, self.running.num_computed, waiting)
 
     def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
         """Fill in `running.scheduled` and `running.further`; preempt while blocks are short.

@@ -9,25 +9,26 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from quire.core.config import EngineConfig, StateConfig
-from quire.core.cost import HardwareProfile, RooflineCost
+from quire.core.cost import HardwareProfile
 from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.memory import plan_memory
-from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes
+from quire.models.weights.shares import stage_config
 from quire.simulate.clock import VirtualClock
 from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
 from quire.simulate.router import Router
+from quire.simulate.stages import ModelledStage, modelled_stages
 from quire.simulate.workload import Workload
 
 SERIES = 2_000
@@ -112,15 +113,15 @@ class Replica:
         self,
         config: EngineConfig,
         num_blocks: int,
-        cost: RooflineCost,
+        stages: Sequence[ModelledStage],
         states: StateConfig | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.history = History()
         limits = config.scheduler
-        executor = LengthExecutor(
-            num_blocks=num_blocks, max_num_seqs=limits.max_num_seqs, clock=self.clock, cost=cost,
-            states=states,
+        self._executor = executor = LengthExecutor(
+            num_blocks=num_blocks, max_num_seqs=limits.max_num_seqs, clock=self.clock,
+            stages=stages, states=states,
         )  # fmt: skip
         self._core = EngineCore(config, executor, self.clock)
         self._encoder = msgspec.msgpack.Encoder()
@@ -134,19 +135,29 @@ class Replica:
     @classmethod
     def on(cls, config: EngineConfig, hardware: HardwareProfile) -> Replica:
         """Return a replica on this hardware, with as many blocks as its memory holds."""
-        plan = plan_memory(
-            config,
-            runtime=0,
-            weights=loaded_bytes(config),
-            kv_bytes_per_token=kv_bytes_per_token(
-                config.model, config.kv_cache_dtype, config.calculate_kv_scales
-            ),
-        )
-        return cls(config, plan.num_blocks, roofline(config, hardware), plan.states)
+        plans = [
+            plan_memory(
+                part,
+                runtime=0,
+                weights=loaded_bytes(part),
+                kv_bytes_per_token=kv_bytes_per_token(
+                    part.model, part.kv_cache_dtype, part.calculate_kv_scales
+                ),
+            )
+            for part in (stage_config(config, i) for i in range(config.pipeline_parallel_size))
+        ]
+        plan = min(plans, key=lambda plan: plan.num_blocks)
+        return cls(config, plan.num_blocks, modelled_stages(config, hardware), plan.states)
 
     @property
     def num_blocks(self) -> int:
         return self._core.executor.num_blocks
+
+    @property
+    def idle_share(self) -> float:
+        """Return the share of time that the stages did not compute, since the beginning."""
+        busy, lived = self._executor.busy, self.clock()
+        return 1.0 - sum(busy) / (len(busy) * lived) if lived else 0.0
 
     def send(self, index: int, now: float, make: Callable[[int, float], AddRequest]) -> None:
         """Add a request that arrives at `now`, which is no later than the next step."""

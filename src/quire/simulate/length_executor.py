@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import StateConfig
-from quire.core.cost import RooflineCost
 from quire.executor.base import Pending
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
+from quire.simulate.stages import ModelledStage
 
 
 class LengthExecutor(ClockedExecutor):
     """Samples token 0 for every sequence whose last token is computed, at a model's times.
 
     The host's part of a step takes time when the step is submitted, the device's part after the
-    steps before it. So a step scheduled ahead hides the host's part behind the device's.
+    steps before it. So a step scheduled ahead hides the host's part behind the device's. Each stage
+    computes a step once it has its rows and is free.
+
+    Attributes:
+        busy: seconds that each stage has computed.
     """
 
     def __init__(
@@ -26,12 +32,13 @@ class LengthExecutor(ClockedExecutor):
         num_blocks: int,
         max_num_seqs: int,
         clock: VirtualClock,
-        cost: RooflineCost,
+        stages: Sequence[ModelledStage],
         states: StateConfig | None = None,
     ) -> None:
         super().__init__(num_blocks, clock, states)
-        self._cost = cost
-        self._free_at = 0.0
+        self._stages = stages
+        self._free_at = [0.0] * len(stages)
+        self.busy = [0.0] * len(stages)
         self._lengths = np.zeros(max_num_seqs, dtype=np.int64)
         self._unused = list(range(max_num_seqs))
         self._row: dict[str, int] = {}
@@ -41,12 +48,17 @@ class LengthExecutor(ClockedExecutor):
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> ModelledStep:
         """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
-        host = self._cost.host_seconds(len(batch.request_ids))
-        device = batch.num_passes * (step_seconds(self._cost, batch) - host)
+        host = self._stages[0].cost.host_seconds(len(batch.request_ids))
         self._clock.advance(host)
-        self._free_at = max(self._clock(), self._free_at) + device
-        output.times, output.num_passes = StepTimes(model=device), batch.num_passes
-        return ModelledStep(self._clock, self._free_at, output)
+        end, slowest, rows = self._clock(), 0.0, int(batch.num_scheduled_tokens.sum())
+        for number, stage in enumerate(self._stages):
+            device = batch.num_passes * (step_seconds(stage.cost, batch) - host)
+            there = end + stage.link_seconds + rows * stage.row_seconds
+            end = self._free_at[number] = max(there, self._free_at[number]) + device
+            self.busy[number] += device
+            slowest = max(slowest, device)
+        output.times, output.num_passes = StepTimes(model=slowest), batch.num_passes
+        return ModelledStep(self._clock, end, output)
 
     def _sample(self, batch: SchedulerOutput) -> NDArray[np.int64]:
         for name in batch.removed:

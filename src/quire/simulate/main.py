@@ -164,6 +164,7 @@ def summary(outcome: Outcome, replicas: list[Replica]) -> dict[str, Any]:
         "kv_share_mean": sum(used) / sum(lived),
         "kv_share_max": max(replica.history.kv_peak for replica in replicas),
         "steps": sum(replica.history.steps for replica in replicas),
+        "idle_share": sum(replica.idle_share for replica in replicas) / len(replicas),
     }
 
 

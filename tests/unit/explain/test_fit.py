@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.cli.plan import render
+from quire.core.cost import Link
 from quire.core.errors import ConfigError
 from quire.explain.fit import DECODE_SHARE, Fit, fit
 from quire.explain.limits import Limits
@@ -146,3 +147,18 @@ def test_ranks_count_together() -> None:
     assert two.kv_bytes_per_token == one.kv_bytes_per_token
     parts = two.weights + two.activations + two.runtime + two.kv_cache
     assert parts <= two.budget
+
+
+def test_stages_pay_on_several_machines_and_for_many_sequences() -> None:
+    """On one machine each token reads all weights on half of the cores."""
+    here = of("qwen3-0.6b", 16, pipeline_parallel_size=2)
+    assert here.speed[0].output_tok_s == pytest.approx(here.speed[0].alone_tok_s / 2, rel=0.1)
+    both = of("qwen3-0.6b", 16, pipeline_parallel_size=2, nnodes=2)
+    assert [stage.node for stage in both.stages] == [0, 1]
+    assert sum(stage.layers for stage in both.stages) == 28
+    one, *_, many = both.speed
+    assert one.output_tok_s < one.alone_tok_s
+    assert many.output_tok_s > 1.5 * many.alone_tok_s
+    args = EngineArgs("qwen3-0.6b", load_format="dummy", pipeline_parallel_size=2, nnodes=2)
+    slow = fit(args, hardware(16), LIMITS, Link(1e9, 0.5)).speed[0]
+    assert slow.itl_ms - one.itl_ms == pytest.approx(500, rel=0.01)

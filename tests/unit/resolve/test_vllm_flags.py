@@ -68,7 +68,8 @@ def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -
 
 
 @pytest.mark.parametrize(
-    "words", ["--nnodes 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"]
+    "words",
+    ["--data-parallel-size 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"],
 )
 def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(*words.split()) == EngineArgs()
@@ -76,12 +77,12 @@ def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
-    fields = {"trust_remote_code": True, "nnodes": 1, "max_num_seqs": 7}
+    fields = {"trust_remote_code": True, "data_parallel_size": 1, "max_num_seqs": 7}
     with caplog.at_level("INFO", "quire"):
         args = engine_args("m", {**fields, "speculative_config": None})
     assert args == EngineArgs(model="m", max_num_seqs=7)
     assert [line.split()[0] for line in caplog.messages] == [
-        "--trust-remote-code", "--nnodes",
+        "--trust-remote-code", "--data-parallel-size",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="speculative"):
         engine_args("m", {"num_speculative_tokens": 3})

@@ -115,7 +115,7 @@ def test_what_the_budget_is_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append((wanted.tolist(), computed.tolist(), waiting))
         return 40
 
-    monkeypatch.setattr(s._budget, "tokens", tokens)
+    monkeypatch.setattr(s._step_size._budget, "tokens", tokens)
     s.add(request("a", 30))
     step(s)
     assert asked.pop() == ([], [], 1)

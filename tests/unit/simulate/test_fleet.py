@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.cost import PROFILES
+from quire.core.cost import PROFILES, Link
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.router import LeastLoaded, PrefixAware, RoundRobin, Router, new_router
+from quire.simulate.stages import modelled_stages
 from quire.simulate.workload import Workload, generate
 from quire.system.hardware import Hardware, detect
 
@@ -22,8 +23,8 @@ from quire.system.hardware import Hardware, detect
 def replicas(count: int = 1, num_blocks: int = 2000, **flags: Any) -> list[Replica]:
     args = EngineArgs(model="qwen3-0.6b", load_format="dummy", **flags)
     config = resolve(args, detect()).config
-    cost = roofline(config, PROFILES["l4"])
-    return [Replica(config, num_blocks, cost) for _ in range(count)]
+    stages = modelled_stages(config, PROFILES["l4"])
+    return [Replica(config, num_blocks, stages) for _ in range(count)]
 
 
 def load(count: int, rate: float = math.inf, **fields: Any) -> Workload:
@@ -119,3 +120,42 @@ def test_blocks_are_those_that_fit_the_hardware() -> None:
     replica = Replica.on(config, PROFILES["l4"])
     left = config.memory_budget_bytes - replica.num_blocks * config.block_size * 114_688
     assert 1.19e9 < left < 1.7e9  # weights and activations
+
+
+def staged(work: Workload, stages: int, **flags: Any) -> tuple[Outcome, Replica]:
+    """The outcome on so many machines, each with one stage of an 8B model."""
+    args = EngineArgs(
+        "llama-3.1-8b", load_format="dummy", nnodes=stages, pipeline_parallel_size=stages, **flags
+    )
+    config = resolve(args, Hardware(96, 384 * 10**9, 384 * 10**9)).config
+    replica = Replica.on(config, PROFILES["epyc-9654"])
+    return run(work, [replica]), replica
+
+
+def test_stages_of_two_machines_are_idle_for_less_than_a_tenth() -> None:
+    work = load(400, input_len=64, output_len=32)
+    outcome, replica = staged(work, 2, max_num_seqs=64, max_model_len=4096)
+    assert (outcome.tokens == 32).all()
+    assert 0.0 < replica.idle_share < 0.10
+    alone, _ = staged(work, 1, max_num_seqs=64, max_model_len=4096)
+    assert 1.7 < alone.last.max() / outcome.last.max() < 2.0
+
+
+def test_a_long_prompt_scales_over_four_machines() -> None:
+    work = load(1, input_len=131_000, output_len=2)
+    one, four = (staged(work, count, max_model_len=131_072)[0].first[0] for count in (1, 4))
+    assert 0.85 < one / four / 4 < 1.0
+
+
+def test_a_slow_network_delays_every_stage_but_the_first() -> None:
+    args = EngineArgs("qwen3-0.6b", load_format="dummy", nnodes=2, pipeline_parallel_size=2)
+    config = resolve(args, detect()).config
+    slow = replace(PROFILES["l4"], link=Link(2 * 1024 * 100, 0.5))
+    first, last = modelled_stages(config, slow)
+    assert (first.link_seconds, first.row_seconds) == (0.0, 0.0)
+    assert (last.link_seconds, last.row_seconds) == (0.5, 0.01)
+    times = [
+        run(load(1, output_len=2), [Replica(config, 2000, modelled_stages(config, hardware))])
+        for hardware in (PROFILES["l4"], slow)
+    ]
+    assert times[1].last[0] - times[0].last[0] == pytest.approx(2 * 0.5 + 65 * 0.01, rel=0.01)

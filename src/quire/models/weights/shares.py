@@ -61,14 +61,15 @@ def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
         weight_forms=_shared_forms(part.weight_forms, model, ranks),
         memory_budget_bytes=part.memory_budget_bytes // ranks,
         kv_cache_memory_bytes=None if cache is None else cache // ranks,
-        num_threads=max(1, config.num_threads // grid.size),
+        num_threads=max(1, config.num_threads // (grid.size // grid.nodes)),
         share=RankShare(rank, ranks, whole, config.weight_forms, stage, grid.stages),
     )
 
 
 def worker_grid(config: EngineConfig) -> Grid:
     """Return the grid of an engine's workers."""
-    return Grid(config.tensor_parallel_size, config.pipeline_parallel_size)
+    nodes = config.cluster.nnodes
+    return Grid(config.tensor_parallel_size, config.pipeline_parallel_size, nodes)
 
 
 def worker_configs(config: EngineConfig) -> list[EngineConfig]:
@@ -78,18 +79,20 @@ def worker_configs(config: EngineConfig) -> list[EngineConfig]:
 
 
 def stage_config(config: EngineConfig, stage: int) -> EngineConfig:
-    """Return the configuration of a stage: its layers, and memory for as many KV blocks as any."""
+    """Return the configuration of a stage: its layers, and memory for as many KV blocks as any on
+    its machine."""
     if not config.stage_layers:
         return config
-    parts = [_with_layers(config, i) for i in range(len(config.stage_layers))]
+    parts = {i: _with_layers(config, i) for i in worker_grid(config).stages_beside(stage)}
     own = parts[stage]
-    kv = [kv_bytes_of(part) or 1 for part in parts]
-    weights = [loaded_bytes(part) for part in parts]
-    left, cache = config.memory_budget_bytes - sum(weights), config.kv_cache_memory_bytes
+    kv = {i: kv_bytes_of(part) or 1 for i, part in parts.items()}
+    weights = {i: loaded_bytes(part) for i, part in parts.items()}
+    left, cache = config.memory_budget_bytes - sum(weights.values()), config.kv_cache_memory_bytes
+    share = kv[stage], sum(kv.values())
     return replace(
         own,
-        memory_budget_bytes=max(0, weights[stage] + left * kv[stage] // sum(kv)),
-        kv_cache_memory_bytes=None if cache is None else cache * kv[stage] // sum(kv),
+        memory_budget_bytes=max(0, weights[stage] + left * share[0] // share[1]),
+        kv_cache_memory_bytes=None if cache is None else cache * share[0] // share[1],
     )
 
 

@@ -1,0 +1,62 @@
+"""The token budget of each step: below the limit if prompts would slow decoding, or keep pipeline
+stages waiting."""
+
+from __future__ import annotations
+
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.cost import StepCost
+from quire.scheduler.budget import StepBudget
+from quire.scheduler.chunks import LevelChunks
+from quire.scheduler.state import SchedulerState
+
+
+class StepSize:
+    """Chooses the budget from the requests that run and wait.
+
+    Args:
+        cost: predicts a step; without it, or without a limit of the stretch, each step may use all
+            of `max_num_batched_tokens`.
+    """
+
+    def __init__(self, state: SchedulerState, cost: StepCost | None) -> None:
+        self._state = state
+        config = state.config
+        self._most = most = config.max_num_batched_tokens
+        self._budget: StepBudget | None = None
+        self._chunks: LevelChunks | None = None
+        if cost is not None and config.max_itl_stretch is not None:
+            self._budget = StepBudget(cost, max_tokens=most, max_itl_stretch=config.max_itl_stretch)
+            if config.micro_batches > 1:
+                self._chunks = LevelChunks(cost, config.micro_batches, most)
+
+    def choose(self) -> int:
+        """Return the token budget of the next step."""
+        if self._budget is None:
+            return self._most
+        state = self._state
+        wanted = state.running.wanted()
+        if not (state.may_admit() or (wanted > 1).any()):
+            return self._most
+        seats = state.config.max_num_seqs - len(state.running)
+        waiting = min(len(state.waiting), seats) + len(state.loading)
+        if self._chunks is not None and not (wanted == 1).any():
+            return self._level_chunk(self._chunks, wanted, waiting)
+        return self._budget.tokens(wanted, state.running.num_computed, waiting)
+
+    def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
+        """Return the token budget of a step that computes prompts only."""
+        running, queue = self._state.running, self._state.waiting
+        rows = (wanted > 1).nonzero()[0]
+        if len(rows):
+            length, computed = (int(c[rows[0]]) for c in (running.num_tokens, running.num_computed))
+        elif queue:
+            length, computed = queue.peek().num_tokens, 0
+        else:
+            return self._most
+        return chunks.tokens(length, computed, len(rows) + waiting)
+
+    def observe(self, step: SchedulerOutput, result: ModelOutput) -> None:
+        """Learn from the times of a step, if they are known."""
+        if self._budget is not None and any(result.times):
+            seconds = sum(result.times) / result.num_passes
+            self._budget.observe(result.computed(step), step.num_computed_tokens, seconds)

@@ -1,0 +1,57 @@
+"""Chunks of a prompt take equally long, and are as many as pay."""
+
+from __future__ import annotations
+
+from quire.core.cost import RooflineCost
+from quire.scheduler.chunks import SLACK, TILE, LevelChunks
+
+CHEAP_READS = RooflineCost(1e9, 1e4, 1e10, 1e7, 1e6, 1e11, 1e13, 5e12)
+"""A chunk of 2,048 multiplies for 2 s/1,000 · 1,024, and reads weights for 10 ms."""
+MOST = 2048
+
+
+def seconds(chunk: int, behind: int, cost: RooflineCost = CHEAP_READS) -> float:
+    return cost.seconds(chunk, 1, behind + chunk, chunk * behind + chunk * (chunk + 1) // 2)
+
+
+def chunks_of(length: int, stages: int) -> list[tuple[int, int]]:
+    """Each chunk with the tokens before it."""
+    level, computed, found = LevelChunks(CHEAP_READS, stages, MOST), 0, []
+    while computed < length:
+        chunk = min(level.tokens(length, computed), length - computed)
+        found.append((chunk, computed))
+        computed += chunk
+    return found
+
+
+def makespan(chunks: list[tuple[int, int]], stages: int) -> float:
+    """The time until the last stage has computed the last chunk."""
+    free = [0.0] * stages
+    for chunk, behind in chunks:
+        end = 0.0
+        for stage in range(stages):
+            end = free[stage] = max(end, free[stage]) + seconds(chunk, behind) / stages
+    return free[-1]
+
+
+def test_chunks_of_a_long_prompt_take_equally_long() -> None:
+    chunks = chunks_of(100_000, 4)
+    times = [seconds(chunk, behind) for chunk, behind in chunks[:-1] if chunk < MOST]
+    assert len(times) > 10
+    assert max(times) < 1.1 * min(times)
+    assert chunks[0][0] > 1.5 * chunks[-2][0]
+    assert all(chunk % TILE == 0 for chunk, _ in chunks[:-1])
+
+
+def test_they_beat_chunks_of_any_one_size() -> None:
+    for length in (2_048, 16_384, 100_000):
+        level = makespan(chunks_of(length, 4), 4)
+        for size in (256, 512, 1024, 2048):
+            equal = [(min(size, length - at), at) for at in range(0, length, size)]
+            assert level < SLACK * makespan(equal, 4)
+
+
+def test_prompts_behind_each_other_fill_the_stages() -> None:
+    level = LevelChunks(CHEAP_READS, 2, MOST)
+    assert level.tokens(4_000, 0, prompts=1) < level.tokens(4_000, 0, prompts=50)
+    assert level.tokens(64, 0, prompts=64) < MOST
