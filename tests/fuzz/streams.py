@@ -21,7 +21,7 @@ from typing import Any
 import h11
 
 from quire.core.errors import ConfigError
-from quire.executor.multiproc import make_executor
+from quire.executor.choice import make_executor
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app

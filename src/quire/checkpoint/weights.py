@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
-from quire.checkpoint.gguf_config import hf_config
-from quire.checkpoint.gguf_names import translate
 from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.safetensors import SafetensorsFile
@@ -115,6 +113,9 @@ class GGUFWeights(Weights):
     """
 
     def __init__(self, file: GGUFFile) -> None:
+        from quire.checkpoint.gguf_config import hf_config  # as much code as all other formats'
+        from quire.checkpoint.gguf_names import translate
+
         self.tensors = {}
         self.aliases = {}
         self._file = file

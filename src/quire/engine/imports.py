@@ -10,7 +10,7 @@ from quire.system.garbage import no_collection
 def begin_imports() -> None:
     """Import what `load_core` imports when it is imported; the rest follows with the model."""
     import quire.engine.core
-    import quire.executor.multiproc  # noqa: F401
+    import quire.executor.choice  # noqa: F401
 
 
 @no_collection()
@@ -18,7 +18,7 @@ def import_all() -> None:
     """Import what `load_core` imports, including its imports while it loads a model."""
     env.let_idle_threads_sleep()
     import quire.engine.core
-    import quire.executor.multiproc
+    import quire.executor.choice
     import quire.models.weights.loader
     import quire.ops.cpu
     import quire.ops.providers

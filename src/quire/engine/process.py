@@ -73,7 +73,7 @@ def load_core(
     start = time.monotonic()
     env.let_idle_threads_sleep()  # before OpenMP is loaded
     from quire.engine.core import EngineCore
-    from quire.executor.multiproc import make_executor
+    from quire.executor.choice import make_executor
 
     imported = time.monotonic() - start
     core = EngineCore(config, executor or make_executor(config, on_lost))
@@ -85,7 +85,7 @@ def load_core(
 @no_collection()
 def begin_to_load(config: EngineConfig) -> Executor:
     """Return an executor that reads packed weights in the background, for `load_core`."""
-    from quire.executor.multiproc import make_executor
+    from quire.executor.choice import make_executor
 
     executor = make_executor(config)
     executor.begin()

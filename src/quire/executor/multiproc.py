@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, EngineDeadError
+from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import (
-    Executor,
     ForwardError,
     Pending,
     Prepare,
@@ -29,24 +28,6 @@ from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.weights.shares import worker_configs, worker_grid
 from quire.parallel.shared_memory import anonymous_file
-
-
-def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> Executor:
-    """Return the executor for `config`.
-
-    Args:
-        on_lost: called with the exit status of an executor's process that ended unexpectedly.
-    """
-    if config.cluster.nnodes > 1:
-        raise ConfigError(
-            f"nnodes is {config.cluster.nnodes}; so far, `quire plan` and `quire simulate` only "
-            "predict the speed of several machines.",
-            fix="Omit --nnodes.",
-            param="nnodes",
-        )
-    if worker_grid(config).size == 1:
-        return UniprocExecutor(config)
-    return MultiprocExecutor(config, on_lost)
 
 
 class MultiprocExecutor(UniprocExecutor):

@@ -9,7 +9,6 @@ import numpy as np
 
 from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.core.dtypes import dtype_of
-from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
@@ -18,6 +17,7 @@ from quire.models.weights.shares import column_run, row_runs
 from quire.ops.lora import MAX_PARTS
 
 if TYPE_CHECKING:
+    from quire.lora.peft import Delta, LoRATarget
     from quire.ops.interface import Ops
     from quire.ops.lora import LoraTable
 
@@ -29,6 +29,8 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     that have a gate, whose packed rows lie apart, and the four layers in front of Qwen3.5's delta
     rule: a weight has adapters of three layers at most.
     """
+    from quire.lora.peft import LoRATarget  # not without adapters, for a faster start
+
     names = architecture(model.architecture).names
     return {
         source.removesuffix(".weight"): LoRATarget(p.stem, part, rows, p.shape[1])
