@@ -24,6 +24,10 @@ struct GeluTanh {
   }
 };
 
+struct QuickGelu {
+  static Vec of(Vec x) { return times_sigmoid(x, mul(broadcast(1.702f), x)); }
+};
+
 struct Relu {
   static Vec of(Vec x) { return max(zero(), x); }
 };

@@ -88,7 +88,8 @@ enum Second : int { kNoSecond, kZeroPoints, kOffsets, kSecondCount };
   f(kGeluMul, gelu_mul, GeluTimes, true)                \
   f(kRelu2, relu2, Relu2, false)                        \
   f(kSwigluOaiMul, swigluoai_mul, SwigluOaiTimes, true) \
-  f(kRelu2Mul, relu2_mul, Relu2Times, true)
+  f(kRelu2Mul, relu2_mul, Relu2Times, true)             \
+  f(kQuickGelu, quick_gelu, QuickGelu, false)
 #define QUIRE_CODE(code, name, F, gated) code,
 #define QUIRE_GATED(code, name, F, gated) gated,
 enum Epilogue : int { kNoEpilogue, QUIRE_ACTIVATIONS(QUIRE_CODE) kEpilogueCount };

@@ -17,7 +17,8 @@ namespace {
 
 struct RopeKvWrite final : RowOp<RopeKvArgs> {
   // `qkv` has a row's heads of q, then of k, then of v, if the cache has values, and may end with a
-  // gate as wide as q. `cos_sin` [max positions, rotary_dim], `q_norm` and `k_norm` may be null.
+  // gate as wide as q. `cos_sin` [max positions, rotary_dim], `q_norm` and `k_norm` may be null. A step may bring its own
+  // `cos_sin`.
   RopeKvWrite(const Kernels& kernels, const Matrix& q_out, const Matrix& qkv,
               const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
               const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots)
@@ -56,12 +57,15 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
   }
   const char* name() const override { return "rope_kv_write"; }
   std::vector<Operand> operands() override {
-    return operands_at(args_.q_out, args_.q, args_.k, args_.v, args_.positions, args_.slot_mapping);
+    std::vector<Operand> found =
+        operands_at(args_.q_out, args_.q, args_.k, args_.v, args_.positions, args_.slot_mapping);
+    found.push_back({&args_.cos_sin, true});
+    return found;
   }
   std::vector<IndexCheck> indices() const override {
     const IndexCheck slots{"slot", args_.slot_mapping, args_.slots};
     if (args_.cos_sin == nullptr) return {slots};
-    return {{"position", args_.positions, args_.max_positions}, slots};
+    return {{"position", args_.positions, args_.max_positions, 0, args_.cos_sin}, slots};
   }
   int64_t flops() const override {
     const int64_t turned = args_.cos_sin != nullptr ? 3 * args_.rotary_dim : 0;

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     )
     from quire.core.pooling_params import PoolingParams
     from quire.core.sampling_params import SamplingParams
-    from quire.core.structured_outputs import StructuredOutputsParams
-    from quire.core.thinking import ThinkingMarks
+    from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
     from quire.engine.arg_utils import AsyncEngineArgs
     from quire.engine.async_llm_engine import AsyncLLMEngine
     from quire.frontend.async_llm import AsyncLLM
@@ -88,7 +87,7 @@ _HOME = {
     "ScoringRequestOutput": "quire.core.outputs",
     "StructuredOutputsParams": "quire.core.structured_outputs",
     "TextPrompt": "quire.frontend.input.prompts",
-    "ThinkingMarks": "quire.core.thinking",
+    "ThinkingMarks": "quire.core.structured_outputs",
     "TokensPrompt": "quire.frontend.input.prompts",
 }
 _ABSENT = {

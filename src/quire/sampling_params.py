@@ -4,8 +4,7 @@ from typing import Any
 
 from quire.core.beam_search import BeamSearchParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
 
 __all__ = [
     "BeamSearchParams",

@@ -38,7 +38,7 @@ UNDERFLOW = 2.0**-127
 
 GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul", "relu2_mul"]
 CAP = 30.0
-ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu", "relu2"]
+ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu"]
 
 
 def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
@@ -99,6 +99,14 @@ def check_swigluoai_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     assert_close(kernels.activation(gate_up, "swigluoai_mul"), exact, error)
 
 
+def check_quick_gelu(kernels: FusedKernels, x: Tensor) -> None:
+    wide = x.double()
+    exact = wide / (1 + torch.exp(-1.702 * wide))
+    # The logistic function, whose argument is a product with a rounded constant, and a product.
+    error = (5 + 2 * (1.702 * wide).abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * wide.abs()
+    assert_close(kernels.activation(x, "quick_gelu"), exact, error)
+
+
 def check_relu2(kernels: FusedKernels, x: Tensor) -> None:
     exact = x.double().clamp(min=0).square()
     assert_close(kernels.activation(x, "relu2"), exact, U * exact + 2.0**-149)
@@ -127,7 +135,7 @@ GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
     check_swigluoai_mul,
     check_relu2_mul,
 ]
-CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_relu2, check_softcap]
+CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_relu2, check_quick_gelu, check_softcap]
 
 
 @each_isa

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,43 @@ class SafetensorsWeights(Weights):
 
     def release(self, name: str) -> None:
         self._home[name].release(name)
+
+
+class NamedWeights(Weights):
+    """A part of other weights, under other names.
+
+    Args:
+        name: a stored name → the part's own; None leaves the tensor out.
+    """
+
+    def __init__(self, weights: Weights, name: Callable[[str], str | None]) -> None:
+        self._weights = weights
+        self._stored: dict[str, str] = {}
+        for stored in weights.tensors:
+            if (own := name(stored)) is None:
+                continue
+            if own in self._stored:
+                raise CheckpointError(
+                    f"Tensors {stored!r} and {self._stored[own]!r} are the same parameter.",
+                    fix="Remove the copy that does not belong to this model.",
+                )
+            self._stored[own] = stored
+        self.tensors = {own: weights.tensors[stored] for own, stored in self._stored.items()}
+        own_names = {stored: own for own, stored in self._stored.items()}
+        self.aliases = {
+            own: own_names[stored]
+            for alias, stored in weights.aliases.items()
+            if stored in own_names and (own := name(alias)) is not None
+        }
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        return self._weights.read(self._stored[name])
+
+    def quantized(self, name: str) -> QuantizedWeight | None:
+        return self._weights.quantized(self._stored[name])
+
+    def release(self, name: str) -> None:
+        self._weights.release(self._stored[name])
 
 
 class GGUFWeights(Weights):

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.images import ImageSpan
 from quire.core.messages import TokenLogprobs
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
@@ -42,6 +43,7 @@ class NewSequence:
         second_text: index of the first token of a pair's second text; 0 if there is none.
         prompt_embeds: float32 [num_prompt_tokens, hidden], instead of the prompt's tokens.
         state: of recurrent layers; None if the model has none.
+        images: those of the prompt, in its order.
     """
 
     request_id: str
@@ -53,6 +55,7 @@ class NewSequence:
     second_text: int = 0
     prompt_embeds: bytes | None = None
     state: FirstState | None = None
+    images: tuple[ImageSpan, ...] = ()
 
 
 ON_DISK = -1
@@ -173,6 +176,7 @@ class ModelOutput(msgspec.Struct):
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.
+        encoded_tokens: prompt tokens whose images the tower has read in this step.
     """
 
     sampled_token_ids: Column
@@ -187,6 +191,7 @@ class ModelOutput(msgspec.Struct):
     drafted: Column | None = None
     accepted: Column | None = None
     draft_seconds: float = 0.0
+    encoded_tokens: int = 0
 
     def num_sampled(self) -> Column:
         """Return each entry's number of new tokens, int64 [B]."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.core.images import ImageConfig, VisionConfig
 from quire.core.layers import (
     PLAIN_LAYER,
     DraftHeadConfig,
@@ -46,6 +47,7 @@ Activation = Literal[
     "relu2",
     "swigluoai_mul",
     "relu2_mul",
+    "quick_gelu",
 ]
 """The op after the MLP's first product; with "_mul" the MLP has a gate."""
 
@@ -220,6 +222,8 @@ class ModelConfig:
     """The first of these two layers has a bias."""
     draft_head: DraftHeadConfig | None = None
     """Set if this is no model of its own, but a head that drafts for one."""
+    vision: VisionConfig | None = None
+    """The tower that reads images; None if the model reads text only."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -486,6 +490,8 @@ class EngineConfig:
     tokenizer_path: str | None = None
     """For structured output; None if the tokenizer has no files."""
     enable_prompt_embeds: bool = False
+    images: ImageConfig | None = None
+    """None if no images are accepted."""
     lora: LoRAConfig | None = None
     """None without adapters."""
     step_timeout: float = 0.0

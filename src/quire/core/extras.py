@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from quire.core.errors import ConfigError
 
 _EXTRAS = {
+    "PIL": "images",
     "matplotlib": "plot",
     "opentelemetry.exporter.otlp.proto.http": "otel",
     "optuna": "tune",

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from quire.core.images import ImageSpan
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
@@ -47,6 +48,8 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Index of the first token of a pair's second text, for models with token types; 0 if none."""
     prompt_embeds: bytes | None = None
     """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
+    images: tuple[ImageSpan, ...] = ()
+    """In the prompt's order."""
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

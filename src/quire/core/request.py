@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quire.core.images import ImageSpan
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
 
@@ -68,6 +69,7 @@ class Request:
         "eos_token_ids",
         "finish_reason",
         "first_scheduled_time",
+        "images",
         "max_total_tokens",
         "num_accepted_tokens",
         "num_cached_tokens",
@@ -100,6 +102,7 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
         second_text: int = 0,
         prompt_embeds: bytes | None = None,
+        images: tuple[ImageSpan, ...] = (),
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -111,6 +114,7 @@ class Request:
         self.eos_token_ids = eos_token_ids
         self.second_text = second_text
         self.prompt_embeds = prompt_embeds
+        self.images = images
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
         """Tokens that may end the request."""
         budget = sampling_params.max_tokens

@@ -10,8 +10,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.pooling_params import WHOLE_CONTEXT
-from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks, WrittenStructure
 from quire.core.typed import check_types
 
 MAX_N = 128

@@ -136,6 +136,7 @@ class EngineCore:
                 eos_token_ids=message.eos_token_ids,
                 second_text=message.second_text,
                 prompt_embeds=self._shared(message.prompt_embeds),
+                images=message.images,
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")

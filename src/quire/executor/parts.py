@@ -33,11 +33,13 @@ from quire.executor.peers import Peers
 from quire.models.adapters import lora_targets, own_delta
 from quire.models.decoder import Decoder
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
+from quire.models.weights.loader import load_tower
 from quire.models.weights.offload import held_weight_bytes
 from quire.models.weights.pack_cache import PackCache
 from quire.ops.device import Accelerator
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
+from quire.runner.images import EncoderCache
 from quire.runner.runner import ModelRunner
 from quire.sampling.grammars import Grammars
 from quire.spec.proposers import acceptance, new_proposer
@@ -124,6 +126,9 @@ def new_runner(
         OutOfMemoryError: the system refuses the memory.
     """
     try:
+        tower, images = load_tower(config, ops), config.images
+        encoder = EncoderCache(tower, images.cache_bytes) if tower and images else None
+        given = config.enable_prompt_embeds or encoder is not None
         proposer, reader = new_proposer(config, plan.num_blocks, ops, decoder)
         return ModelRunner(
             config.model,
@@ -143,6 +148,8 @@ def new_runner(
             agrees=acceptance(config.scheduler),
             states=plan.states,
             stage=stage,
+            given_rows=given and config.model.in_first_stage,
+            encoder=encoder,
         )
     except (RuntimeError, MemoryError) as error:
         # Torch raises a RuntimeError if it gets no memory.

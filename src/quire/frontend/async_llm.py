@@ -27,6 +27,7 @@ from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
 from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
+from quire.frontend.images.fetch import Media
 from quire.frontend.input.input_processor import InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
 from quire.frontend.input.known_adapters import AdapterClient
@@ -94,7 +95,8 @@ class AsyncLLM(VllmMethods):
         self.stats.in_flight = lambda: self._output.num_unfinished
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
-        self._intake = Intake(self.stats.front, tokenizer, self.model_config, pool)
+        media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
+        self._intake = Intake(self.stats.front, tokenizer, self.model_config, pool, media)
         self._watchdog: Watchdog | None = None
         self._timers: list[LoopLag | Watchdog] = []
         self._calls = CoreCalls(self._send_call)

@@ -22,6 +22,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
+from quire.frontend.images.expand import without_images
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
@@ -214,7 +215,7 @@ class LLM(LLMEngine, PoolingMethods):
             if isinstance(params, SamplingParams):
                 check_sampling_types(params)
                 self._input.check_task()
-                self._input.bounded(cast(Prompt, prompt), params)
+                self._input.bounded(without_images(prompt, self._input.images), params)
                 if params.structured_outputs is not None:
                     await self._engine.check_structure(params.structured_outputs)
 

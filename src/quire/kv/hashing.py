@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from quire.core.config import HashAlgo
+from quire.core.images import ImageSpan
 from quire.core.request import PrefixDigest, Request
+
+_IMAGE = b"\xfe\xff\xff\xffimage"
+"""Its first four bytes are the token id -2, which no text has."""
 
 
 class BlockHasher:
@@ -33,7 +37,8 @@ class BlockHasher:
         Returns:
             `request.block_hashes`, one hash per full block. It covers the seed, the request's salt,
             the content of its adapter, and all tokens up to the block's end, four bytes each. If
-            the prompt is given as embeddings, it covers their bytes, too.
+            the prompt is given as embeddings, it covers their bytes, too, and of each image in
+            it where it lies and its digest.
         """
         hashes, tokens = request.block_hashes, request.token_ids
         start = len(hashes)
@@ -49,8 +54,15 @@ class BlockHasher:
             digest = request.prefix_digest = self._new_digest(root)
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
-        if request.prompt_embeds is None:
+        if request.prompt_embeds is None and not request.images:
             hashes += [update(block) or read() for block in blocks]  # `update` returns None
+            return hashes
+        if request.prompt_embeds is None:
+            for index, block in enumerate(blocks, start):
+                update(block)
+                for mark in self._image_marks(request.images, index):
+                    update(mark)
+                hashes.append(read())
             return hashes
         embeds = request.prompt_embeds
         size = len(embeds) // request.num_prompt_tokens * self._block_size
@@ -59,6 +71,19 @@ class BlockHasher:
             update(embeds[index * size : (index + 1) * size])
             hashes.append(read())
         return hashes
+
+    def _image_marks(self, images: Sequence[ImageSpan], index: int) -> list[bytes]:
+        """Return what stands for the images that block `index` has rows of.
+
+        A mark begins with bytes that are no token id, so that no text can imitate it.
+        """
+        start, end = index * self._block_size, (index + 1) * self._block_size
+        return [
+            _IMAGE + span.start.to_bytes(8, "little") + span.rows.to_bytes(8, "little")
+            + span.digest
+            for span in images
+            if span.start < end and span.end > start
+        ]  # fmt: skip
 
     def _root(self, cache_salt: str, adapter: bytes | None = None) -> bytes:
         """Return a digest's first bytes: requests share blocks only with equal salt and adapter."""

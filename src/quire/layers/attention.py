@@ -7,7 +7,7 @@ from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import AttentionMetadata, KVCache
 
 
 class Attention:
@@ -77,19 +77,22 @@ class Attention:
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""
-        meta = tokens.meta
+        meta, window = tokens.meta, self.window
+        if tokens.windows is not None and window is not None:
+            meta, window = tokens.windows, None
+        cos_sin = self.cos_sin if tokens.rotations is None else tokens.rotations
         qkv = self.qkv.forward(ops, x, tokens.adapter)
         if self.joined is not None and tokens.joined is not None:
             qkv = ops.add(self.joined.forward(ops, tokens.joined), qkv)
         if self.q_cos_sin is not None:
-            q = self._place(ops, qkv, self.q_cos_sin, cache, tokens)
-            self._place(ops, qkv, self.cos_sin, cache, tokens)  # overwrites the keys
+            q = self._place(ops, qkv, self.q_cos_sin, cache, tokens, meta)
+            self._place(ops, qkv, cos_sin, cache, tokens, meta)  # overwrites the keys
         else:
-            q = self._place(ops, qkv, self.cos_sin, cache, tokens)
+            q = self._place(ops, qkv, cos_sin, cache, tokens, meta)
         if self.rotated_q_norm is not None:
             q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
         mixed = ops.paged_attention(
-            q, cache, meta, self.scale, self.window, self.softcap, self.causal, self.sinks,
+            q, cache, meta, self.scale, window, self.softcap, self.causal, self.sinks,
             self.chunked,
         )  # fmt: skip
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
@@ -99,12 +102,18 @@ class Attention:
         return flat
 
     def _place(
-        self, ops: Ops, qkv: Array, cos_sin: Array | None, cache: KVCache, tokens: Tokens
+        self,
+        ops: Ops,
+        qkv: Array,
+        cos_sin: Array | None,
+        cache: KVCache,
+        tokens: Tokens,
+        meta: AttentionMetadata,
     ) -> Array:
         """Rotate q and k by `cos_sin`, store k and v; return q."""
         return ops.rope_kv_write(
             qkv, tokens.positions, cos_sin, self.q_norm, self.k_norm, self.eps, cache,
-            tokens.meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
+            meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:

@@ -34,17 +34,19 @@ class Embedding:
     ) -> Array:
         """Return [T, hidden] for `input_ids` and `positions`, int64 [T].
 
-        `embeds` [T, hidden] replace the rows that `input_ids` would look up.
+        `embeds` [T, hidden] replace what `look_up` returns for `input_ids`.
         """
         hidden = self.look_up(ops, input_ids) if embeds is None else embeds
-        if self.scale is not None:
-            hidden = ops.scale(hidden, self.scale)
         if self.positions is None:
             return hidden
         return ops.add(hidden, ops.embedding(positions, self.positions))
 
     def look_up(self, ops: Ops, input_ids: Array) -> Array:
-        """Return rows `input_ids` (int64 [T]) of `weight` as [T, hidden]."""
+        """Return rows `input_ids` (int64 [T]) of `weight`, scaled, as [T, hidden]."""
         if self.run is None:
-            return ops.embedding(input_ids, self.weight)
-        return ops.vocab_embedding(input_ids, self.weight, *self.run)
+            return self.scaled(ops, ops.embedding(input_ids, self.weight))
+        return self.scaled(ops, ops.vocab_embedding(input_ids, self.weight, *self.run))
+
+    def scaled(self, ops: Ops, rows: Array) -> Array:
+        """Return rows of the table's kind, times `scale`."""
+        return rows if self.scale is None else ops.scale(rows, self.scale)

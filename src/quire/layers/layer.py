@@ -24,12 +24,18 @@ class Tokens:
         meta: where their keys and values are and go.
         adapter: see `Ops.lora_add`.
         joined: normed embeddings that a draft head's first attention also reads, [T, hidden].
+        rotations: float32 [T, rotary_dim] for positions 0 to T - 1, in place of each attention's
+            own table.
+        windows: in place of `meta` for attention with a window, which then sees a whole sequence
+            of it.
     """
 
     positions: Array
     meta: AttentionMetadata
     adapter: Array | None = None
     joined: Array | None = None
+    rotations: Array | None = None
+    windows: AttentionMetadata | None = None
 
 
 Rows = tuple[Array, Array | None]

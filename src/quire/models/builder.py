@@ -181,6 +181,10 @@ class Builder:
             scale = float(converted(np.array([scale], FLOAT32), self._source.dtype)[0])
         return Embedding(weight, positions, scale, self._vocab_run)
 
+    def rotations(self) -> Array | None:
+        """Return the table of the model's RoPE; None without it."""
+        return self._rotations.table(self._config.rope)
+
     def classifier(self, layout: Layout) -> Classifier | None:
         if layout.classifier is None:
             return None

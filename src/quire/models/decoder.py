@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
+from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
@@ -56,7 +57,11 @@ class Decoder:
         build = Builder(config, source, max_len, ops, stored, place, adapters)
         head = layout.head
         self._lm_head = None if head is None else build.linear(head, head=True)
-        self.embedding = build.embedding(self._lm_head) if config.in_first_stage else None
+        self.embedding: Embedding | None = None
+        if config.in_first_stage and layout.tables:
+            self.embedding = build.embedding(self._lm_head)
+        self.rotations = build.rotations()
+        """The table of `config.rope`; None without RoPE."""
         self._embed_norm = build.norm(layout.embed_norm)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
@@ -93,8 +98,10 @@ class Decoder:
         rows: Array | None = None,
         adapter: Array | None = None,
         row_adapter: Array | None = None,
-        embeds: Array | None = None,
         *,
+        embeds: Array | None = None,
+        rotations: Array | None = None,
+        windows: AttentionMetadata | None = None,
         tap: Callable[[int, Array], None] | None = None,
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
@@ -106,18 +113,19 @@ class Decoder:
         mixes tokens, in order (`runner.kv_tensors.allocate_caches`). With `rows`, int64
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
         `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
-        [T, hidden], these stand for the embeddings of `input_ids`. With token types, position p of
+        [T, hidden], these stand for what `embed` returns for `input_ids`. `rotations` and `windows`
+        are those of `Tokens`. With token types, position p of
         the second text of a pair is given as max_position_embeddings + p. `tap` is called with each
         layer's number and the residual stream that enters it, [T, hidden].
         """
-        tokens = Tokens(positions, meta, adapter)
+        tokens = Tokens(positions, meta, adapter, rotations=rotations, windows=windows)
         wanted = None
         if rows is not None and self.config.in_last_stage:
             wanted = rows, row_adapter
         residual = input_ids
         if self.embedding is not None:
             residual = self.embedding.forward(ops, input_ids, positions, embeds)
-            residual = self._embed_norm.forward(ops, residual)
+        residual = self._embed_norm.forward(ops, residual)
         x = self._first_norm.forward(ops, residual)
         last = self._layers[-1]
         left = iter(caches)
@@ -130,7 +138,7 @@ class Decoder:
         return x
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:
-        """Return the checkpoint's embeddings [T, hidden] of int64 [T]."""
+        """Return the checkpoint's embeddings [T, hidden] of int64 [T], scaled."""
         assert self.embedding is not None, "the stage has no embeddings"
         return self.embedding.look_up(ops, input_ids)
 

@@ -9,6 +9,7 @@ from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
+from quire.models.vision.layout import tower_bytes
 from quire.models.weights.packed_bytes import packed_bytes, padded_rows, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -21,8 +22,9 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def loaded_bytes(config: EngineConfig) -> int:
-    """Return the bytes of an engine's loaded weights."""
-    return sum(parameter_bytes(config, parameter) for parameter in parameters(config.model))
+    """Return the bytes of an engine's loaded weights, with its tower's."""
+    own = sum(parameter_bytes(config, parameter) for parameter in parameters(config.model))
+    return own + tower_bytes(config)
 
 
 def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:

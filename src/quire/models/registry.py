@@ -11,6 +11,7 @@ from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.registry import Registry, did_you_mean
 from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
+from quire.models.vision.registry import CLASSES, parse_vision, text_config, vision_kind
 
 _DECODERS = {
     "Bamba": "bamba",
@@ -154,8 +155,12 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
             variant of one it has.
         CheckpointError: a field is missing or wrong; names it.
     """
-    name = _architecture_name(hf_config)
-    return architecture(name).parse(hf_config)
+    kind = vision_kind(hf_config)
+    if kind is None:
+        return architecture(_architecture_name(hf_config)).parse(hf_config)
+    text_only = text_config(hf_config, kind)
+    text = architecture(_architecture_name(text_only)).parse(text_only)
+    return replace(text, vision=parse_vision(hf_config, kind, text))
 
 
 def _architecture_name(hf_config: Mapping[str, Any]) -> str:
@@ -170,9 +175,9 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
             return HF_CLASSES[class_name]
     if classes and "vision_config" in hf_config:
         raise UnsupportedModelError(
-            f"config.json: {', '.join(classes)} also reads images (vision_config); Quire computes "
-            "models of text only.",
-            fix="Use a checkpoint of the text model alone.",
+            f"config.json: {', '.join(classes)} also reads images (vision_config); of such models "
+            f"Quire has {', '.join(CLASSES)}.",
+            fix="Use one of them, or a checkpoint of the text model alone.",
             param="architectures",
         )
     if classes:

@@ -174,6 +174,19 @@ class EngineArgs:
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`)."""
+    limit_mm_per_prompt: str | None = None
+    """Most images of one prompt, as JSON. Unset: '{"image": 16}'. 0 refuses images."""
+    mm_processor_kwargs: str | None = None
+    """Settings of the image processor, as JSON. Example: '{"max_pixels": 1003520}'."""
+    mm_processor_cache_gb: float = 4.0
+    """Memory for images that were read, in GiB. An image in it is not read again."""
+    language_model_only: bool = False
+    """Load a model that reads images without its tower. Images are then refused."""
+    allowed_media_domains: str | None = None
+    """Hosts from which images may be fetched, separated by commas. Unset: none. Private
+    addresses are always refused."""
+    allowed_local_media_path: str | None = None
+    """Folder from which file:// addresses of images may be read. Unset: none."""
     enable_lora: bool = False
     """Serve LoRA adapters, many in one batch."""
     max_loras: int = 1

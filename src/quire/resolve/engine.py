@@ -18,6 +18,7 @@ from quire.core.config import (
     MAX_CONVERTED_HEAD_DIM,
     DeviceType,
     EngineConfig,
+    HashAlgo,
     KVCacheDType,
     ModelConfig,
     SchedulerConfig,
@@ -31,6 +32,7 @@ from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.images import resolve_images
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
 from quire.resolve.parallel import with_workers
@@ -97,9 +99,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     if (warning := yarn_warning(model)) is not None:
         notes.append(warning)
     dtype = _dtype(args, model, device, notes)
-    hash_algo = args.prefix_caching_hash_algo
-    if hash_algo == "xxhash":
-        require("xxhash", "--prefix-caching-hash-algo xxhash", "prefix_caching_hash_algo")
+    hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
     tokenizer_path = _tokenizer_path(args, source)
@@ -136,9 +136,16 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
         pooling=pooled.pooling,
         enable_prompt_embeds=args.enable_prompt_embeds,
+        images=resolve_images(args, source, model),
         device=device,
     )
     return Resolved(_completed(args, config, hardware, notes), source, tokenizer_path, notes)
+
+
+def _hash_algo(args: EngineArgs) -> HashAlgo:
+    if args.prefix_caching_hash_algo == "xxhash":
+        require("xxhash", "--prefix-caching-hash-algo xxhash", "prefix_caching_hash_algo")
+    return args.prefix_caching_hash_algo
 
 
 def _source(args: EngineArgs) -> ModelSource:

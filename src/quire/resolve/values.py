@@ -20,7 +20,13 @@ from quire.resolve.paths import expanded
 BLOCK_SIZES = (8, 16, 32)
 
 _BYTES = 2**62
-_SIZES = ("cpu_offload_gb", "swap_space", "kv_offloading_size", "kv_offloading_disk_size")
+_SIZES = (
+    "cpu_offload_gb",
+    "mm_processor_cache_gb",
+    "swap_space",
+    "kv_offloading_size",
+    "kv_offloading_disk_size",
+)
 _RANGES: dict[str, tuple[float, float]] = {
     "seed": (-(2**63), 2**63 - 1),
     "max_model_len": (1, 2**31 - 1),

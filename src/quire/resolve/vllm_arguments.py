@@ -16,7 +16,10 @@ from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
 
 logger = logging.getLogger(__name__)
 
-_JSON_FIELDS = ("pooler_config", "hf_overrides", "speculative_config")
+_JSON_FIELDS = (
+    "pooler_config", "hf_overrides", "speculative_config", "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+)  # fmt: skip
 """Fields with JSON text; in Python they may be mappings."""
 _TASKS = {
     "embed": {"runner": "pooling", "convert": "embed"},
@@ -55,6 +58,8 @@ def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
     for name in _JSON_FIELDS:
         if isinstance(found.get(name), Mapping):
             found[name] = json.dumps(found[name])
+    if isinstance(domains := found.get("allowed_media_domains"), list):
+        found["allowed_media_domains"] = ",".join(map(str, domains))
     if found.keys() <= fields:
         return found
     if found.get("task") in _TASKS:

@@ -120,13 +120,13 @@ FOREIGN: dict[str, Foreign] = {
         "--max-itl-stretch limits the prompts' share of a step", switch=False
     ),
     **_each(
-        "allowed_local_media_path allowed_media_domains media_io_kwargs interleave_mm_strings "
-        "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb "
+        "media_io_kwargs interleave_mm_strings mm_processor_cache_type "
+        "mm_shm_cache_max_object_size_mb "
         "mm_encoder_tp_mode mm_encoder_attn_backend video_pruning_rate",
         _always(_TEXT, switch=False),
     ),
     **_each(
-        "disable_mm_preprocessor_cache skip_mm_profiling language_model_only",
+        "disable_mm_preprocessor_cache skip_mm_profiling",
         _always(_TEXT),
     ),
     "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets the log level", switch=False),
@@ -204,7 +204,6 @@ FOREIGN: dict[str, Foreign] = {
     "tokenizer_revision": Foreign("use --tokenizer with a folder"),
     "hf_token": Foreign("set HF_TOKEN, or log in with `hf auth login`"),
     "kv_transfer_config": Foreign("one process computes prompts and answers"),
-    **_each("limit_mm_per_prompt mm_processor_kwargs", _always(_TEXT, switch=False)),
     "skip_tokenizer_init": Foreign(
         "the tokenizer is always loaded; prompt_token_ids and detokenize=False avoid its work",
         _OFF,

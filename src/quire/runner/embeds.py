@@ -1,67 +1,125 @@
-"""Steps with some tokens given as embeddings. Plans do not support them, so ops run one by one."""
+"""Rows of the first layer's input that no token id stands for: embeddings and images of prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
-from quire.core.dtypes import converted
-from quire.layers.layer import Cache
+from quire.core.dtypes import HostArray, converted
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputs
-from quire.runner.model import Tap
 from quire.runner.state import SequenceStates
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
 
-GivenRows = tuple[int, NDArray[np.float32]]
-"""An index into the step's tokens, and the embeddings [n, hidden] from there on."""
+GivenRows = tuple[int, HostArray]
+"""An index into the step's tokens, and the rows [n, hidden] from there on."""
 
 
-def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -> list[GivenRows]:
-    """Return the embeddings among the step's tokens; its sequences are in `slots`."""
-    given: list[GivenRows] = []
-    row = 0
-    for entry, slot in enumerate(slots.tolist()):
-        count = int(step.num_scheduled_tokens[entry])
-        start = int(step.num_computed_tokens[entry])
-        embeds = states.prompt_embeds.get(slot)
-        if embeds is not None and start < len(embeds):
-            given.append((row, embeds[start : start + count]))
-        row += count
-    return given
+class RowGiver:
+    """Completes the inputs of steps that compute such rows.
 
+    Args:
+        encoder: reads images; None if none are accepted.
+    """
 
-def forward_embeds(
-    decoder: Decoder,
-    ops: Ops,
-    caches: Sequence[Cache],
-    inputs: StepInputs,
-    rows: Array,
-    given: Sequence[GivenRows],
-    tap: Tap | None = None,
-) -> Array:
-    """Do the same as `Model.forward`; the bits are those of the tokens with these embeddings."""
-    ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
-    embeds = ops.numpy(decoder.embed(ops, ids))
-    for start, found in given:
-        embeds[start : start + len(found)] = converted(found, embeds.dtype)
-    adapter, row_adapter = inputs.adapters_of(rows) or (None, None)
-    return decoder.forward(
-        ops,
-        ids,
-        inputs.positions,
-        caches,
-        inputs.metadata,
-        rows,
-        adapter=adapter,
-        row_adapter=row_adapter,
-        embeds=ops.array(embeds),
-        tap=tap,
-    )
+    def __init__(
+        self,
+        states: SequenceStates,
+        decoder: Decoder,
+        ops: Ops,
+        encoder: EncoderCache | None,
+    ) -> None:
+        self._states = states
+        self._decoder = decoder
+        self._ops = ops
+        self._cache = encoder
+        self._axes: NDArray[np.int64] | None = None
+        if encoder is not None and decoder.config.vision and decoder.config.vision.sections:
+            self._axes = np.repeat(np.arange(3), decoder.config.vision.sections)
+
+    @property
+    def encoded_tokens(self) -> int:
+        """Return the rows of images that the tower has computed since the start."""
+        return 0 if self._cache is None else self._cache.encoded_tokens
+
+    def complete(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> StepInputs:
+        """Return the step's inputs with the given rows, or as they are if there are none."""
+        states = self._states
+        if not states.prompt_embeds and not states.images:
+            return inputs
+        given = self._given(step, slots)
+        if not given:
+            return inputs
+        ops, decoder = self._ops, self._decoder
+        ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
+        rows = ops.numpy(decoder.embed(ops, ids))
+        for start, found in given:
+            rows[start : start + len(found)] = found
+        inputs = replace(inputs, input_ids=ids, embeds=ops.array(rows))
+        if self._axes is None:
+            return inputs
+        return replace(
+            inputs,
+            positions=ops.array(np.arange(len(rows))),
+            rotations=self._rotations(step, slots, inputs, self._axes),
+        )
+
+    def _given(self, step: SchedulerOutput, slots: Column) -> list[GivenRows]:
+        """Return the given rows among the step's tokens."""
+        states, given, row = self._states, list[GivenRows](), 0
+        for entry, slot in enumerate(slots.tolist()):
+            count = int(step.num_scheduled_tokens[entry])
+            start = int(step.num_computed_tokens[entry])
+            embeds = states.prompt_embeds.get(slot)
+            if embeds is not None and start < len(embeds):
+                given.append((row, self._scaled(embeds[start : start + count])))
+            elif (images := states.images.get(slot)) is not None and start < images.num_prompt:
+                assert self._cache is not None, "the engine reads no images"
+                for span in images.spans:
+                    first, last = max(start, span.start), min(start + count, span.end)
+                    if first < last:
+                        found = self._cache.rows(span)[first - span.start : last - span.start]
+                        given.append((row + first - start, found))
+            row += count
+        return given
+
+    def _scaled(self, embeds: NDArray[np.float32]) -> HostArray:
+        """Return a prompt's embeddings as the first layer takes them."""
+        embedding, ops = self._decoder.embedding, self._ops
+        assert embedding is not None, "only the first stage has embeddings"
+        wide = np.ascontiguousarray(converted(embeds, self._decoder.dtype))
+        return ops.numpy(embedding.scaled(ops, ops.array(wide)))
+
+    def _rotations(
+        self,
+        step: SchedulerOutput,
+        slots: Column,
+        inputs: StepInputs,
+        axes: NDArray[np.int64],
+    ) -> Array:
+        """Return each token's row of cosines and sines, turned by three positions."""
+        positions = np.tile(self._ops.numpy(inputs.positions), (3, 1))
+        row = 0
+        for entry, slot in enumerate(slots.tolist()):
+            count = int(step.num_scheduled_tokens[entry])
+            images = self._states.images.get(slot)
+            if images is not None and images.turned:
+                start = int(step.num_computed_tokens[entry])
+                positions[:, row : row + count] = images.positions(start, count)
+            row += count
+        assert self._decoder.rotations is not None, "the model has RoPE"
+        table = self._ops.numpy(self._decoder.rotations)
+        half = table.shape[1] // 2
+        of_axis = positions[axes].T  # [T, half]
+        columns = np.arange(half)
+        turned = np.empty((len(of_axis), 2 * half), np.float32)
+        turned[:, :half], turned[:, half:] = table[of_axis, columns], table[of_axis, half + columns]
+        return self._ops.array(turned)

@@ -30,6 +30,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
         entries: int64 [E], which sequences those are.
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
+        embeds, rotations: see `Decoder.forward`; None in most steps.
     """
 
     input_ids: Array
@@ -39,6 +40,8 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
     entries: Column
     adapter: Array | None = None
     row_adapter: Array | None = None
+    embeds: Array | None = None
+    rotations: Array | None = None
 
     def adapters_of(self, rows: Array) -> tuple[Array, ...]:
         """Return the adapters of the tokens and of `rows`; () if the engine has none."""
@@ -136,6 +139,8 @@ class StepInputBuilder:
         if states.pairs:
             positions += self._type_rows * (positions >= states.second_text[token_slots])
 
+        if states.images:
+            self._place_behind_images(step, slots, positions, starts)
         missing = states.num_tokens[slots] - ends
         if drafts is not None:
             missing += drafts
@@ -150,6 +155,17 @@ class StepInputBuilder:
                 *states.recurrent.next_pass(slots, computed, starts, positions, drafts)
             )
         return self._inputs(total, num_seqs, num_rows, entries, recurrent, adapted=adapted)
+
+    def _place_behind_images(
+        self, step: SchedulerOutput, slots: Column, positions: Column, starts: HostArray
+    ) -> None:
+        """Write the positions of sequences whose images take fewer positions than tokens."""
+        for entry, slot in enumerate(slots.tolist()):
+            images = self._states.images.get(slot)
+            if images is not None and images.turned:
+                count = int(step.num_scheduled_tokens[entry])
+                time = images.positions(int(step.num_computed_tokens[entry]), count)[0]
+                positions[starts[entry] : starts[entry] + count] = time
 
     def _write_rows(
         self, total: int, slots: Column, missing: Column, drafts: Column | None

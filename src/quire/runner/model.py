@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.ops.op_times import OpMeter, TimedOps
-from quire.ops.plan import WholePlan, record
+from quire.ops.plan import Plan, WholePlan, record
 from quire.runner.inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class EagerModel:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
         adapters, tap = inputs.adapters_of(rows), Tap(self._ops.table, rows, self._taps)
         hidden = self.decoder.forward(
-            self._ops.table, ids, positions, self._caches, meta, rows, *adapters, tap=tap
-        )
+            self._ops.table, ids, positions, self._caches, meta, rows, *adapters,
+            embeds=inputs.embeds, rotations=inputs.rotations, tap=tap,
+        )  # fmt: skip
         self.tapped = tap.found
         return hidden
 
@@ -106,7 +107,8 @@ class PlannedModel:
     """Plans of the step, and of the logits if the model has a head, recorded from the decoder.
 
     Results have the bits of `EagerModel`. With `adapters` the step includes LoRA ops, and with
-    `taps` it also returns what enters these layers.
+    `taps` it also returns what enters these layers. With `given_rows` there is a plan of steps that
+    bring the first layer's rows along, too.
 
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
@@ -122,6 +124,7 @@ class PlannedModel:
         *,
         adapters: bool = False,
         taps: Sequence[int] = (),
+        given_rows: bool = False,
     ) -> None:
         self.decoder = decoder
         self.tapped: Sequence[Array] = ()
@@ -133,35 +136,28 @@ class PlannedModel:
         rows = ops.array(np.zeros(1, np.int64))
         none = [ops.array(np.full(1, -1)) for _ in range(2)]
         adapter = none if adapters else []
-        modules = decoder.modules(caches)
-
-        def forward(
-            table: Ops, ids: Array, positions: Array, meta: AttentionMetadata, *rows: Array
-        ) -> tuple[Array, ...]:
-            tap = Tap(table, rows[0], taps)
-            hidden = decoder.forward(table, ids, positions, caches, meta, *rows, tap=tap)
-            return (hidden, *tap.found)
-
-        self._forward = record(
-            ops,
-            forward,
-            (ids, positions, meta, rows, *adapter),
-            limits.max_num_batched_tokens,
-            modules,
-        )
+        inputs = (ids, positions, meta, rows)
+        self._forward = self._record(ops, caches, (*inputs, *adapter), limits, taps)
         plans = [self._forward]
         config = decoder.config
+        self._given: Plan | None = None
+        if given_rows:
+            row = one_given_row(ops, decoder)
+            self._given = self._record(
+                ops, caches, (*inputs, *row, *adapter), limits, taps, given=len(row)
+            )
         if config.in_last_stage and (config.lm_head or config.num_labels):
-            hidden = self._forward.result((ids, positions, meta, rows, *adapter))
+            hidden = self._forward.result((*inputs, *adapter))
             self._logits = record(
                 ops,
                 decoder.compute_logits,
                 (hidden,),
                 max(limits.max_num_seqs, LOGITS_ROWS),
-                modules,
+                decoder.modules(caches),
             )
             plans.append(self._logits)
         plans[-1].precede(plans[0])
+        plans += [self._given] if self._given is not None else []
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
         self.python_ops: Sequence[str] = sorted({op for plan in plans for op in plan.python_ops})
@@ -172,6 +168,32 @@ class PlannedModel:
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
 
+    def _record(
+        self,
+        ops: Ops,
+        caches: Sequence[Cache],
+        inputs: Sequence[Any],
+        limits: SchedulerConfig,
+        taps: Sequence[int],
+        given: int = 0,
+    ) -> Plan:
+        """Record the step; `given` of its inputs, behind the rows, are those of `one_given_row`."""
+        decoder = self.decoder
+
+        def forward(
+            table: Ops, ids: Array, positions: Array, meta: AttentionMetadata, rows: Array,
+            *rest: Array,
+        ) -> tuple[Array, ...]:  # fmt: skip
+            tap = Tap(table, rows, taps)
+            embeds, rotations = (*rest[:given], None, None)[:2]
+            hidden = decoder.forward(
+                table, ids, positions, caches, meta, rows, *rest[given:],
+                embeds=embeds, rotations=rotations, tap=tap,
+            )  # fmt: skip
+            return (hidden, *tap.found)
+
+        return record(ops, forward, inputs, limits.max_num_batched_tokens, decoder.modules(caches))
+
     @property
     def whole_plans(self) -> tuple[WholePlan, WholePlan] | None:
         """Return the plans of the step and of the logits for native code, if it can run both."""
@@ -179,9 +201,15 @@ class PlannedModel:
         return None if step is None or logits is None else (step, logits)
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
-        given = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
-        hidden = self._forward.run((*given, *inputs.adapters_of(rows)))
-        self.tapped = self._forward.outputs[1:]
+        given: tuple[Any, ...] = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
+        plan = self._forward
+        if inputs.embeds is not None:
+            assert self._given is not None, "the plan of given rows was not recorded"
+            plan = self._given
+            rotations = () if inputs.rotations is None else (inputs.rotations,)
+            given = (*given, inputs.embeds, *rotations)
+        hidden = plan.run((*given, *inputs.adapters_of(rows)))
+        self.tapped = plan.outputs[1:]
         return hidden
 
     def logits(self, hidden: Array) -> Array:
@@ -206,3 +234,13 @@ def one_token(
         states=StateSlots(np.full(1, -1, np.int32), np.zeros(1, np.int64)) if states else None,
     )
     return ids, positions, meta
+
+
+def one_given_row(ops: Ops, decoder: Decoder) -> list[Array]:
+    """Return the embeddings of a token, and its rotations if images turn by three positions."""
+    vision = decoder.config.vision
+    found = [ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))]
+    if vision is not None and vision.sections:
+        assert decoder.rotations is not None, "the model has RoPE"
+        found.append(ops.array(np.array(ops.numpy(decoder.rotations)[:1])))
+    return found

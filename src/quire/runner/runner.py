@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,8 @@ from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig, State
 from quire.core.dtypes import DType
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
-from quire.runner.embeds import forward_embeds, given_embeds
+from quire.runner.embeds import RowGiver
+from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import (
     KVBacking,
@@ -27,7 +27,7 @@ from quire.runner.kv_tensors import (
     allocate_states,
     in_layer_order,
 )
-from quire.runner.model import EagerModel, Model, PlannedModel, Tap
+from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
@@ -70,6 +70,7 @@ class ModelRunner:
         reader: takes the rows of all tokens, if the proposer drafts from them.
         states: slots of recurrent layers, if the model has some.
         stage: the pipeline stages beside this one.
+        given_rows: prompts may have embeddings, or images, which `encoder` reads.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class ModelRunner:
         reader: RowReader | None = None,
         states: StateConfig | None = None,
         stage: Stage | None = None,
+        given_rows: bool = False,
+        encoder: EncoderCache | None = None,
     ) -> None:
         self.states = SequenceStates(
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer,
@@ -107,12 +110,9 @@ class ModelRunner:
         backed = ops.device.is_host and self.kv_caches
         self._backing = KVBacking(ops, self.kv_caches) if backed else None
         self._inputs = StepInputBuilder(
-            self.states,
-            scheduler.max_num_batched_tokens,
-            block_size,
-            type_rows=model.max_position_embeddings,
-            device=ops.device,
-        )
+            self.states, scheduler.max_num_batched_tokens, block_size,
+            type_rows=model.max_position_embeddings, device=ops.device,
+        )  # fmt: skip
         self._ops = ops
         self._reader = reader
         taps = () if reader is None else reader.taps
@@ -121,9 +121,10 @@ class ModelRunner:
             if enforce_eager or ops.new_plan is None
             else PlannedModel(
                 decoder, ops, self._caches, block_size, scheduler,
-                adapters=adapters is not None, taps=taps,
+                adapters=adapters is not None, taps=taps, given_rows=given_rows,
             )
         )  # fmt: skip
+        self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
         self._stage = stage
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
         self.unsettled = Unsettled(self.states)
@@ -244,17 +245,13 @@ class ModelRunner:
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
     ) -> Array:
-        states, decoder = self.states, self.model.decoder
-        if states.prompt_embeds and self._begins and (given := given_embeds(states, step, slots)):
-            tap = Tap(self._ops, rows, self._reader.taps if self._reader else ())
-            hidden = forward_embeds(decoder, self._ops, self._caches, inputs, rows, given, tap)
-            tapped: Sequence[Array] = tap.found
-        else:
-            hidden = self.model.forward(inputs, rows)
-            tapped = self.model.tapped
+        if self._rows is not None:
+            inputs = self._rows.complete(step, slots, inputs)
+        hidden = self.model.forward(inputs, rows)
         if self._reader is not None:
             start, counts = step.num_computed_tokens, step.num_scheduled_tokens
-            self._reader.read(states, slots, start, counts, tapped or [hidden])
+            tapped = self.model.tapped or [hidden]
+            self._reader.read(self.states, slots, start, counts, tapped)
         return hidden
 
     def _sample(

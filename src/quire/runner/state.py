@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from quire.core.batch import Column, NewSequence, SchedulerOutput
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
+from quire.runner.images import SequenceImages
 from quire.runner.recurrent import StateSlotTables
 from quire.sampling.state import SamplingState
 
@@ -50,6 +51,8 @@ class SequenceStates:
         second_text: int64 [max_num_seqs], the position of the second text of a pair.
         pairs: slots of sequences that are pairs.
         pooled: slot → the intermediate pooled vector.
+        prompt_embeds: slot → a prompt's embeddings.
+        images: slot → the images of a sequence.
         adapter: int64 [max_num_seqs], each sequence's number in `adapters`; -1 is none.
         with_adapter: slots of sequences with an adapter.
         recurrent: state slots of recurrent layers; None if the model has none.
@@ -87,6 +90,7 @@ class SequenceStates:
         self.pairs: set[int] = set()
         self.pooled: dict[int, NDArray[np.float64]] = {}
         self.prompt_embeds: dict[int, NDArray[np.float32]] = {}
+        self.images: dict[int, SequenceImages] = {}
         self.adapters = adapters
         self.adapter = np.full(max_num_seqs, -1, dtype=np.int64)
         self.with_adapter: set[int] = set()
@@ -128,6 +132,7 @@ class SequenceStates:
                 self.pairs.discard(slot)
                 self.pooled.pop(slot, None)
                 self.prompt_embeds.pop(slot, None)
+                self.images.pop(slot, None)
                 if slot in self.with_adapter:
                     self._release_adapter(slot)
                 self._free.append(slot)
@@ -241,6 +246,8 @@ class SequenceStates:
         if new.prompt_embeds is not None:
             rows = np.frombuffer(new.prompt_embeds, np.float32)
             self.prompt_embeds[slot] = rows.reshape(new.num_prompt_tokens, -1)
+        if new.images:
+            self.images[slot] = SequenceImages(new.images, new.num_prompt_tokens)
         if self._proposer is not None:
             self._proposer.begin(self, slot, new)
 

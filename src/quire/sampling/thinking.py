@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import ThinkingMarks
 from quire.sampling.masks import TokenRow
 
 if TYPE_CHECKING:

@@ -282,6 +282,7 @@ class Steps:
             request.second_text,
             request.prompt_embeds,
             None if states is None else states.first(request.request_id),
+            request.images,
         )
 
     def _copies(self) -> BlockCopies | None:

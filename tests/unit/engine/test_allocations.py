@@ -43,8 +43,7 @@ class Monotone:
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
         rows: Tensor,
-        *,
-        tap: object = None,
+        **given: object,
     ) -> Tensor:
         return torch.zeros(len(rows), 1)
 

@@ -128,6 +128,7 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": reference.gelu_tanh,
     "relu": reference.relu,
     "relu2": reference.relu2,
+    "quick_gelu": reference.quick_gelu,
     "relu2_mul": lambda x: reference.relu2_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
     "swigluoai_mul": lambda x: reference.swigluoai_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
 }
@@ -150,6 +151,7 @@ def test_rows_do_not_depend_on_the_batch(op: str, dtype: torch.dtype, width: int
         (reference.gelu, F.gelu),
         (reference.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
         (reference.relu, F.relu),
+        (reference.quick_gelu, lambda x: x * torch.sigmoid(1.702 * x)),
     ],
 )
 def test_activations_equal_torch(

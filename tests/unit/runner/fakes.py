@@ -59,8 +59,7 @@ class FakeDecoder:
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
         rows: Tensor,
-        *,
-        tap: object = None,
+        **given: object,
     ) -> Tensor:
         (cache,) = kv_caches
         assert torch.is_inference_mode_enabled()

@@ -17,7 +17,7 @@ from quire.core.structured_outputs import (
     StructuredOutputsParams,
     WrittenStructure,
 )
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import ThinkingMarks
 from quire.ops.interface import Ops
 from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller

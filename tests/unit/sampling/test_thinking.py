@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import ThinkingMarks
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.thinking import MAX_GRACE, ThinkingLimit
 from quire.text.tokenizers.dummy import DummyTokenizer

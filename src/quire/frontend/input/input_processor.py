@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from quire.core.errors import ContextLengthError, InvalidRequestError
+from quire.core.images import ImageSpan
 from quire.core.messages import AddRequest, Ready
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.registry import did_you_mean
@@ -79,6 +80,7 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self.model = config.model
         self.pooling = config.pooling
+        self.images = config.images
         self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
@@ -150,6 +152,7 @@ class InputProcessor:
         arrival_time: float,
         options: RequestOptions = NO_OPTIONS,
         prompt_embeds: bytes | None = None,
+        images: tuple[ImageSpan, ...] = (),
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
@@ -157,6 +160,7 @@ class InputProcessor:
 
         Args:
             bad_words: token ids of the bad words, if known (see `text.bad_words`).
+            images: spans of `token_ids`.
             written: the checked structure, if there is one (see `Structures`).
         """
         if params.truncate_prompt_tokens is not None:
@@ -164,11 +168,8 @@ class InputProcessor:
             kept = truncated(token_ids, params, limit, embeds=prompt_embeds is not None)
             text, token_ids = text if len(kept) == len(token_ids) else None, kept
         max_tokens = self._max_tokens(len(token_ids), params)
-        if prompt_embeds is not None and params.prompt_logprobs is not None:
-            raise InvalidRequestError(
-                "Embeddings have no log-probabilities: they stand for no token.",
-                param="prompt_logprobs",
-            )
+        if prompt_embeds is not None:
+            check_embeds(params)
         check_params(params, self.model.vocab_size)
         check_options(options)
         if bad_words is None and params.bad_words:
@@ -196,6 +197,7 @@ class InputProcessor:
                 options=options,
                 eos_token_ids=self.eos_token_ids,
                 prompt_embeds=prompt_embeds,
+                images=images,
             )
             for index in range(params.n)
         ]
@@ -360,6 +362,15 @@ class InputProcessor:
         if begun is False:
             return {"thinking_token_budget": None, "thinking_marks": None}
         return {"thinking_marks": replace(marks, begun=bool(begun))}
+
+
+def check_embeds(params: SamplingParams) -> None:
+    """Raise `InvalidRequestError` for parameters that need the prompt's tokens."""
+    if params.prompt_logprobs is not None:
+        raise InvalidRequestError(
+            "Embeddings have no log-probabilities: they stand for no token.",
+            param="prompt_logprobs",
+        )
 
 
 def check_options(options: RequestOptions) -> None:

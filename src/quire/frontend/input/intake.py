@@ -10,9 +10,13 @@ from functools import partial
 from typing import Any
 
 from quire.core.config import ModelConfig
+from quire.core.errors import InvalidRequestError
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
+from quire.frontend.images.expand import ImagePrompt, check_count, expand, with_images
+from quire.frontend.images.fetch import Media
+from quire.frontend.images.prepare import prepare
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
@@ -47,6 +51,7 @@ class Intake:
         tokenizer: Tokenizer,
         model: ModelConfig,
         pool: TokenizerPool | None = None,
+        media: Media | None = None,
     ) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
@@ -55,6 +60,7 @@ class Intake:
         self._tokenizer = tokenizer
         self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")
         self._pool = pool
+        self._media = media or Media()
         self._last_words: tuple[list[str], list[list[int]]] = [], []
         self._turn = asyncio.Lock()
 
@@ -72,6 +78,7 @@ class Intake:
     def shutdown(self) -> None:
         """Stop all work; waiting callers fail. Harmless when repeated."""
         self._threads.shutdown()
+        self._media.shutdown()
         self.structures.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
@@ -136,6 +143,9 @@ class Intake:
             written = await self.structures.check(wanted)
         given: dict[str, Any] = {"arrival_time": arrival, "options": options, "written": written}
         given["bad_words"] = await self._bad_words(params.bad_words)
+        pictured = with_images(prompt)
+        if isinstance(pictured, ImagePrompt):
+            return await self._with_images(processor, request_id, pictured, params, given)
         if self._pool is not None and _is_long(prompt):
             checked = processor.bounded(prompt, params)
             assert isinstance(checked, str | ChatPrompt)
@@ -145,6 +155,42 @@ class Intake:
             return processor.request(request_id, text, tokenized.token_ids, params, **given)
         work = partial(processor.process, request_id, prompt, params, **given)
         return await self._in_turn(work, long=_is_long(prompt) or _has_embeds(prompt))
+
+    async def _with_images(
+        self,
+        processor: InputProcessor,
+        request_id: str,
+        prompt: ImagePrompt,
+        params: SamplingParams,
+        given: dict[str, Any],
+    ) -> ProcessedRequest:
+        """Prepare the images, one after the other, and make a request with their spans."""
+        config = check_count(len(prompt.images), processor.images)
+        if params.truncate_prompt_tokens is not None:
+            raise InvalidRequestError(
+                "A prompt with images cannot be truncated.", param="truncate_prompt_tokens"
+            )
+        vision, tokenizer = processor.model.vision, self._tokenizer
+        assert vision is not None, "only models with a tower accept images"
+        prepared = []
+        for source in prompt.images:
+            image = await self._media.load(source)
+            if self._pool is not None and isinstance(image, bytes):
+                prepared.append(await self._pool.prepare(image))
+            else:
+                prepared.append(await self._threads.run(partial(prepare, image, vision, config)))
+        checked = processor.bounded(prompt.prompt, params)
+        if isinstance(checked, list):
+            tokens = checked
+        elif self._pool is not None:
+            assert isinstance(checked, str | ChatPrompt)
+            tokens = (await self._pool.tokenize(checked)).token_ids
+        else:
+            assert isinstance(checked, str | ChatPrompt)
+            tokens = await self._threads.run(partial(tokenize, tokenizer, checked))
+        text = checked if isinstance(checked, str) else None
+        tokens, spans = expand(tokens, prepared, vision, tokenizer)
+        return processor.request(request_id, text, tokens, params, images=spans, **given)
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
         """Return the tokens of many words; None for few, which `process` tokenizes itself."""

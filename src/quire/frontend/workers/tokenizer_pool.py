@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 
 from quire.core.errors import ContextLengthError, EngineDeadError, class_of_code
+from quire.core.images import ImageConfig, VisionConfig
+from quire.frontend.images.prepare import Prepared
 from quire.frontend.workers.child import LOST, Child
 from quire.frontend.workers.pipe import frame, json_frame
-from quire.frontend.workers.tokenizer_worker import Question, Setup, Tokenized
+from quire.frontend.workers.tokenizer_worker import ImageFile, Question, Setup, Tokenized
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class TokenizerPool:
 
     Args:
         path: see `text.tokenizers.tokenizer.load_tokenizer`.
+        vision, images: how to prepare images, if the engine accepts some.
 
     Attributes:
         num_abandoned: prompts that are processed for cancelled callers.
@@ -52,9 +55,11 @@ class TokenizerPool:
         path: Path | None,
         vocab_size: int,
         command: Sequence[str] = WORKER_COMMAND,
+        vision: VisionConfig | None = None,
+        images: ImageConfig | None = None,
     ) -> None:
         self._size = size
-        self._setup = frame(Setup(None if path is None else str(path), vocab_size))
+        self._setup = frame(Setup(None if path is None else str(path), vocab_size, vision, images))
         self.num_abandoned = 0
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Tokenized)
@@ -88,6 +93,12 @@ class TokenizerPool:
         if result.error_code is not None:
             raise _error_of(result)
         return result
+
+    async def prepare(self, image: bytes) -> Prepared:
+        """Return an image as the tower reads it; raises as `images.prepare.prepare`."""
+        found = (await self.tokenize(ImageFile(image))).image
+        assert found is not None, "a worker answers what it is asked"
+        return found
 
     def shutdown(self) -> None:
         """Stop the workers. Harmless when repeated."""

@@ -28,7 +28,7 @@ class RandomParameters:
     many rows at a time as it holds. No row may be longer than the pool.
 
     Linear weights that have `forms` (see `models.forms`) are uniformly random codes, with scales
-    that give them the same deviation.
+    that give them the same deviation. `wanted` are other parameters than those of the model.
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class RandomParameters:
         seed: int,
         progress: Progress | None = None,
         forms: Mapping[str, Sequence[Form | None]] | None = None,
+        wanted: Sequence[Parameter] | None = None,
     ) -> None:
-        wanted = parameters(model)
+        wanted = parameters(model) if wanted is None else wanted
         self.dtype = dtype
         self._forms = forms or {}
         draw = np.random.default_rng(seed)
@@ -100,12 +101,13 @@ class RandomParameters:
 
     def _views(self, parameter: Parameter, offset: int) -> list[HostArray]:
         """Return rows of the pool's numbers, repeated without end, from `offset` on."""
-        rows, columns = parameter.shape
+        rows, columns = parameter.shape[0], parameter.numel // parameter.shape[0]
         most = _POOL // columns
         views = []
         for row in range(0, rows, most):
             start, count = (offset + row * columns) % _POOL, min(most, rows - row)
-            views.append(self._pool[start : start + count * columns].reshape(count, columns))
+            view = self._pool[start : start + count * columns]
+            views.append(view.reshape(count, *parameter.shape[1:]))
         return views
 
 

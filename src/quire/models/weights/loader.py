@@ -6,14 +6,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
+from quire.checkpoint.weights import NamedWeights, open_weights
 from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
 from quire.models.builder import Place
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource, Progress
+from quire.models.vision.registry import vision_architecture
 from quire.models.weights.dummy import RandomParameters
 from quire.models.weights.pack_cache import PackCache
 from quire.models.weights.sharded import SharedParameters
@@ -22,6 +24,9 @@ from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.quant.names import rounding
 from quire.quant.registry import GGUF, method
+
+if TYPE_CHECKING:
+    from quire.models.vision.tower import Tower
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +79,26 @@ def parameter_source(config: EngineConfig, progress: Progress | None = None) -> 
     return source if share.ranks == 1 else SharedParameters(source, share)
 
 
+def load_tower(config: EngineConfig, ops: Ops) -> Tower | None:
+    """Load the tower that reads images; None if no images are accepted. Raises as `load_model`."""
+    vision = config.model.vision
+    if vision is None or config.images is None:
+        return None
+    from quire.models.vision.layout import tower_parameters
+    from quire.models.vision.tower import Tower
+
+    wanted, dtype = tower_parameters(vision), dtype_of(config.dtype)
+    source: ParameterSource
+    if config.load_format == "dummy":
+        source = RandomParameters(config.model, dtype, config.seed, wanted=wanted)
+    else:
+        found = vision_architecture(vision.kind)
+        files = resolve(config.model_path, load_format=config.load_format)
+        weights = NamedWeights(open_weights(files), found.tower_name)
+        source = StoredParameters(weights, config.model, dtype, tower=(wanted, found.names))
+    return Tower(vision, config.images, source, ops.whole(None))
+
+
 def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterSource:
     dtype = dtype_of(config.dtype)
     if config.load_format == "dummy":
@@ -81,9 +106,11 @@ def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterS
             config.model, dtype, config.seed, progress, forms=config.weight_forms
         )
     stored, name = config.quantization_config, config.quantization
-    files = resolve(config.model_path, load_format=config.load_format)
+    weights = open_weights(resolve(config.model_path, load_format=config.load_format))
+    if config.model.vision is not None:
+        weights = NamedWeights(weights, vision_architecture(config.model.vision.kind).text_name)
     return StoredParameters(
-        open_weights(files),
+        weights,
         config.model,
         dtype,
         progress,

@@ -99,8 +99,9 @@ class _Matcher:
 
     def match(self, wanted: Sequence[Parameter]) -> Sources:
         headless = all(parameter.name != "lm_head.weight" for parameter in wanted)
-        tied = headless and not re.fullmatch(self._names.ignored, "lm_head.weight")
-        if headless:
+        stored = "lm_head.weight" in self._stored
+        tied = headless and stored and not re.fullmatch(self._names.ignored, "lm_head.weight")
+        if headless and stored:
             self._let_head_stand_in()
         pieces = [piece for parameter in wanted for piece in self._pieces(parameter)]
         copies = self._tied_copies(pieces) if tied else []
@@ -112,8 +113,7 @@ class _Matcher:
     def _let_head_stand_in(self) -> None:
         """Read a tied embedding under the head's name, if only that is stored."""
         (embed,) = self._names.sources("embed.weight")
-        if "lm_head.weight" in self._stored:
-            self._stored.setdefault(embed, self._stored["lm_head.weight"])
+        self._stored.setdefault(embed, self._stored["lm_head.weight"])
 
     def _pieces(self, parameter: Parameter) -> list[Piece]:
         if pieces := self._stacked(parameter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,10 @@ from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted, is_float
 from quire.core.errors import CheckpointError
 from quire.core.quantized import QuantizedWeight, Weight, dense
+from quire.models.architecture import WeightNames
 from quire.models.forms import head_name, linear_names
 from quire.models.layout import parameters
-from quire.models.parameters import Progress
+from quire.models.parameters import Parameter, Progress
 from quire.models.registry import weight_names
 from quire.models.weights.sources import Piece, match
 from quire.quant.bits import float32
@@ -34,6 +36,7 @@ class StoredParameters:
     Args:
         method: how the checkpoint says that its linear layers are quantized.
         rounding: how to quantize linear weights that are stored dense.
+        tower: parameters and names of the model's tower, to read these.
 
     Raises:
         CheckpointError: a tensor is missing or superfluous, or does not fit; when it is read: it
@@ -50,9 +53,9 @@ class StoredParameters:
         *,
         method: Method | None = None,
         rounding: Rounding | None = None,
+        tower: tuple[Sequence[Parameter], WeightNames] | None = None,
     ) -> None:
-        names = weight_names(model)
-        wanted = parameters(model)
+        wanted, names = tower or (parameters(model), weight_names(model))
         sources = match(weights, wanted, names, method)
         self.dtype = dtype
         self._weights = weights

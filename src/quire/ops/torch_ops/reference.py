@@ -345,6 +345,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return x · sigmoid(1.702 · x) (CLIP); computed in float32."""
+    wide = x.float()
+    return (wide / (1.0 + torch.exp(-1.702 * wide))).to(x.dtype)
+
+
 def relu(x: Tensor) -> Tensor:
     """Return max(x, 0)."""
     return torch.relu(x)
@@ -381,6 +387,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu2": relu2,
     "swigluoai_mul": swigluoai_mul,
     "relu2_mul": relu2_mul,
+    "quick_gelu": quick_gelu,
 }
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
-from quire.core.thinking import ThinkingMarks
+from quire.core.structured_outputs import ThinkingMarks
 from quire.server.tools import formats
 from quire.server.tools.gemma import gemma4
 from quire.server.tools.harmony import harmony

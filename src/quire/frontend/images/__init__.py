@@ -1,0 +1,1 @@
+"""From an image's address or file to spans of a prompt."""

@@ -1,0 +1,238 @@
+"""Decode an image with Pillow and resize it to what the tower reads.
+
+The sizes are those of Hugging Face's processors, and so are the pixels: both resize with Pillow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from quire.core.errors import InvalidRequestError
+from quire.core.images import ImageConfig, VisionConfig
+from quire.system.user_arrays import host_array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PARAM = "image"
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+MAX_PIXELS = 50_000_000
+"""Of an image, before it is decoded."""
+MAX_BYTES = 20 * 2**20
+"""Of a file."""
+_LARGEST_SIDE = 4096
+"""Idefics 3: of an image before it is cut into tiles."""
+_MOST_ASPECT = 200
+"""Qwen2-VL: the longer side of an image is at most so many times the shorter one."""
+
+
+class Tile(msgspec.Struct, array_like=True):
+    """Pixels that the tower reads at once: uint8 [height, width, 3]."""
+
+    height: int
+    width: int
+    pixels: bytes
+
+
+class Prepared(msgspec.Struct, array_like=True):
+    """One image.
+
+    Attributes:
+        digest: sha256 of what the image is and of how it was prepared.
+        tiles: in the order of the prompt.
+        grid: tiles in height and width, before the whole image; (0, 0) if there is only that.
+    """
+
+    digest: bytes
+    tiles: list[Tile]
+    grid: tuple[int, int] = (0, 0)
+
+
+def prepare(image: Any, vision: VisionConfig, config: ImageConfig) -> Prepared:
+    """Return an image as the tower reads it.
+
+    Args:
+        image: the bytes of a file, a `PIL.Image.Image`, or an array [height, width, 3] or
+            [3, height, width] of uint8, or of floats from 0 to 1.
+
+    Raises:
+        InvalidRequestError: it is damaged, too large, or no image.
+    """
+    settings = msgspec.json.encode((vision.kind, vision.patch_size, vision.merge, config))
+    digest = hashlib.sha256(hashlib.sha256(settings).digest())
+    if isinstance(image, bytes | bytearray):
+        digest.update(b"file" + image)
+        opened = _opened(bytes(image))
+    else:
+        opened = _given(image)
+        digest.update(f"pixels {opened.size}".encode() + opened.tobytes())
+    tiles, grid = _TILES[vision.kind](opened, vision, config)
+    return Prepared(digest.digest(), [_tile(tile) for tile in tiles], grid)
+
+
+def _opened(data: bytes) -> Image:
+    """Decode a file: turned as its EXIF says, on white where it is transparent."""
+    from PIL import Image, ImageOps
+
+    if len(data) > MAX_BYTES:
+        raise _refused(f"the file has {len(data)} bytes; at most {MAX_BYTES} are allowed")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # PIL warns of bombs, and of damage
+            with Image.open(io.BytesIO(data), formats=FORMATS) as found:
+                _check_size(found.size)
+                found.load()
+                return _rgb(ImageOps.exif_transpose(found))
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # decoders raise anything
+        why = str(error).partition("<")[0].strip() or type(error).__name__
+        raise _refused(
+            f"it is no image of {', '.join(FORMATS)} that can be decoded ({why[:100]})"
+        ) from None
+
+
+def _given(image: Any) -> Image:
+    """Return the image behind an object of Pillow or an array."""
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        _check_size(image.size)
+        return _rgb(image)
+    try:
+        array = host_array(image)
+    except TypeError as error:
+        raise _refused(f"it must be bytes, a PIL image or an array: {error}") from None
+    if array.ndim == 4 and len(array) == 1:
+        array = array[0]
+    if array.ndim == 3 and array.shape[2] != 3 and array.shape[0] == 3:
+        array = np.moveaxis(array, 0, 2)
+    if array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        raise _refused(f"an array of shape {list(array.shape)} is no image [height, width, 3]")
+    _check_size((array.shape[1], array.shape[0]))
+    if array.dtype != np.uint8:
+        wide = array.astype(np.float32)
+        if not (np.isfinite(wide).all() and wide.min() >= 0 and wide.max() <= 1):
+            raise _refused("an array of floats holds numbers from 0 to 1")
+        array = (wide * 255).round().astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    width, height = size
+    if not 0 < width * height <= MAX_PIXELS:
+        raise _refused(f"it has {width} × {height} pixels; at most {MAX_PIXELS} are allowed")
+
+
+def _rgb(image: Image) -> Image:
+    """Return an image in three channels, on white where it is transparent."""
+    from PIL import Image as Images
+
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    layer = image.convert("RGBA")
+    white = Images.new("RGBA", layer.size, (255, 255, 255, 255))
+    return Images.alpha_composite(white, layer).convert("RGB")
+
+
+def _tile(image: Image) -> Tile:
+    return Tile(image.height, image.width, image.tobytes())
+
+
+Tiles = tuple[list[Any], tuple[int, int]]
+
+
+def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """LLaVA: resize the shorter edge, and cut a square from the middle."""
+    short, long = sorted(image.size)
+    edge = config.shortest_edge
+    other = int(edge * long / short)
+    if other > MAX_PIXELS // edge:
+        raise _refused(f"one side is {long / short:.0f} times the other")
+    size = (edge, other) if image.width <= image.height else (other, edge)
+    image = image.resize(size, config.resample)
+    left, top = ((side - config.crop) // 2 for side in image.size)
+    # Beyond the image Pillow fills with black, as the processor does.
+    if left < 0:
+        left = -math.ceil((config.crop - image.width) / 2)
+    if top < 0:
+        top = -math.ceil((config.crop - image.height) / 2)
+    return [image.crop((left, top, left + config.crop, top + config.crop))], (0, 0)
+
+
+def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
+    width, height = image.size
+    if max(image.size) > _MOST_ASPECT * min(image.size):
+        raise _refused(f"one side is more than {_MOST_ASPECT} times the other")
+    unit = vision.patch_size * vision.merge
+    new_height, new_width = (round(side / unit) * unit for side in (height, width))
+    if new_height * new_width > config.longest_edge:
+        shrink = math.sqrt(height * width / config.longest_edge)
+        new_height, new_width = (
+            max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width)
+        )
+    elif new_height * new_width < config.shortest_edge:
+        grow = math.sqrt(config.shortest_edge / (height * width))
+        new_height, new_width = (math.ceil(side * grow / unit) * unit for side in (height, width))
+    return [image.resize((new_width, new_height), config.resample)], (0, 0)
+
+
+def _split(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Idefics 3: resize the longer edge, cut into square tiles, and add the whole as one more."""
+    side = config.crop
+    width, height = _long_edge(image.size, config.longest_edge)
+    image = image.resize((width, height), config.resample)
+    whole = (side, side)
+    if not config.split:
+        return [image.resize(whole, config.resample)], (0, 0)
+    aspect = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / aspect) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * aspect) / side) * side
+    image = image.resize((width, height), config.resample)
+    if (width, height) == whole:
+        return [image], (0, 0)
+    grid = (height // side, width // side)
+    tiles = [
+        image.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        for row in range(grid[0])
+        for column in range(grid[1])
+    ]
+    return [*tiles, image.resize(whole, config.resample)], grid
+
+
+def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Return width and height with this longer edge, the shorter one even and at least 1."""
+    width, height = size
+    aspect = width / height
+    if width >= height:
+        width, height = longest, int(longest / aspect)
+        height += height % 2
+    else:
+        width, height = int(longest * aspect), longest
+        width += width % 2
+    width, height = max(width, 1), max(height, 1)
+    aspect = width / height
+    if width >= height and width > _LARGEST_SIDE:
+        width, height = _LARGEST_SIDE, int(_LARGEST_SIDE / aspect)
+    elif height > width and height > _LARGEST_SIDE:
+        width, height = int(_LARGEST_SIDE * aspect), _LARGEST_SIDE
+    return max(width, 1), max(height, 1)
+
+
+_TILES = {"llava": _cropped, "qwen2_vl": _whole, "qwen2_5_vl": _whole, "idefics3": _split}
+
+
+def _refused(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"The image cannot be read: {why}.", param=PARAM)

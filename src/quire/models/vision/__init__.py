@@ -1,0 +1,1 @@
+"""Towers that turn images into rows of a text model."""

@@ -1,0 +1,77 @@
+"""A tower as data: the model that its layers are, and all its parameters; torch-free."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from quire.core.config import EngineConfig, ModelConfig
+from quire.core.images import VisionConfig
+from quire.models.layout import Layout
+from quire.models.parameters import Parameter
+from quire.models.specs import LinearSpec
+
+
+def tower_model(vision: VisionConfig) -> ModelConfig:
+    """Return the tower's layers as a model that attends both ways and has no embeddings."""
+    optional = {"embed_norm": vision.embed_norm, "norm": vision.final_norm}
+    windows = tuple(i not in vision.full_layers for i in range(vision.num_layers))
+    return ModelConfig(
+        architecture=vision.kind,
+        vocab_size=0,
+        hidden_size=vision.hidden_size,
+        intermediate_size=vision.intermediate_size,
+        num_hidden_layers=vision.num_layers,
+        num_attention_heads=vision.num_heads,
+        num_key_value_heads=vision.num_heads,
+        head_dim=vision.hidden_size // vision.num_heads,
+        max_position_embeddings=1,
+        norm=vision.norm,
+        norm_eps=vision.norm_eps,
+        norms=("attn_norm", "mlp_norm", *(name for name, there in optional.items() if there)),
+        activation=vision.activation,
+        qkv_bias=vision.qkv_bias,
+        output_bias=True,
+        mlp_bias=vision.mlp_bias,
+        sliding_window=vision.window or None,
+        sliding_layers=windows if vision.window else None,
+        causal=False,
+        lm_head=False,
+    )
+
+
+def connector(vision: VisionConfig) -> list[LinearSpec]:
+    """Return the products behind the layers."""
+    found, columns = [], vision.hidden_size * vision.merge**2
+    for i, (rows, activation) in enumerate(vision.connector):
+        kind = None if activation == "none" else activation
+        found.append(
+            LinearSpec(f"connector.{i}", (rows,), columns, vision.connector_bias, activation=kind)
+        )
+        columns = rows
+    return found
+
+
+@lru_cache(maxsize=8)
+def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
+    """Return all parameters of the tower, in the order of the computation."""
+    hidden, side = vision.hidden_size, vision.patch_size
+    frames = (vision.frames,) if vision.frames > 1 else ()
+    found = [Parameter("patch.weight", (hidden, 3, *frames, side, side), (hidden,), "table")]
+    if vision.patch_bias:
+        found.append(Parameter("patch.bias", (hidden,), (hidden,), "bias"))
+    if vision.class_token:
+        found.append(Parameter("class.weight", (hidden,), (hidden,), "bias"))
+    if rows := vision.learned_positions:
+        found.append(Parameter("positions.weight", (rows, hidden), (rows,), "table"))
+    found += Layout(tower_model(vision)).parameters()
+    for linear in connector(vision):
+        found += linear.parameters()
+    return tuple(found)
+
+
+def tower_bytes(config: EngineConfig) -> int:
+    """Return the bytes of an engine's tower, whose weights are never quantized; 0 without one."""
+    if config.model.vision is None or config.images is None:
+        return 0
+    item = 4 if config.dtype == "float32" else 2
+    return item * sum(p.numel for p in tower_parameters(config.model.vision))

@@ -1,0 +1,68 @@
+"""Vision architectures by the names of Hugging Face's classes; torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.images import VisionConfig, VisionKind
+from quire.core.registry import Registry
+from quire.models import hf
+from quire.models.vision.architecture import VisionArchitecture
+
+CLASSES: dict[str, VisionKind] = {
+    "Idefics3ForConditionalGeneration": "idefics3",
+    "LlavaForConditionalGeneration": "llava",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+    "SmolVLMForConditionalGeneration": "idefics3",
+}
+_KINDS = Registry(
+    "vision architecture",
+    {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in sorted({*CLASSES.values()})},
+)
+
+
+def vision_architecture(kind: str) -> VisionArchitecture:
+    """Return the architecture under `VisionConfig.kind`."""
+    found: VisionArchitecture = _KINDS.load(kind)
+    return found
+
+
+def vision_kind(config: hf.HFConfig) -> VisionKind | None:
+    """Return the kind of a model that reads images; None if Quire has none under its name."""
+    classes = config.get("architectures")
+    found = classes if isinstance(classes, list) else []
+    return next((CLASSES[name] for name in found if name in CLASSES), None)
+
+
+def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
+    """Return the config.json of the text model alone."""
+    nested = hf.table(config, "text_config")
+    text = dict(nested or config)
+    text.pop("architectures", None)
+    text.pop("vision_config", None)
+    for name in ("torch_dtype", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id"):
+        if text.get(name) is None and config.get(name) is not None:
+            text[name] = config[name]
+    if nested and config.get("tie_word_embeddings"):
+        text["tie_word_embeddings"] = True
+    types = vision_architecture(kind).text_types
+    if isinstance(model_type := text.get("model_type"), str):
+        text["model_type"] = types.get(model_type, model_type)
+    # M-RoPE turns like the plain one, but for its positions (`VisionConfig.sections`).
+    for name in ("rope_scaling", "rope_parameters"):
+        if (rope := hf.table(text, name)) and "mrope_section" in rope:
+            plain = {key: value for key, value in rope.items() if key not in _MROPE}
+            if plain.get("rope_type", plain.get("type", "mrope")) == "mrope":
+                plain.pop("type", None)
+                plain["rope_type"] = "default"
+            text[name] = plain
+    return text
+
+
+_MROPE = ("mrope_section", "mrope_interleaved")
+
+
+def parse_vision(config: hf.HFConfig, kind: VisionKind, text: Any) -> VisionConfig:
+    """Return the tower of a config.json, whose text model is `text`."""
+    return vision_architecture(kind).parse(config, text)

@@ -1,0 +1,179 @@
+"""The tower: pixels of one image → rows of the text model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.dtypes import FLOAT32, HostArray, converted
+from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+from quire.models.builder import Builder
+from quire.models.decoder import Decoder
+from quire.models.parameters import ParameterSource
+from quire.models.vision.layout import connector, tower_model
+from quire.ops.array import Array
+from quire.ops.interface import Ops
+from quire.ops.metadata import AttentionMetadata, KVCache
+
+_BLOCK = 32
+"""Patches in a block of keys and values, which are those of one image."""
+
+
+class Tower:
+    """Reads one image at a time, whole: its rows depend on nothing else.
+
+    Args:
+        source: asked for one parameter at a time.
+        ops: pack the weights, none of which is quantized.
+    """
+
+    def __init__(
+        self, vision: VisionConfig, images: ImageConfig, source: ParameterSource, ops: Ops
+    ) -> None:
+        self.vision = vision
+        self._images = images
+        self._ops = ops
+        self._dtype = source.dtype
+        model = tower_model(vision)
+        build = Builder(model, source, 1, ops)
+        bias = source.tensor("patch.bias") if vision.patch_bias else None
+        patch = source.tensor("patch.weight").reshape(vision.hidden_size, vision.patch_values)
+        self._patch = ops.pack_linear(patch, bias, exact=True, dtype=source.dtype)
+        self._class = source.tensor("class.weight") if vision.class_token else None
+        self._positions = None
+        if vision.learned_positions:
+            self._positions = converted(source.tensor("positions.weight"), FLOAT32)
+        self._decoder = Decoder(model, source, 1, ops)
+        self._connector = [build.linear(linear) for linear in connector(vision)]
+
+    def encode(self, image: ImageSpan) -> HostArray:
+        """Return an image's rows [rows, hidden] in the model's dtype."""
+        with self._ops.inference():
+            return self._encode(image)
+
+    def _encode(self, image: ImageSpan) -> HostArray:
+        vision, ops = self.vision, self._ops
+        height, width = (side // vision.patch_size for side in image.size)
+        grid = _grid(height, width, vision.merge)
+        patches = converted(patches_of(image, vision, self._images), self._dtype)
+        x = ops.numpy(ops.linear(ops.array(patches), self._patch))
+        windows = _windows(grid, vision) if vision.window else None
+        if windows is not None:
+            order = np.concatenate(windows)
+            x, grid = x[order], grid[order]
+        x = self._placed(x, grid, height, width)
+        count = len(x)
+        metas = [_metadata(ops, [count])]
+        if windows is not None:
+            metas.append(_metadata(ops, [len(window) for window in windows]))
+        blocks = max(int(ops.numpy(meta.block_tables).max()) for meta in metas) + 1
+        hidden = self._decoder.forward(
+            ops,
+            ops.array(np.ascontiguousarray(x)),
+            ops.array(np.arange(count)),
+            self._caches(blocks),
+            metas[0],
+            rotations=self._rotations(grid),
+            windows=metas[-1] if windows is not None else None,
+        )
+        rows = ops.numpy(hidden)[int(vision.class_token) :]
+        if windows is not None:
+            restored = np.empty_like(rows)
+            restored[order] = rows
+            rows = restored
+        rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.merge**2)
+        y = ops.array(rows)
+        for linear in self._connector:
+            y = linear.forward(ops, y)
+        found = np.array(ops.numpy(y))
+        assert len(found) == image.rows, "the image has another number of rows"
+        return found
+
+    def _placed(self, x: HostArray, grid: NDArray[np.int64], height: int, width: int) -> HostArray:
+        """Return the patches with their learned positions, and the class row before them."""
+        if self._class is not None:
+            x = np.concatenate([self._class[None], x])
+        if self._positions is None:
+            return x
+        side = self.vision.image_size // self.vision.patch_size
+        found = _bucket(grid[:, 0], height, side) * side + _bucket(grid[:, 1], width, side)
+        if self._class is not None:
+            found = np.concatenate([[0], found + 1])
+        return converted(converted(x, FLOAT32) + self._positions[found], self._dtype)
+
+    def _rotations(self, grid: NDArray[np.int64]) -> Array | None:
+        """Return the rotations by height and width, float32 [patches, head_dim]."""
+        if not self.vision.rope_theta:
+            return None
+        half = self.vision.hidden_size // self.vision.num_heads // 2
+        exponents = np.arange(0, half, 2, dtype=np.float32) / np.float32(half)
+        frequencies = np.float32(1) / np.float32(self.vision.rope_theta) ** exponents
+        angles = (grid[:, :, None].astype(np.float32) * frequencies).reshape(len(grid), half)
+        wide = angles.astype(np.float64)
+        table = np.concatenate([np.cos(wide), np.sin(wide)], axis=1).astype(np.float32)
+        return self._ops.array(table)
+
+    def _caches(self, blocks: int) -> list[KVCache]:
+        """Return keys and values for one image, which all layers share."""
+        heads, ops = self.vision.num_heads, self._ops
+        shape = (blocks, heads, _BLOCK, self.vision.hidden_size // heads)
+        cache = KVCache(ops.empty(shape, self._dtype), ops.empty(shape, self._dtype))
+        return [cache] * self.vision.num_layers
+
+
+def patches_of(image: ImageSpan, vision: VisionConfig, config: ImageConfig) -> NDArray[np.float32]:
+    """Return an image's normalized patches [patches, 3 · frames · patch_size²].
+
+    The patches of one row of the text model follow each other.
+    """
+    pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)
+    mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
+    values = (pixels.astype(np.float32) * np.float32(1 / 255) - mean) / std
+    side, merge = vision.patch_size, vision.merge
+    height, width = (n // (side * merge) for n in image.size)
+    squares = values.reshape(height, merge, side, width, merge, side, 3)
+    parts = squares.transpose(0, 3, 1, 4, 6, 2, 5)[:, :, :, :, :, None]
+    repeated = np.broadcast_to(parts, (*parts.shape[:5], vision.frames, side, side))
+    return np.ascontiguousarray(repeated).reshape(-1, vision.patch_values)
+
+
+def _grid(height: int, width: int, merge: int) -> NDArray[np.int64]:
+    """Return row and column of each patch, in the order of `patches_of`."""
+    places = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), axis=-1)
+    parts = places.reshape(height // merge, merge, width // merge, merge, 2)
+    return parts.transpose(0, 2, 1, 3, 4).reshape(-1, 2)
+
+
+def _bucket(index: NDArray[np.int64], count: int, side: int) -> NDArray[np.int64]:
+    """Return the learned positions along one axis of `count` patches."""
+    if count == side:
+        return index
+    bounds = np.arange(1, side) / side
+    return np.searchsorted(bounds.astype(np.float32), index / count, side="right")
+
+
+def _windows(grid: NDArray[np.int64], vision: VisionConfig) -> list[NDArray[np.int64]]:
+    """Return the patches of each window, which is a square from the image's top left corner on."""
+    side = vision.window // vision.merge // vision.patch_size * vision.merge
+    window = grid // side
+    number = window[:, 0] * (window[:, 1].max() + 1) + window[:, 1]
+    return [np.flatnonzero(number == each) for each in range(int(number.max()) + 1)]
+
+
+def _metadata(ops: Ops, lengths: list[int]) -> AttentionMetadata:
+    """Return the metadata of sequences that are computed whole, each in blocks of its own."""
+    counts = [-(-length // _BLOCK) for length in lengths]
+    tables = np.zeros((len(lengths), max(counts)), np.int32)
+    slots, first = [], 0
+    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        tables[row, :count] = np.arange(first, first + count)
+        slots.append(np.arange(first * _BLOCK, first * _BLOCK + length))
+        first += count
+    return AttentionMetadata(
+        query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        seq_lens=np.array(lengths, np.int32),
+        block_tables=ops.array(tables),
+        slot_mapping=ops.array(np.concatenate(slots)),
+        num_seqs=len(lengths),
+        block_size=_BLOCK,
+    )

@@ -1,0 +1,169 @@
+"""Resolve how images are prepared, from the model's files and the user's flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.checkpoint.json_file import read_json
+from quire.checkpoint.source import ModelSource
+from quire.core.config import HEAD_METHODS, ModelConfig
+from quire.core.errors import ConfigError
+from quire.core.extras import require
+from quire.core.images import ImageConfig
+from quire.models import hf
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.speculative import parse_speculative_config
+
+_CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llava": _CLIP | {"resample": 3},
+    "qwen2_vl": _CLIP | {"resample": 3},
+    "qwen2_5_vl": _CLIP | {"resample": 3},
+    "idefics3": _HALF | {"resample": 1},
+}
+"""By kind: what a missing field of preprocessor_config.json means."""
+_PIXELS = (56 * 56, 28 * 28 * 1280)
+"""Qwen2-VL: least and most pixels without settings."""
+_FLAG = "--mm-processor-kwargs"
+_CHANGEABLE = {
+    "qwen2_vl": ("min_pixels", "max_pixels", "size"),
+    "qwen2_5_vl": ("min_pixels", "max_pixels", "size"),
+    "idefics3": ("do_image_splitting", "size"),
+    "llava": (),
+}
+"""By kind: the settings that `--mm-processor-kwargs` may change."""
+
+
+def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) -> ImageConfig | None:
+    """Return how images are prepared; None if the engine accepts none.
+
+    Raises:
+        ConfigError: a flag is wrong, or does not fit the model.
+    """
+    vision = model.vision
+    if vision is None:
+        for name in ("limit_mm_per_prompt", "mm_processor_kwargs"):
+            if getattr(args, name) is not None:
+                raise _wrong(name, "this model reads text only.")
+        return None
+    most = _limit(args)
+    if args.language_model_only or most == 0:
+        return None
+    require("PIL", f"{args.model} reads images and", "model")
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if getattr(args, name) > 1:
+            raise _wrong(name, "images are read by one worker.", "Use --language-model-only.")
+    speculative = parse_speculative_config(args.speculative_config, 1, [])
+    if speculative is not None and speculative.method in HEAD_METHODS:
+        raise _wrong(
+            "speculative_config", "draft heads do not read images.", "Use --language-model-only."
+        )
+    settings = _DEFAULTS[vision.kind] | _stored(source) | _kwargs(args, vision.kind)
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        hf.only(settings, name, True, "images in one form")
+    hf.only(settings, "rescale_factor", 1 / 255, "channels from 0 to 255")
+    return ImageConfig(
+        mean=_channels(settings, "image_mean"),
+        std=_channels(settings, "image_std"),
+        most=most,
+        cache_bytes=int(args.mm_processor_cache_gb * 2**30),
+        resample=hf.integer(settings, "resample"),
+        **_sizes(settings, vision.kind, vision.image_size),
+    )
+
+
+def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, Any]:
+    """Return the sizes in `ImageConfig`."""
+    size, crop = settings.get("size"), settings.get("crop_size")
+    size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
+    crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
+    if kind == "llava":
+        hf.only(settings, "do_center_crop", True, "square images")
+        hf.only(settings, "do_pad", False, "images that are cut, not padded")
+        return {
+            "shortest_edge": hf.integer(size, "shortest_edge", default=image_size),
+            "crop": hf.integer(crop, "height", default=image_size),
+        }
+    if kind == "idefics3":
+        tile = hf.integer(hf.table(settings, "max_image_size"), "longest_edge", default=image_size)
+        if tile != image_size:
+            raise ConfigError(
+                f"preprocessor_config.json: max_image_size is {tile}; the tower reads {image_size}."
+            )
+        return {
+            "longest_edge": hf.integer(size, "longest_edge", default=4 * tile),
+            "crop": tile,
+            "split": hf.boolean(settings, "do_image_splitting", default=True),
+        }
+    least = settings.get("min_pixels") or size.get("shortest_edge") or _PIXELS[0]
+    most = settings.get("max_pixels") or size.get("longest_edge") or _PIXELS[1]
+    for value in (least, most):
+        if type(value) is not int or not 0 < value <= 2**28:
+            raise _wrong("mm_processor_kwargs", f"{value!r} is no number of pixels.")
+    return {"shortest_edge": least, "longest_edge": most}
+
+
+def _stored(source: ModelSource) -> dict[str, Any]:
+    """Return the settings in the model's folder."""
+    if source.path is None:
+        return {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (file := source.path / name).is_file():
+            content = read_json(file)
+            return hf.table(content, "image_processor") or content
+    return {}
+
+
+def _kwargs(args: EngineArgs, kind: str) -> dict[str, Any]:
+    given = _object(args, "mm_processor_kwargs")
+    known = _CHANGEABLE[kind]
+    for name in given:
+        if name not in known:
+            raise _wrong(
+                "mm_processor_kwargs",
+                f"{name!r} cannot be changed; known: {', '.join(known) or 'none'}.",
+            )
+    return given
+
+
+def _limit(args: EngineArgs) -> int:
+    """Return the most images of a prompt."""
+    given = _object(args, "limit_mm_per_prompt")
+    for name, value in given.items():
+        if name not in ("image", "video", "audio"):
+            raise _wrong("limit_mm_per_prompt", f"{name!r} is no kind of input.")
+        if type(value) is not int or not 0 <= value <= 1024:
+            raise _wrong("limit_mm_per_prompt", f"{name} is {value!r}; it must be 0 to 1024.")
+    return int(given.get("image", 16))
+
+
+def _object(args: EngineArgs, name: str) -> dict[str, Any]:
+    text = getattr(args, name)
+    if text is None:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise _wrong(name, f"it is no JSON object: {error}.") from None
+
+
+def _channels(settings: dict[str, Any], name: str) -> tuple[float, float, float]:
+    found = settings[name]
+    if (
+        not isinstance(found, list)
+        or len(found) != 3
+        or not all(isinstance(value, int | float) for value in found)
+        or (name == "image_std" and not all(found))
+    ):
+        raise hf.wrong(name, found, "three numbers")
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _wrong(name: str, why: str, fix: str | None = None) -> ConfigError:
+    return ConfigError(f"--{name.replace('_', '-')}: {why}", fix=fix, param=name)
