@@ -15,6 +15,7 @@ from quire.core.images import ImageConfig
 from quire.models import hf
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.speculative import parse_speculative_config
+from quire.resolve.values import step_tokens
 
 _CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -59,7 +60,7 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if getattr(args, name) > 1:
             raise _wrong(name, "images are read by one worker.", "Use --language-model-only.")
-    speculative = parse_speculative_config(args.speculative_config, 1, [])
+    speculative = parse_speculative_config(args.speculative_config, step_tokens(args), [])
     if speculative is not None and speculative.method in HEAD_METHODS:
         raise _wrong(
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."

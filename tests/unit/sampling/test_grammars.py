@@ -15,9 +15,9 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import (
     ReasoningMarks,
     StructuredOutputsParams,
+    ThinkingMarks,
     WrittenStructure,
 )
-from quire.core.structured_outputs import ThinkingMarks
 from quire.ops.interface import Ops
 from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller

@@ -12,11 +12,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, VisionConfig
-from quire.system.user_arrays import host_array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -101,7 +99,10 @@ def _opened(data: bytes) -> Image:
 
 def _given(image: Any) -> Image:
     """Return the image behind an object of Pillow or an array."""
+    import numpy as np  # not in the API process
     from PIL import Image
+
+    from quire.system.user_arrays import host_array
 
     if isinstance(image, Image.Image):
         _check_size(image.size)

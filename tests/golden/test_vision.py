@@ -1,0 +1,206 @@
+"""Models that read images, against Transformers and against themselves."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from quire.core.images import ImageSpan
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.frontend.images.expand import expand
+from quire.frontend.images.prepare import prepare
+from quire.frontend.llm import LLM
+from quire.models.vision.tower import patches_of
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
+from tests.golden.tiny_vision import IMAGE, MODELS, write_vision_model
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, logprobs=1)
+PROMPT = [5, 6, 7, IMAGE, 8, 9, IMAGE, 10, 11]
+LIMITS: dict[str, Any] = {
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 512,
+    "block_size": 8,
+    "num_threads": 1,
+    "num_gpu_blocks_override": 200,
+    "max_model_len": 510,
+    "limit_mm_per_prompt": {"image": 2},
+}
+
+
+def images(seed: int = 1) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    shapes = ((37, 53, 3), (60, 41, 3))
+    return [random.integers(0, 256, shape, dtype=np.uint8) for shape in shapes]
+
+
+def asked(found: list[np.ndarray], tokens: list[int] = PROMPT) -> dict[str, Any]:
+    return {"prompt_token_ids": tokens, "multi_modal_data": {"image": found}}
+
+
+class Tiny:
+    """A model's folder, and Transformers' model."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.oracle = write_vision_model(folder, kind)
+
+    def llm(self, **fields: Any) -> LLM:
+        return LLM(str(self.folder), **LIMITS | fields)
+
+    def logits(self, llm: LLM, tokens: list[int], found: list[np.ndarray]) -> torch.Tensor:
+        """Return the oracle's logits of a prompt, which is not expanded, with its answer."""
+        config, model = llm.resolved.config.images, llm.resolved.config.model.vision
+        assert config is not None
+        assert model is not None
+        prepared = [prepare(image, model, config) for image in found]
+        ids, spans = expand(tokens, prepared, model, llm.tokenizer)
+        given: dict[str, Any] = {}
+        if model.frames > 1:
+            patches = [patches_of(span, model, config) for span in spans]
+            sides = [[1, *(side // model.patch_size for side in span.size)] for span in spans]
+            given["pixel_values"] = torch.from_numpy(np.concatenate(patches))
+            given["image_grid_thw"] = torch.tensor(sides)
+            given["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
+        else:
+            pixels = torch.stack([normalized(span, config.mean, config.std) for span in spans])
+            given["pixel_values"] = pixels[None] if self.kind == "idefics3" else pixels
+        with torch.no_grad():
+            return self.oracle(input_ids=torch.tensor([ids]), **given).logits[0]
+
+
+def normalized(span: ImageSpan, mean: Any, std: Any) -> torch.Tensor:
+    pixels = torch.frombuffer(bytearray(span.pixels), dtype=torch.uint8).reshape(*span.size, 3)
+    return ((pixels / 255 - torch.tensor(mean)) / torch.tensor(std)).permute(2, 0, 1)
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return Tiny(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: Tiny) -> Iterator[LLM]:
+    with tiny.llm() as running:
+        yield running
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_logits_and_tokens_are_those_of_transformers(tiny: Tiny, llm: LLM) -> None:
+    [output] = llm.generate([asked(images())], PARAMS, use_tqdm=False)
+    answer, prompt = output.outputs[0], output.prompt_token_ids
+    logits = tiny.logits(llm, [*PROMPT, *answer.token_ids], images())
+    likely = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
+    assert answer.token_ids == likely.argmax(dim=-1).tolist()
+    assert answer.logprobs is not None
+    for row, token, found in zip(likely, answer.token_ids, answer.logprobs, strict=True):
+        assert abs(found[token].logprob - row[token].item()) <= 1e-4
+
+
+def test_an_image_is_read_once_and_no_other_stands_for_it(llm: LLM) -> None:
+    first, second = images(2)
+    for found in ([first, second], [second, first], [first, first]):
+        [output] = llm.generate([asked(found)], PARAMS, use_tqdm=False)
+        [again] = llm.generate([asked(found)], PARAMS, use_tqdm=False)
+        assert tokens([again]) == tokens([output])
+        # All whole blocks but the one of the last token are found again.
+        assert again.num_cached_tokens == (len(output.prompt_token_ids) - 1) // 8 * 8
+    encoder = llm._core.executor._worker._runner._rows._cache  # type: ignore[attr-defined]
+    before = encoder.encoded_tokens
+    llm.generate([asked([second, second])], PARAMS, use_tqdm=False)
+    assert encoder.encoded_tokens == before, "both images have been read"
+    changed = first.copy()
+    changed[-1, -1, -1] ^= 1
+    [output] = llm.generate([asked([changed, second])], PARAMS, use_tqdm=False)
+    text = output.prompt_token_ids.index(IMAGE)
+    assert (output.num_cached_tokens or 0) <= text, "the last byte differs"
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_num_batched_tokens": 16},
+        {"enforce_eager": True},
+        {"quantization": "int8"},
+        {"kv_cache_dtype": "int8"},
+        {"num_gpu_blocks_override": 72, "max_num_seqs": 3},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+    ],
+    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "drafts"],
+)
+def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
+    params = PARAMS.replace(max_tokens=24)
+    prompts = [asked(images(seed)) for seed in (3, 4)] + [list(range(1, 90))]
+    rounding = {k: v for k, v in fields.items() if k in ("quantization", "kv_cache_dtype")}
+    with tiny.llm(enable_prefix_caching=False, **rounding) as llm:
+        alone = [tokens(llm.generate([p], params, use_tqdm=False))[0] for p in prompts]
+    with tiny.llm(**fields) as llm:
+        assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone
+        assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone, "from the cache"
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Yield 40 images of odd sizes, modes and orientations, and some that are transparent."""
+    random = np.random.default_rng(0)
+    sizes = [(1, 1), (7, 93), (64, 64), (101, 33), (250, 40), (31, 200), (90, 91), (160, 120)]
+    for mode, kind in (
+        ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("RGB", "JPEG"), ("RGBA", "WEBP"),
+    ):  # fmt: skip
+        for number, (width, height) in enumerate(sizes):
+            channels = 4 if mode == "RGBA" else 3
+            pixels = random.integers(0, 256, (height, width, channels), dtype=np.uint8)
+            image = Image.fromarray(pixels, "RGBA" if channels == 4 else "RGB")
+            if mode == "P":
+                image = image.quantize(16)
+            out, exif = io.BytesIO(), Image.Exif()
+            exif[0x0112] = number + 1
+            extra = {"exif": exif} if kind == "JPEG" else {}
+            extra |= {"transparency": 3} if mode == "P" else {}
+            image.save(out, kind, **extra)
+            yield f"{mode}-{kind}-{width}x{height}", out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "idefics3"])
+def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    from PIL import ImageOps
+
+    write_vision_model(tmp_path, kind)
+    config = resolve(EngineArgs(model=str(tmp_path)), detect()).config
+    vision, settings = config.model.vision, config.images
+    assert vision is not None
+    assert settings is not None
+    name, _, processor = MODELS[kind]
+    oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor)
+    count = 0
+    for label, data in files():
+        count += 1
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        assert image is not None
+        expected = np.asarray(oracle(images=[image], return_tensors="np")["pixel_values"])
+        found = prepare(data, vision, settings)
+        spans = [
+            ImageSpan(0, 0, b"", None, (tile.height, tile.width), tile.pixels)
+            for tile in found.tiles
+        ]
+        if vision.frames > 1:
+            got = np.concatenate([patches_of(span, vision, settings) for span in spans])
+        else:
+            stacked = [normalized(span, settings.mean, settings.std) for span in spans]
+            got = torch.stack(stacked).numpy().reshape(expected.shape)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=label)
+    assert count == 40

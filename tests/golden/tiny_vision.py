@@ -1,0 +1,103 @@
+"""Tiny random models that read images, written where a test wants them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.e2e.tiny_model import BOS, EOS, _tokenizer
+
+IMAGE = 290
+"""The token that stands for an image."""
+_TEXT: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+}
+_MROPE = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+_QWEN: dict[str, Any] = {
+    "text_config": _TEXT | {"rope_parameters": _MROPE},
+    "image_token_id": IMAGE,
+    "vision_start_token_id": 291,
+    "vision_end_token_id": 292,
+    "video_token_id": 293,
+}
+_TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "patch_size": 8,
+    "image_size": 32,
+}
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llava": (
+        "Llava",
+        {
+            "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 3, **_TOWER},
+            "text_config": {"model_type": "llama", **_TEXT},
+            "image_token_index": IMAGE,
+        },
+        {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
+    ),
+    "qwen2_vl": (
+        "Qwen2VL",
+        _QWEN
+        | {
+            "vision_config": {
+                "depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 4, "hidden_size": 64,
+            },
+        },
+        {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VL",
+        _QWEN
+        | {
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
+                "patch_size": 4, "out_hidden_size": 64, "window_size": 16,
+                "fullatt_block_indexes": [1],
+            },
+        },
+        {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
+    ),
+    "idefics3": (
+        "Idefics3",
+        {
+            "vision_config": {"num_hidden_layers": 2, **_TOWER},
+            "text_config": {"model_type": "llama", **_TEXT},
+            "image_token_id": IMAGE,
+            "scale_factor": 2,
+            "pad_token_id": 0,
+        },
+        {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    ),
+}  # fmt: skip
+"""Kind → name of the classes, config, and settings of the image processor."""
+
+
+def write_vision_model(folder: Path, kind: str) -> Any:
+    """Write a model, its tokenizer and its processor; return Transformers' model."""
+    name, config, processor = MODELS[kind]
+    torch.manual_seed(0)
+    configured = getattr(transformers, f"{name}Config")(**config)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(configured).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = 0.1 * torch.randn_like(parameter)
+            parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
+    model.save_pretrained(folder)
+    _tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": BOS, "eos_token": EOS}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return model
