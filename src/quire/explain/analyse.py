@@ -97,6 +97,7 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
             share = saving(changes[0].estimated_gain)
             finding = msgspec.structs.replace(finding, share=share)
             kind = kind if share >= WORTH else Kind.ELSEWHERE
+            finding = msgspec.structs.replace(finding, fault=kind < Kind.LIMIT)
     return Suspect(finding, [c for c in changes if c.estimated_gain > LEAST_GAIN], kind)
 
 
@@ -157,7 +158,8 @@ def _nothing(case: Case) -> Finding:
             f"Nothing is amiss: the model takes {case.model:.0%} of the time, and no known cause "
             "costs 5 % of it."
         )
-    return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(case.model, 4)})
+    figures: dict[str, float | int | str] = {"idle": round(idle, 4), "model": round(case.model, 4)}
+    return Finding("none", text, 0.0, figures, fault=False)
 
 
 def _notes(case: Case) -> list[str]:

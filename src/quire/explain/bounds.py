@@ -93,6 +93,7 @@ def _window(evidence: Evidence) -> Window:
         lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
         parts[name] = min(parts[name], lanes * fields["seconds"])
     fields["mix"] = _numbers(w.mix)
+    fields["refused"] = {code: int(_amount(count)) for code, count in w.refused.items()}
     longest = evidence.config.scheduler.max_model_len
     fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
     return Window(**fields | {"parts": parts})
@@ -129,6 +130,7 @@ def _surroundings(around: Surroundings | None, seconds: float) -> Surroundings |
         _numbers(around),
         throttled=_amount(around.throttled, most),
         disk_wait=_amount(around.disk_wait, most),
+        memory_wait=_amount(around.memory_wait, seconds),
         **shares,
     )
 
@@ -183,6 +185,11 @@ def _host(host: HostUse | None) -> HostUse | None:
         own=_amount(host.own),
         steal=_amount(host.steal, busy),
         waited=_amount(host.waited),
+        loop_waited=_amount(host.loop_waited, seconds),
+        waits=[_amount(waited, seconds) for waited in host.waits],
+        neighbours=[
+            msgspec.structs.replace(n, cpus=_amount(n.cpus, host.cpus)) for n in host.neighbours
+        ],
     )
 
 

@@ -37,6 +37,11 @@ class Window(msgspec.Struct, frozen=True):
         demand: most sequences that ran and waited at a time.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
         kv_blocks: number of KV blocks.
+        refused: requests answered with an error of the client, by its code; `rejected` of them
+            because the queue was full.
+        ended, aborted, cut: sequences that ended; those whose client left, and those that reached
+            `max_tokens`.
+        aborted_tokens: tokens computed for the aborted ones.
         slow_outputs: outputs that waited for a client to read.
         loop_lag_p99: seconds that the event loop was late; 0 if not sampled.
         itl_p50, itl_p99: seconds between tokens of a sequence; 0 without tokens.
@@ -64,6 +69,11 @@ class Window(msgspec.Struct, frozen=True):
     repeated_tokens: int = 0
     preemptions: int = 0
     rejected: int = 0
+    refused: dict[str, int] = {}
+    ended: int = 0
+    aborted: int = 0
+    cut: int = 0
+    aborted_tokens: int = 0
     slow_outputs: int = 0
     running: float = 0.0
     waiting: float = 0.0

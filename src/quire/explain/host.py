@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
+
+
+MOST_THREADS = 64
+MOST_PROCESSES = 1000
+"""On a machine with more, neighbours have no names: reading them would take too long."""
+MOST_NEIGHBOURS = 3
+VISIBLE = 0.1
+"""CPUs that a neighbour must use to be named."""
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """Another process that uses CPUs.
+
+    Attributes:
+        cpus: mean number of CPUs that it used.
+        client: it is connected to this engine.
+    """
+
+    name: str
+    pid: int
+    cpus: float
+    client: bool = False
 
 
 class HostUse(msgspec.Struct, frozen=True):
@@ -23,6 +49,10 @@ class HostUse(msgspec.Struct, frozen=True):
         own: of the engine's processes.
         steal: taken by other virtual machines.
         waited: while the engine's threads were ready to run and had no CPU.
+        waits: the same of each thread of the core, the one that ran the longest first; at most
+            `MOST_THREADS`. Offline the core is this process, else a child of it.
+        loop_waited: the same of the event loop's thread; 0 offline.
+        neighbours: other processes that used the most, with their names.
     """
 
     seconds: float
@@ -31,6 +61,14 @@ class HostUse(msgspec.Struct, frozen=True):
     own: float
     steal: float
     waited: float
+    waits: list[float] = []
+    loop_waited: float = 0.0
+    neighbours: list[Neighbour] = []
+
+    @property
+    def clients(self) -> float:
+        """Return the mean number of CPUs that clients on this machine used."""
+        return min(self.others, sum(n.cpus for n in self.neighbours if n.client))
 
     @property
     def others(self) -> float:
@@ -47,8 +85,17 @@ class HostReading:
     steal: float
     cpu_seconds: dict[int, float] = field(repr=False)
     """By process."""
-    wait_seconds: dict[tuple[int, int], float] = field(repr=False)
+    threads: dict[tuple[int, int], _Thread] = field(repr=False)
     """By process and thread."""
+    others: dict[int, float] = field(repr=False)
+    """Seconds of processes that are not the engine's; empty if there are too many."""
+
+
+class _Thread(NamedTuple):
+    """Seconds that a thread ran, and that it was ready to run without a CPU."""
+
+    ran: float
+    waited: float
 
 
 def read_host(pid: int | None = None) -> HostReading | None:
@@ -63,25 +110,24 @@ def read_host(pid: int | None = None) -> HostReading | None:
         return None
     user, nice, system, _, _, irq, softirq, steal = (n / _TICK for n in ticks)
     cpu: dict[int, float] = {}
-    waits: dict[tuple[int, int], float] = {}
+    found: dict[tuple[int, int], _Thread] = {}
     pending = [os.getpid() if pid is None else pid]
     while pending:
         process = pending.pop()
         try:
-            stat = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+            used = _cpu_seconds(process)
             threads = list((_PROC / str(process) / "task").iterdir())
         except OSError:
             continue  # it has just exited
-        cpu[process] = sum(int(n) for n in stat[11:13]) / _TICK
+        cpu[process] = used
         for thread in threads:
             try:
-                waits[process, int(thread.name)] = _waited(thread)
+                found[process, int(thread.name)] = _scheduled(thread)
                 pending += [int(child) for child in (thread / "children").read_text().split()]
             except OSError:
                 continue
-    return HostReading(
-        time.monotonic(), user + nice + system + irq + softirq + steal, steal, cpu, waits
-    )
+    busy = user + nice + system + irq + softirq + steal
+    return HostReading(time.monotonic(), busy, steal, cpu, found, _others(cpu))
 
 
 def use_between(first: HostReading | None, last: HostReading | None) -> HostUse | None:
@@ -89,20 +135,102 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
     if first is None or last is None or last.moment <= first.moment:
         return None
     own = sum(s - first.cpu_seconds.get(pid, 0.0) for pid, s in last.cpu_seconds.items())
-    waited = sum(s - first.wait_seconds.get(key, 0.0) for key, s in last.wait_seconds.items())
+    none = _Thread(0.0, 0.0)
+    ran = {
+        key: _Thread(*(b - a for a, b in zip(first.threads.get(key, none), now, strict=True)))
+        for key, now in last.threads.items()
+    }
+    waited = sum(thread.waited for thread in ran.values())
+    front = next(iter(last.cpu_seconds), 0)
+    core = [thread for (pid, _), thread in ran.items() if pid != front]
+    loop = ran.get((front, front), none).waited if core else 0.0
+    waits = [t.waited for t in sorted(core or ran.values(), key=lambda thread: -thread.ran)]
+    seconds = last.moment - first.moment
     return HostUse(
-        seconds=last.moment - first.moment,
+        seconds=seconds,
         cpus=os.cpu_count() or 1,
         busy=last.busy - first.busy,
         own=own,
         steal=last.steal - first.steal,
         waited=waited,
+        waits=waits[:MOST_THREADS],
+        loop_waited=loop,
+        neighbours=_neighbours(first, last, seconds),
     )
 
 
-def _waited(thread: Path) -> float:
-    """Return a thread's seconds in a run queue; 0.0 if the kernel does not count them."""
+def _others(own: Collection[int]) -> dict[int, float]:
+    """Return the CPU seconds of processes outside of the engine."""
     try:
-        return int((thread / "schedstat").read_text().split()[1]) / 1e9
-    except (FileNotFoundError, IndexError, ValueError):
-        return 0.0
+        pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+    except OSError:
+        return {}
+    if len(pids) > MOST_PROCESSES:
+        return {}
+    found = {}
+    for pid in pids:
+        if pid not in own:
+            with suppress(OSError):
+                found[pid] = _cpu_seconds(pid)
+    return found
+
+
+def _comm(pid: int) -> str:
+    return (_PROC / str(pid) / "comm").read_text().strip()
+
+
+def _neighbours(
+    first: HostReading, last: HostReading, seconds: float, name_of: Callable[[int], str] = _comm
+) -> list[Neighbour]:
+    """Return the other processes that used the most CPU time between two readings."""
+    used = {pid: (s - first.others.get(pid, 0.0)) / seconds for pid, s in last.others.items()}
+    most = sorted(used, key=lambda pid: -used[pid])[:MOST_NEIGHBOURS]
+    seen = [pid for pid in most if used[pid] >= VISIBLE]
+    ends = peers(last.cpu_seconds) if seen else set()
+    named = []
+    for pid in seen:
+        with suppress(OSError):
+            named.append(
+                Neighbour(name_of(pid), pid, used[pid], not ends.isdisjoint(_sockets(pid)))
+            )
+    return named
+
+
+def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
+    """Return the inodes of the sockets on this machine that are connected to these processes."""
+    rows = [row for name in ("tcp", "tcp6") for row in _rows(root / "proc/net" / name)]
+    mine = {inode for pid in pids for inode in _sockets(pid, root)}
+    ends = {(remote, local) for local, remote, inode in rows if inode in mine}
+    return {inode for local, remote, inode in rows if (local, remote) in ends} - mine
+
+
+def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield a connection's local address, remote address and inode."""
+    with suppress(OSError):
+        for fields in map(str.split, table.read_text().splitlines()[1:]):
+            # IPv4 inside of IPv6 is the same address; the last eight digits and the port say it.
+            yield fields[1][-13:], fields[2][-13:], fields[9]
+
+
+def _sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:
+    """Yield the inodes of a process's sockets."""
+    with suppress(OSError):
+        for link in (root / f"proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                target = os.readlink(link)
+                if target.startswith("socket:["):
+                    yield target[8:-1]
+
+
+def _cpu_seconds(pid: int) -> float:
+    stat = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return sum(int(n) for n in stat[11:13]) / _TICK
+
+
+def _scheduled(thread: Path) -> _Thread:
+    """Return a thread's seconds on a CPU and in a run queue; zeros if the kernel counts none."""
+    try:
+        ran, waited, *_ = (thread / "schedstat").read_text().split()
+        return _Thread(int(ran) / 1e9, int(waited) / 1e9)
+    except (FileNotFoundError, ValueError):
+        return _Thread(0.0, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ class _Totals:
     latencies: list[int]
     scrape_seconds: float
     mix: RequestMix
+    refused: Counter[str]
 
 
 class _Gauges:
@@ -176,6 +178,7 @@ class Probe:
             adapters=gauges.adapters,
             draft_seconds=last.draft_seconds - first.draft_seconds,
             mix=last.mix.since(first.mix),
+            refused=dict(last.refused - first.refused),
             arrivals=[],
             **counts,
         )
@@ -203,6 +206,10 @@ class Probe:
             "cached_tokens": stats.cached_tokens,
             "repeated_tokens": stats.repeated_tokens,
             "rejected": stats.rejected,
+            "ended": stats.finished.total(),
+            "aborted": stats.finished["abort"],
+            "cut": stats.finished["length"],
+            "aborted_tokens": stats.aborted_tokens,
             "slow_outputs": stats.slow_outputs,
             "scrapes": stats.scrapes,
         }
@@ -219,6 +226,7 @@ class Probe:
             list(stats.inter_token_latency.counts),
             stats.scrape_seconds,
             copy(stats.mix),
+            stats.refused.copy(),
         )
 
 

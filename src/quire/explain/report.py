@@ -22,12 +22,15 @@ Cause = Literal[
     "too_many_threads",
     "affinity",
     "cpu_quota",
+    "low_priority",
     "busy_neighbour",
     "stolen_cpu",
     "stopped",
     "starved",
     "slow_clock",
     "swapping",
+    "memory_pressure",
+    "open_files",
     "offload_reads",
     "slow_disk",
     "huge_pages_off",
@@ -46,6 +49,7 @@ Cause = Literal[
     "needless_ranks",
     "small_chunks",
     "long_prompts",
+    "long_turns",
     "poor_drafts",
     # What requests ask for
     "logprobs",
@@ -54,14 +58,19 @@ Cause = Literal[
     "token_edits",
     "structures",
     "adapters",
+    # How clients behave
     "many_choices",
+    "aborted_requests",
+    "refused_requests",
+    "unmet_stops",
+    "slow_client",
+    "few_clients",
     # The front end
     "tokenization",
     "detokenization",
     "http_overload",
     "tls",
     "scrapes",
-    "slow_client",
     "none",
 ]
 Bound = Literal["memory", "compute", "overhead"]
@@ -94,6 +103,9 @@ class Finding(msgspec.Struct, frozen=True):
     share: float
     """Share of the window, 0 to 1, that the best change is expected to save."""
     evidence: dict[str, float | int | str] = {}
+    fault: bool = True
+    """A setting, a request or another program costs this time. Else it is a limit that a healthy
+    engine has, too."""
     confidence: float = 1.0
     """Estimated probability, 0 to 1, that the cause is real."""
 

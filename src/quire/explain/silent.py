@@ -6,11 +6,13 @@ import os
 import time
 from pathlib import Path
 
-from quire.explain.host import HostUse, read_host, use_between
+from quire.explain.host import SYSTEM, HostUse, read_host, use_between
 from quire.explain.report import Finding
-from quire.explain.surroundings import SYSTEM, Surroundings, between, family, process_state, read
+from quire.explain.surroundings import Surroundings, between, family, process_state, read
 
 _LISTENS = "0A"
+NO_FILES = 0.98
+"""Share of the permitted files from which a server accepts no connection."""
 WAITING = 0.5
 """Share of the time without a core, or without an answer of the disk, that starves a server."""
 
@@ -41,6 +43,15 @@ def verdict(
             "stopped",
             f"The server does not answer: a signal has stopped its process "
             f"{', '.join(halted)} (SIGSTOP, a debugger). Continue it with kill -CONT.",
+            1.0,
+            {"pid": pid},
+        )
+    if around.most_files and around.open_files >= NO_FILES * around.most_files:
+        return Finding(
+            "open_files",
+            f"The server does not answer: a process of it has {around.open_files} files and "
+            f"connections open, and may have {around.most_files}. Start it with a higher limit "
+            "(ulimit -n).",
             1.0,
             {"pid": pid},
         )

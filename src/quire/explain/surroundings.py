@@ -5,7 +5,9 @@ Every figure that the system does not report is 0, or empty.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.explain.host import SYSTEM
+
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-SYSTEM = Path("/")
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -33,10 +36,16 @@ class Surroundings(msgspec.Struct, frozen=True):
         read_rate: bytes/s that the engine reads from disks.
         disk_wait: seconds that the engine's threads waited for disks.
         clock: speed of the CPUs relative to their highest, mean of the two readings.
-        huge_pages: the system's setting: "always", "madvise" or "never".
+        huge_pages: the system's setting: "always", "madvise" or "never"; "refused" if the engine's
+            processes may not have them (prctl).
         remote: share of the engine's memory on nodes without its CPUs.
         nodes: memory nodes of the machine.
         free: bytes of memory that are available.
+        memory_wait: seconds during which some process of the container (cgroup v2), else of the
+            machine, waited for memory to be reclaimed.
+        open_files, most_files: file descriptors of the engine's process that is nearest to its
+            limit, and that limit.
+        nice: lowest priority of the engine's processes; 0 is the usual one, 19 the lowest.
     """
 
     online: int = 0
@@ -54,6 +63,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     remote: float = 0.0
     nodes: int = 1
     free: int = 0
+    memory_wait: float = 0.0
+    open_files: int = 0
+    most_files: int = 0
+    nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,7 @@ class Reading:
 
     now: Surroundings
     throttled: float
+    memory_wait: float
     swapped_pages: int
     read_bytes: dict[int, int]
     disk_wait: dict[int, float]
@@ -89,23 +103,30 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     memory = _fields(_text(root / "proc/meminfo"))
     paging = _fields(_text(root / "proc/vmstat"))
     nodes = _listed(root / "sys/devices/system/node", "node[0-9]*")
+    status = [_fields(_text(root / f"proc/{p}/status")) for p in pids]
+    files, most_files = _files(pids, root)
+    refused = any(fields.get("THP_enabled", 1) == 0 for fields in status)
     now = Surroundings(
         online=len(_numbers(_text(root / "sys/devices/system/cpu/online"))),
         allowed=len(cpus),
         siblings=max(1, len(_numbers(_text(_topology(root, next(iter(cpus), 0)))))),
         quota=quota,
-        swapped=sum(_fields(_text(root / f"proc/{p}/status")).get("VmSwap", 0) for p in pids)
-        * 1024,
+        swapped=sum(fields.get("VmSwap", 0) for fields in status) * 1024,
         clock=_clock(root),
-        huge_pages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        huge_pages="refused"
+        if refused
+        else _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         remote=_remote(pids, cpus, nodes, root) if len(nodes) > 1 else 0.0,
         nodes=max(1, len(nodes)),
         free=memory.get("MemAvailable", 0) * 1024,
+        open_files=files,
+        most_files=most_files,
+        nice=max((_nice(p, root) for p in pids), default=0),
     )
     reads = {p: _fields(_text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
     waits = {p: _disk_wait(p, root) for p in pids}
     swapped = paging.get("pswpin", 0) + paging.get("pswpout", 0)
-    return Reading(now, throttled, swapped, reads, waits)
+    return Reading(now, throttled, _memory_wait(first, root), swapped, reads, waits)
 
 
 def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Surroundings:
@@ -117,9 +138,13 @@ def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Su
     seconds = max(seconds, 1e-9)
     read_bytes = sum(n - first.read_bytes.get(p, 0) for p, n in last.read_bytes.items())
     waited = sum(s - first.disk_wait.get(p, 0.0) for p, s in last.disk_wait.items())
+    full = max(first.now, last.now, key=lambda now: now.open_files / max(1, now.most_files))
     return msgspec.structs.replace(
         last.now,
+        open_files=full.open_files,
+        most_files=full.most_files,
         throttled=max(0.0, last.throttled - first.throttled),
+        memory_wait=max(0.0, last.memory_wait - first.memory_wait),
         stopped=stopped,
         swap_rate=max(0, last.swapped_pages - first.swapped_pages) * _PAGE / seconds,
         read_rate=max(0, read_bytes) / seconds,
@@ -192,6 +217,39 @@ def _limit_of(folder: Path) -> _Limit | None:
     if quota.isdigit() and period.isdigit() and int(period):
         return _Limit(int(quota) / int(period), throttled)
     return None
+
+
+def _memory_wait(pid: int, root: Path) -> float:
+    """Return the pressure of memory since the container's or the machine's start, in seconds."""
+    lines = _text(root / f"proc/{pid}/cgroup").splitlines()
+    group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+    own = _text(root / "sys/fs/cgroup" / group / "memory.pressure") if group else ""
+    some = (own or _text(root / "proc/pressure/memory")).partition("\n")[0]
+    total = some.rpartition("total=")[2]
+    return int(total) / 1e6 if total.isdigit() else 0.0
+
+
+def _files(pids: Iterable[int], root: Path) -> tuple[int, int]:
+    """Return the open files and the limit of the process that is nearest to its limit."""
+    try:
+        os.close(os.open(root, os.O_RDONLY))
+    except OSError as error:
+        if error.errno == errno.EMFILE:  # then nothing below can be read, either
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return most, most
+    found = (0, 0)
+    for pid in pids:
+        lines = _text(root / f"proc/{pid}/limits").splitlines()
+        limit = next((ln.split() for ln in lines if ln.startswith("Max open files")), [])
+        if len(limit) > 3 and limit[3].isdigit() and int(limit[3]):
+            files, most = len(_listed(root / f"proc/{pid}/fd")), int(limit[3])
+            found = max(found, (files, most), key=lambda pair: pair[0] / max(1, pair[1]))
+    return found
+
+
+def _nice(pid: int, root: Path) -> int:
+    fields = _text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[16]) if len(fields) > 16 else 0  # field 19 of stat, the state is field 3
 
 
 def _clock(root: Path) -> float:

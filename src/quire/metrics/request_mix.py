@@ -21,6 +21,7 @@ class RequestMix(msgspec.Struct):
         penalties: requests with a penalty.
         edits: requests that change or exclude single tokens: logit_bias, bad_words, allowed tokens.
         structures: requests with structured output.
+        stops: requests with stop strings or stop tokens.
         adapters: requests with an adapter.
         salted_tokens, shifted_tokens: see `metrics.repeats.Repeats`.
     """
@@ -33,6 +34,7 @@ class RequestMix(msgspec.Struct):
     penalties: int = 0
     edits: int = 0
     structures: int = 0
+    stops: int = 0
     adapters: int = 0
     salted_tokens: int = 0
     shifted_tokens: int = 0
@@ -57,6 +59,7 @@ class RequestMix(msgspec.Struct):
         )
         self.edits += bool(params.logit_bias or params.bad_words or params.allowed_token_ids)
         self.structures += params.structured_outputs is not None
+        self.stops += bool(params.stop or params.stop_token_ids)
 
     def since(self, first: RequestMix) -> RequestMix:
         """Return the counts since `first`."""

@@ -11,6 +11,7 @@ from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestMetrics
 from quire.core.pooling_params import PoolingParams
+from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies
 from quire.metrics.progress_log import ProgressLog
@@ -47,14 +48,14 @@ class EngineStats:
         self.mix = RequestMix()
         """Arrived requests by what they ask for."""
         self.recorded = recorded()
-        self.rejected = 0
-        """Requests refused because the queue was full."""
+        self.rejected = self.slow_outputs = self.aborted_tokens = 0
+        """Requests refused because the queue was full; outputs that waited because their client
+        read slowly; tokens, of prompts too, computed for sequences whose client left."""
         self.ignored_fields: Counter[str] = Counter()
-        """Fields of requests that had no effect, by endpoint."""
+        self.refused: Counter[str] = Counter()
+        """Fields without effect, by endpoint; requests with a client's error, by its code."""
         self.restarts = self.retried = 0
         """Engine cores that replaced a lost one; requests that started again in another core."""
-        self.slow_outputs = 0
-        """Outputs that waited because their client read slowly."""
         self.scrapes, self.scrape_seconds = 0, 0.0
         """Answers of GET /metrics, and their CPU seconds."""
         self.time_to_first_token = Histogram(LATENCIES)
@@ -175,8 +176,17 @@ class EngineStats:
         if seconds is not None and count:
             self.inter_token_latency.observe(seconds)
 
-    def on_sequence_finished(self, reason: str, tokens: int, decode_seconds: float) -> None:
+    def on_sequence_finished(
+        self, reason: str, tokens: int, decode_seconds: float, prompt_tokens: int = 0
+    ) -> None:
+        """Record the end of a sequence.
+
+        Args:
+            prompt_tokens: of its prompt, if they were computed for it.
+        """
         self.finished[reason] += 1
+        if reason == FinishReason.ABORT:
+            self.aborted_tokens += tokens + prompt_tokens
         if tokens > 1:
             self.time_per_output_token.observe(decode_seconds / (tokens - 1))
 

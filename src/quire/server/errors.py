@@ -229,7 +229,15 @@ async def on_error(request: Request, error: Exception) -> Response:
             message = f"{path} does not answer {request.method}; use {allowed}."
             headers = {"Allow": allowed}
             error = ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers)
+    _count(request, error)
     return error_response(error, request.scope)
+
+
+def _count(request: Request, error: Exception) -> None:
+    """Count a refused request by the error's code, for `quire explain`."""
+    status, body = describe(error)
+    if request.method == "POST" and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        request.app.state.server.engine.stats.refused[body.error.code or "invalid_request"] += 1
 
 
 def _methods(request: Request) -> set[str]:

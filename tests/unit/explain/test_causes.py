@@ -186,6 +186,47 @@ FAULTS = {
         healthy(ops=UNBOUND, slow_outputs=4000),
         None,
     ),
+    "aborted_requests": (
+        healthy(ops=UNBOUND, ended=40, aborted=30, aborted_tokens=6000),
+        "a longer time-out",
+    ),
+    "refused_requests": (
+        healthy(
+            ops=UNBOUND,
+            args={"max_model_len": 256},
+            mix={},
+            refused={"context_length_exceeded": 8, "queue_full": 90},
+        ),
+        "--max-model-len 2048",
+    ),
+    "unmet_stops": (
+        healthy(ops=UNBOUND, mix={"stops": 8}, ended=8, cut=8),
+        None,
+    ),
+    "few_clients": (
+        healthy(ops=UNBOUND, running=1.0, demand=1, step_sizes=[(1.0, 1000)]),
+        None,
+    ),
+    "low_priority": (
+        healthy(
+            ops=UNBOUND,
+            around={"nice": 10},
+            host=HostUse(10.0, 4, 39.0, 29.0, 0.0, 12.0, [0.0, 8.0, 6.0, 6.0, 9.9]),
+        ),
+        "renice",
+    ),
+    "memory_pressure": (
+        healthy(ops=UNBOUND, around={"memory_wait": 3.0}),
+        "--gpu-memory-utilization 0.35",
+    ),
+    "open_files": (
+        healthy(ops=UNBOUND, around={"open_files": 1020, "most_files": 1024}),
+        "ulimit -n",
+    ),
+    "long_turns": (
+        healthy(ops=UNBOUND, args={"num_scheduler_steps": 64}, itl_p50=0.01, itl_p99=0.9),
+        "--num-scheduler-steps 8",
+    ),
     "too_many_threads": (
         healthy(ops=UNBOUND, args={"num_threads": 16}, **SLOW),
         "--num-threads 4",

@@ -42,7 +42,7 @@ SERVED = {
     "many_choices": ("many_choices",),
     "no_cache": ("prefix_misses",),
     "penalties": ("penalties",),
-    "preemption": ("kv_cache_too_small", "preemption"),
+    "preemption": ("preemption", "kv_cache_too_small"),
     "prompt_logprobs": ("prompt_logprobs",),
     "quota": ("cpu_quota",),
     "ranks": ("needless_ranks",),

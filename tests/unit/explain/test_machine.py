@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from quire.bench.kernels import limits
-from quire.explain.host import HostReading, read_host, use_between
+from quire.explain.host import (
+    HostReading,
+    _neighbours,
+    _sockets,
+    _Thread,
+    peers,
+    read_host,
+    use_between,
+)
 from quire.explain.limits import Limits, load_limits, save_limits
 from quire.system.hardware import cpu_name, detect
 from tests.unit.explain.made import LIMITS
@@ -74,10 +88,38 @@ def test_the_cores_are_watched() -> None:
     assert use_between(first, None) is None
 
 
+def test_neighbours_have_names_and_clients_are_known() -> None:
+    """A child that computes beside this process, and is connected to it."""
+    spin = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+    spin += "s.send(b'x')\nwhile True: pass"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", spin, str(server.getsockname()[1])]
+        # A child would be a part of the engine: let a shell start it, and end.
+        shell = f"{shlex.join(command)} >/dev/null 2>&1 & echo $!"
+        pid = int(subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout)
+        try:
+            with server.accept()[0] as connection:
+                assert connection.recv(1) == b"x"
+                first = read_host()
+                assert first is not None
+                assert pid in first.others
+                sockets = set(_sockets(pid))
+                assert peers([os.getpid()]) >= sockets > set()
+                assert not sockets & peers([pid])
+        finally:
+            os.kill(pid, signal.SIGKILL)
+    used = {pid: first.others[pid] + 1.0, -1: 0.05}
+    last = dataclasses.replace(first, moment=first.moment + 2.0, others=used)
+    [seen] = _neighbours(first, last, 2.0, lambda _: "python")
+    assert (seen.name, seen.pid, seen.cpus) == ("python", pid, 0.5)
+
+
 def test_processes_that_come_and_go() -> None:
-    first = HostReading(0.0, 10.0, 0.0, {1: 5.0, 2: 3.0}, {(1, 1): 1.0})
-    last = HostReading(2.0, 13.0, 0.5, {1: 6.0, 3: 0.5}, {(1, 1): 1.25, (3, 3): 0.25})
+    first = HostReading(0.0, 10.0, 0.0, {1: 5.0, 2: 3.0}, {(1, 1): _Thread(0.0, 1.0)}, {})
+    ran = {(1, 1): _Thread(0.5, 1.25), (3, 3): _Thread(1.5, 0.25)}
+    last = HostReading(2.0, 13.0, 0.5, {1: 6.0, 3: 0.5}, ran, {})
     use = use_between(first, last)
     assert use is not None
+    assert (use.waits, use.loop_waited) == ([0.25], 0.25)  # process 1 holds the event loop
     assert (use.own, use.waited, use.busy, use.steal) == (1.5, 0.5, 3.0, 0.5)
     assert use.others == pytest.approx(0.75)

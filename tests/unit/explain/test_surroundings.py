@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,33 @@ def test_time_that_threads_waited_for_disks(tmp_path: Path) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     write(tmp_path, {"proc/8/task/8/stat": STAT.format(state="D", wait=100 + 3 * ticks)})
     assert between(first, read(7, tmp_path), 5.0, 0.0).disk_wait == pytest.approx(3.0)
+
+
+def test_a_low_priority_many_files_and_pressure_on_memory(tmp_path: Path) -> None:
+    machine(tmp_path)
+    group = "sys/fs/cgroup/pod/engine/memory.pressure"
+    write(tmp_path, {group: "some avg10=0.00 total=1000000\nfull avg10=0.00 total=7\n"})
+    first = read(7, tmp_path)
+    files = {f"proc/8/fd/{n}": "" for n in range(9)}
+    limit = "Limit  Soft Limit  Hard Limit  Units\nMax open files  10  20  files\n"
+    nice = "8 (x) S 7 7 7 0 -1 0 " + "0 " * 8 + "29 10 1 0"
+    write(tmp_path, files | {"proc/8/limits": limit, "proc/8/stat": nice})
+    write(tmp_path, {group: "some avg10=9.00 total=3500000\nfull avg10=0.00 total=7\n"})
+    write(tmp_path, {"proc/8/status": "Cpus_allowed_list:\t2-3\nTHP_enabled:\t0\n"})
+    around = between(first, read(7, tmp_path), 5.0, 0.0)
+    assert (around.open_files, around.most_files) == (9, 10)
+    assert (around.nice, around.memory_wait, around.huge_pages) == (10, 2.5, "refused")
+
+
+def test_a_process_without_a_file_left_has_them_all_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", full)
+    now = read(7, tmp_path).now
+    assert now.open_files == now.most_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def test_a_system_without_proc_gives_nothing(tmp_path: Path) -> None:

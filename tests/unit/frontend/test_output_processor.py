@@ -100,6 +100,7 @@ def test_held_back_text_comes_out_at_the_end() -> None:
     assert aborted is not None
     assert aborted.outputs[0].text == "bcd"
     assert aborted.outputs[0].finish_reason == "abort"
+    assert bench.stats.aborted_tokens == 4  # one of the prompt, three of the answer
 
 
 def test_a_stop_string_in_the_last_step_wins_and_needs_no_abort() -> None:

@@ -20,11 +20,12 @@ def test_each_kind_counts() -> None:
         SamplingParams(prompt_logprobs=0, presence_penalty=0.5),
         SamplingParams(logit_bias={1: 2.0}),
         SamplingParams(structured_outputs=StructuredOutputsParams(regex="a")),
-        SamplingParams(),
+        SamplingParams(stop=["."]),
+        SamplingParams(stop_token_ids=[3]),
     ):
         mix.add(params, NO_OPTIONS, Repeats())
     mix.add(PoolingParams(), NO_OPTIONS, Repeats(salted=64, shifted=128))
-    assert mix == RequestMix(6, 8, 1, 5, 1, 1, 1, 1, 0, 64, 128)
+    assert mix == RequestMix(7, 9, 1, 5, 1, 1, 1, 1, stops=2, salted_tokens=64, shifted_tokens=128)
     first = copy(mix)
     adapter = RequestOptions(lora_request=LoRARequest("a", 1, "path"))
     mix.add(SamplingParams(repetition_penalty=1.1), adapter, Repeats())

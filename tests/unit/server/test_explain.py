@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ from quire.core.op_profile import OpProfile, OpTime
 from quire.explain import probe
 from quire.explain.analyse import explain
 from quire.explain.report import Report
-from quire.server.monitoring.explain import Explained
+from quire.server.monitoring.explain import Explained, report_on
+from tests.unit.explain.test_causes import FAULTS
 from tests.unit.server.fake_engine import Running, running
 
 
@@ -116,3 +118,23 @@ async def test_metrics_count_repeats_and_slow_clients() -> None:
         text = (await app.http.get("/metrics")).text
         assert 'quire:repeated_prompt_tokens_total{engine="0",model_name="echo"} 128.0' in text
         assert "quire:slow_client_outputs_total" in text
+
+
+async def test_refused_requests_are_counted_by_their_error() -> None:
+    async with running() as app:
+        for fields in ({"prompt": [5] * 100_000}, {"temperature": -1}):
+            assert (await app.complete(**fields)).status_code == 400
+        await app.http.get("/nowhere")
+        refused = app.engine.stats.refused
+        assert refused == {"context_length_exceeded": 1, "invalid_request": 1}
+
+
+async def test_a_server_that_cannot_start_the_simulation_reports_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+    evidence, _ = FAULTS["queueing"]
+    assert await report_on(evidence) == explain(evidence)

@@ -21,21 +21,23 @@ FULL = 0.6
 the rest is reserved for the running ones."""
 
 
+STORM = 2.0
+"""Preemptions per finished request from which they, and not the waiting, are the news."""
+
+
 def kv_cache_too_small(case: Case) -> Suspect | None:
     """Requests wait for blocks although the batch has seats."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
-    if w.waiting < 0.5 or w.running > 0.95 * seats or w.kv_share < FULL:
+    if not _lacks_blocks(case):
         return None
-    wanted = min(float(seats), max(w.running + w.waiting, w.demand))
-    gain = case.estimate.batch_gain(wanted, _preemption_cost(case))
-    blocks = math.ceil(w.kv_blocks * wanted / max(w.running, 1.0))
+    more = _blocks_for_all(case)
     return suspect(
         "kv_cache_too_small",
         f"The KV cache is {w.kv_share:.0%} full: {w.running:.1f} sequences run, {w.waiting:.1f} "
         f"wait, and {seats - w.running:.0f} of {seats} seats are free"
         + (f"; {w.preemptions} were preempted." if w.preemptions else "."),
-        saving(gain),
-        [_more_blocks(case, blocks, gain), *_int8(case, gain)],
+        saving(more.estimated_gain),
+        [more, *_int8(case, more.estimated_gain)],
         Kind.PROVEN,
         kv_share=w.kv_share,
         kv_blocks=w.kv_blocks,
@@ -49,17 +51,21 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
 def preemption(case: Case) -> Suspect | None:
     """Sequences are preempted and computed again."""
     w = case.window
-    cost = _preemption_cost(case)
+    cost = share = _preemption_cost(case)
     if not w.preemptions:
         return None
     fits = max(1, math.floor(w.running * 0.8))
+    more = _more_blocks(case, math.ceil(w.kv_blocks * 1.5), gain_of(cost))
+    if w.preemptions >= STORM * max(1, w.finished) and _lacks_blocks(case):
+        more = _blocks_for_all(case)
+        share = saving(more.estimated_gain)
     return suspect(
         "preemption",
         f"After {w.preemptions} preemptions in {w.seconds:.1f} s, {w.recomputed_tokens} tokens "
         f"were computed again, which took {cost:.0%} of the time.",
-        cost,
+        share,
         [
-            _more_blocks(case, math.ceil(w.kv_blocks * 1.5), gain_of(cost)),
+            more,
             change(
                 f"--max-num-seqs {fits}",
                 "runs only as many sequences as keep their blocks to the end",
@@ -110,6 +116,20 @@ def prefix_misses(case: Case) -> Suspect | None:
         cached_tokens=w.cached_tokens,
         prompt_tokens=w.prompt_tokens,
     )
+
+
+def _lacks_blocks(case: Case) -> bool:
+    """Return whether requests wait for blocks although the batch has seats."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    return w.waiting >= 0.5 and w.running <= 0.95 * seats and w.kv_share >= FULL
+
+
+def _blocks_for_all(case: Case) -> Change:
+    """Return a KV cache with blocks for the waiting requests, too."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    wanted = min(float(seats), max(w.running + w.waiting, w.demand))
+    gain = case.estimate.batch_gain(wanted, _preemption_cost(case))
+    return _more_blocks(case, math.ceil(w.kv_blocks * wanted / max(w.running, 1.0)), gain)
 
 
 def _preemption_cost(case: Case) -> float:

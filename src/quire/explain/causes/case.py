@@ -39,17 +39,20 @@ class Kind(IntEnum):
     """Settings or counts prove it: seats against waiting requests, threads against cores."""
     WASTE = 1
     """Estimated from times."""
-    NEIGHBOUR = 2
+    CLIENTS = 2
+    """Counts prove it, but it is the clients'."""
+    NEIGHBOUR = 3
     """Others use the machine, which hides no cause of the engine's own."""
-    LIMIT = 3
+    LIMIT = 4
     """The machine can do no more."""
-    ELSEWHERE = 4
+    ELSEWHERE = 5
     """The engine loses no time."""
 
 
 CONFIDENCE = {
     Kind.PROVEN: 0.95,
     Kind.WASTE: 0.75,
+    Kind.CLIENTS: 0.9,
     Kind.NEIGHBOUR: 0.9,
     Kind.LIMIT: 0.8,
     Kind.ELSEWHERE: 0.8,
@@ -91,6 +94,9 @@ class Case:
         host, threads = self.evidence.host, self.evidence.config.num_threads
         if host is None:
             return 0.0
+        if any(host.waits):  # the threads that ran the longest compute the model
+            kernels = host.waits[:threads]
+            return min(0.95, sum(kernels) / (len(kernels) * host.seconds))
         if host.waited:
             return min(0.95, host.waited / (threads * host.seconds))
         wanted = host.others + threads * self.model  # the kernel does not count it
@@ -158,4 +164,7 @@ def found(
         for c in changes
         if c.estimated_gain > LEAST_GAIN
     ]
-    return Suspect(Finding(cause, text, min(1.0, share), rounded, CONFIDENCE[kind]), useful, kind)
+    finding = Finding(
+        cause, text, min(1.0, share), rounded, kind < Kind.LIMIT, confidence=CONFIDENCE[kind]
+    )
+    return Suspect(finding, useful, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, saving, suspect
+from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
@@ -116,10 +117,28 @@ def cpu_quota(case: Case) -> Suspect | None:
     )
 
 
+def low_priority(case: Case) -> Suspect | None:
+    """The engine's processes are nice: others get the cores first."""
+    around = case.evidence.surroundings
+    if around is None or around.nice <= 0:
+        return None
+    lost = case.model * case.waited
+    return suspect(
+        "low_priority",
+        f"The engine runs with nice {around.nice}, so other processes get the cores first: its "
+        f"threads waited {case.waited:.0%} of the time for one.",
+        lost,
+        [change("renice -n 0 -p PID", "or start it without nice", lost / 2)],
+        Kind.PROVEN,
+        nice=around.nice,
+        waited_share=case.waited,
+    )
+
+
 def busy_neighbour(case: Case) -> Suspect | None:
     """Other processes use the kernels' cores."""
     e, host = case.evidence, case.evidence.host
-    if host is None or host.others - host.steal / host.seconds < 0.2:
+    if host is None or host.others - host.clients - host.steal / host.seconds < 0.2:
         return None
     threads = e.config.num_threads
     waited = case.waited
@@ -145,8 +164,8 @@ def busy_neighbour(case: Case) -> Suspect | None:
         )
     return suspect(
         "busy_neighbour",
-        f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy, and the engine's "
-        f"threads waited {waited:.0%} of the time for one.",
+        f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy{_named(host)}, and the "
+        f"engine's threads waited {waited:.0%} of the time for one.",
         saving(changes[0].estimated_gain),
         changes,
         Kind.NEIGHBOUR,
@@ -154,6 +173,15 @@ def busy_neighbour(case: Case) -> Suspect | None:
         waited_share=waited,
         cpus=host.cpus,
     )
+
+
+def _named(host: HostUse) -> str:
+    """Return the busiest neighbours in brackets."""
+    named = [
+        f"{n.name} {n.cpus:.1f} (pid {n.pid}{', a client' if n.client else ''})"
+        for n in host.neighbours
+    ]
+    return f", most {', '.join(named)}" if named else ""
 
 
 def stolen_cpu(case: Case) -> Suspect | None:

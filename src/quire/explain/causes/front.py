@@ -9,6 +9,8 @@ from quire.explain.report import Change
 FULL_BATCH = 0.95
 BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
+LEAST_LOOP = 0.15
+"""The same, however long the thread waits for a core beside other programs."""
 
 
 def queueing(case: Case) -> Suspect | None:
@@ -76,21 +78,6 @@ def tokenization(case: Case) -> Suspect | None:
     )
 
 
-def slow_client(case: Case) -> Suspect | None:
-    """Clients read their streams more slowly than the server writes them."""
-    w = case.window
-    slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
-    return suspect(
-        "slow_client",
-        f"{slow:.0%} of the outputs waited for their client to read. The engine and the other "
-        "streams lose no time, and no flag of the server can help.",
-        slow,
-        [],
-        Kind.ELSEWHERE,
-        slow_outputs=w.slow_outputs,
-    )
-
-
 def detokenization(case: Case) -> Suspect | None:
     """Turning tokens into text keeps one thread busy."""
     w, e = case.window, case.evidence
@@ -130,6 +117,9 @@ def http_overload(case: Case) -> Suspect | None:
 
 def _busy_loop(case: Case) -> float:
     """Return the share of a core from which the event loop is busy all the time that it runs."""
+    host = case.evidence.host
+    if host is not None and host.loop_waited:
+        return max(LEAST_LOOP, BUSY_LOOP - host.loop_waited / host.seconds)
     return BUSY_LOOP * (1.0 - case.waited)
 
 

@@ -68,26 +68,6 @@ def structures(case: Case) -> Suspect | None:
     return _slow_sampling(case, "structures", "structures", text)
 
 
-def many_choices(case: Case) -> Suspect | None:
-    """Each request is many sequences."""
-    w, mix = case.window, case.window.mix
-    each = mix.sequences / mix.requests if mix.requests else 1.0
-    if each < 2.0 or w.waiting < 0.5:
-        return None
-    # Without n, all would have a seat: n is the cause, and no number of seats.
-    fits = (w.running + w.waiting) / each <= case.evidence.config.scheduler.max_num_seqs
-    return suspect(
-        "many_choices",
-        f"A request asks for {each:.1f} completions (n) on average, each a sequence with its own "
-        f"seat, and {w.waiting:.1f} sequences wait.",
-        w.waiting / (w.running + w.waiting),
-        [],
-        Kind.PROVEN if fits else Kind.ELSEWHERE,
-        choices=each,
-        waiting=w.waiting,
-    )
-
-
 def adapter_seats(case: Case) -> Suspect | None:
     """Requests wait because a step computes with few adapters."""
     e, w = case.evidence, case.window

@@ -8,6 +8,8 @@ from quire.explain.causes.case import MULTI_STEP, Case, Kind, Suspect, change, s
 from quire.explain.estimate import LONG_CHUNK
 from quire.explain.report import Change
 
+DISPATCHING = 0.1
+"""Share of the time for dispatching from which a healthy engine would lose less."""
 LATE = 5.0
 """How much longer than usual the latest of a hundred tokens takes before it is a cause."""
 
@@ -51,6 +53,8 @@ def dispatch_overhead(case: Case) -> Suspect | None:
         "preparing and reporting the step.",
         lost,
         changes,
+        # Of a tiny model the core's own work is a limit, as bandwidth is of a large one.
+        Kind.WASTE if between + handing >= DISPATCHING else Kind.LIMIT,
         between_operations=between,
         handing_over=handing,
         host=host,
@@ -194,10 +198,13 @@ def long_prompts(case: Case) -> Suspect | None:
         return None
     stretch = args.max_itl_stretch if args.max_itl_stretch is not None else 1.5
     free = args.max_num_batched_tokens is not None or stretch > 3.0
-    if not free or w.itl_p50 <= 0.0 or w.itl_p99 < LATE * w.itl_p50 or w.running < 2.0:
+    late = w.itl_p99 / w.itl_p50 if w.itl_p50 > 0.0 else 0.0
+    if not free or w.running < 2.0 or not _with_prompts(case):
+        return None
+    if late < LATE:
         return None
     share = case.estimate.prompt_share
-    gain = w.itl_p99 / (2.0 * w.itl_p50) - 1.0
+    gain = late / 2.0 - 1.0
     return suspect(
         "long_prompts",
         f"One of a hundred tokens comes {w.itl_p99 * 1e3:.0f} ms behind the one before it, the "
@@ -214,10 +221,44 @@ def long_prompts(case: Case) -> Suspect | None:
                 {"max_itl_stretch": 1.5, "max_num_batched_tokens": None},
             )
         ],
-        Kind.WASTE if share >= 0.2 else Kind.ELSEWHERE,
+        Kind.PROVEN,
         itl_p50_ms=1e3 * w.itl_p50,
         itl_p99_ms=1e3 * w.itl_p99,
     )
+
+
+def long_turns(case: Case) -> Suspect | None:
+    """So many passes make a turn that tokens come in bursts, and new requests wait for its end."""
+    args, w = case.evidence.args, case.window
+    turn = args.num_scheduler_steps
+    if turn <= MULTI_STEP or case.evidence.offline or w.itl_p99 < LATE * w.itl_p50:
+        return None
+    share = min(case.model, 1.0 - MULTI_STEP / turn)
+    return suspect(
+        "long_turns",
+        f"The scheduler decides once in up to {turn} passes (--num-scheduler-steps): tokens come "
+        f"in bursts, up to {w.itl_p99 * 1e3:.0f} ms apart, and new requests wait for a turn's end.",
+        share,
+        [
+            Change(
+                f"--num-scheduler-steps {MULTI_STEP}",
+                "more passes save nothing",
+                "p99 inter-token latency",
+                min(turn / MULTI_STEP, max(1.0, w.itl_p99 / max(1e-9, w.itl_p50))) - 1.0,
+                {"num_scheduler_steps": MULTI_STEP},
+            )
+        ],
+        Kind.PROVEN,
+        num_scheduler_steps=turn,
+        itl_p99_ms=1e3 * w.itl_p99,
+    )
+
+
+def _with_prompts(case: Case) -> bool:
+    """Return whether one of a hundred steps, or more, holds a long prompt beside other rows."""
+    w = case.window
+    long = sum(count for tokens, count in w.step_sizes if tokens >= LATE * max(1.0, w.running))
+    return long >= 0.01 * w.steps
 
 
 def _mean_step(case: Case) -> list[list[float]]:

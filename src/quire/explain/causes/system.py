@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.surroundings import Surroundings
 
 SWAPPING = 1e6
 """Bytes/s to and from swap from which a machine is swapping."""
 SWAP_SPEED = 3e8
 """Bytes/s of a usual disk, if the kernel does not count the time that threads wait for it."""
+FULL_FILES = 0.9
+"""Share of the permitted files from which new connections are in danger."""
 SLOW_CLOCK = 0.75
 SMALL_PAGES = 0.08
 """Share of the model's time that address translation takes with pages of 4 KiB: reading weights
 at 28 instead of 30.6 GB/s on two cores."""
 REMOTE, REMOTE_COST = 0.3, 0.4
 """Memory of another node is read at about 60 % of the speed."""
+
+
+NO_HUGE_PAGES = {
+    "never": (
+        "transparent_hugepage is 'never'",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    ),
+    "refused": ("prctl PR_SET_THP_DISABLE", "a start without PR_SET_THP_DISABLE"),
+}
+"""By the setting: what refuses them, and the remedy."""
 
 
 def stopped(case: Case) -> Suspect | None:
@@ -62,6 +74,49 @@ def swapping(case: Case) -> Suspect | None:
         swap_bytes_s=around.swap_rate,
         swapped_bytes=around.swapped,
         window_s=w.seconds,
+    )
+
+
+def memory_pressure(case: Case) -> Suspect | None:
+    """Processes wait for the kernel to reclaim memory, as under a container's limit."""
+    around = _around(case)
+    lost = min(0.95, around.memory_wait / case.window.seconds)
+    if around.swap_rate >= SWAPPING:
+        return None  # see `swapping`
+    share = case.evidence.args.memory_share(case.evidence.config.device)
+    less = max(0.1, round(share * 0.7, 2))
+    return suspect(
+        "memory_pressure",
+        f"For {lost:.0%} of the time processes waited for the kernel to free memory: files are "
+        "dropped from it and read again.",
+        lost,
+        [
+            change(
+                f"--gpu-memory-utilization {less:g}",
+                "makes the KV cache smaller; or raise the container's memory limit",
+                lost,
+                gpu_memory_utilization=less,
+            )
+        ],
+        memory_wait_s=around.memory_wait,
+    )
+
+
+def open_files(case: Case) -> Suspect | None:
+    """A process of the engine has nearly as many open files as it may have."""
+    around = _around(case)
+    share = around.open_files / max(1, around.most_files)
+    if share < FULL_FILES:
+        return None
+    return suspect(
+        "open_files",
+        f"A process of the engine has {around.open_files} files and connections open, and may have "
+        f"{around.most_files} (ulimit -n): new connections wait or fail.",
+        min(1.0, share),
+        [change("ulimit -n 65536", "before the start; each connection takes one", share)],
+        Kind.PROVEN,
+        open_files=around.open_files,
+        most_files=around.most_files,
     )
 
 
@@ -135,21 +190,17 @@ def slow_clock(case: Case) -> Suspect | None:
 def huge_pages_off(case: Case) -> Suspect | None:
     """The system gives no huge pages."""
     around = _around(case)
-    if around.huge_pages != "never":
+    if around.huge_pages not in NO_HUGE_PAGES:
         return None
-    lost = SMALL_PAGES * case.model
+    lost = max(WORTH, SMALL_PAGES * case.model)  # a fault of the settings
+    why, flag = NO_HUGE_PAGES[around.huge_pages]
     return suspect(
         "huge_pages_off",
-        "The system gives no huge pages (transparent_hugepage is 'never'), so reading weights and "
-        f"KV blocks waits for address translation: about {lost:.0%} of the time.",
+        f"The system gives no huge pages ({why}), so reading weights and KV blocks waits for "
+        f"address translation: about {lost:.0%} of the time.",
         lost,
-        [
-            change(
-                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-                "then start the engine again",
-                lost,
-            )
-        ],
+        [change(flag, "then start the engine again", lost)],
+        Kind.PROVEN,
         huge_pages=around.huge_pages,
     )
 

@@ -305,7 +305,13 @@ class OutputProcessor:
         state.num_running -= 1
         decode = (sequence.last_token_time or 0.0) - state.metrics.first_token_time
         assert sequence.finish_reason is not None
-        self._stats.on_sequence_finished(sequence.finish_reason, sequence.num_tokens, decode)
+        computed = 0
+        if state.metrics.first_token_time:  # for the first of its sequences
+            prompt = len(state.request.prompt_token_ids) - state.num_cached_tokens
+            computed = prompt // len(state.sequences)
+        self._stats.on_sequence_finished(
+            sequence.finish_reason, sequence.num_tokens, decode, computed
+        )
 
     def _end_request(self, state: RequestState, now: float) -> None:
         request = state.request

@@ -79,9 +79,12 @@ async def report_on(evidence: Evidence) -> Report:
     if not any(schedules(change) for change in report.changes):
         return report
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
-        *_SIMULATION, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *_SIMULATION, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:  # no more files or processes, which the report may be about
+        return report
     try:
         told = child.communicate(msgspec.json.encode(evidence))
         answer, _ = await asyncio.wait_for(told, MOST_SIMULATION)

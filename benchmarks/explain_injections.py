@@ -1,0 +1,211 @@
+"""Inject faults into a served engine: what happens to its processes, and files that slow it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.explain_faults import neighbour, slow_tokenizer
+from quire.explain.surroundings import family
+
+_PR_SET_THP_DISABLE = 41
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: its address, its process, and a folder for the fault's files."""
+
+    url: str
+    pid: int
+    folder: Path
+
+
+def adapters(folder: Path) -> tuple[str, ...]:
+    """Write four adapters; a step takes one of them."""
+    from quire.bench.adapters import _write
+    from quire.resolve.arguments import EngineArgs
+    from quire.resolve.engine import resolve
+    from quire.system.hardware import detect
+
+    model = resolve(EngineArgs(model="embedded"), detect()).config.model
+    names = []
+    for name in "abcd":
+        (folder / name).mkdir()
+        _write(folder / name, model, 8)
+        names.append(f"{name}={folder / name}")
+    return ("--enable-lora", "--max-loras", "1", "--lora-modules", *names)
+
+
+def certificate(folder: Path) -> tuple[str, ...]:
+    key, file = str(folder / "key.pem"), str(folder / "cert.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", file], check=True, capture_output=True)
+    return ("--ssl-certfile", file, "--ssl-keyfile", key)
+
+
+def tokenizer(folder: Path) -> tuple[str, ...]:
+    slow_tokenizer(folder)
+    return ("--tokenizer", str(folder))
+
+
+def template(folder: Path) -> tuple[str, ...]:
+    file = folder / "slow.jinja"
+    loop = "{% for i in range(60000) %}{% if i % 7919 == 7918 %} {% endif %}{% endfor %}"
+    file.write_text(loop + "{% for m in messages %}{{ m.content }}{% endfor %}")
+    return ("--chat-template", str(file))
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Refuse huge pages to processes that this one starts."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_THP_DISABLE, 0, 0, 0, 0)
+
+
+@contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` again and again until the end of the block."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Stop the core for 60 of each 100 ms."""
+    core = family(server.pid)[1:]
+
+    def burst() -> None:
+        for pid in core:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.06)
+        for pid in core:
+            os.kill(pid, signal.SIGCONT)
+
+    with every(0.04, burst):
+        yield
+
+
+@contextmanager
+def quota(server: Server) -> Iterator[None]:
+    """Limit the server's container to half a CPU (cgroup v1)."""
+    group = Path(f"/sys/fs/cgroup/cpu/quire_{server.pid}")
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("50000")
+        for pid in family(server.pid):
+            (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for pid in family(server.pid):
+            (group.parent / "cgroup.procs").write_text(str(pid))
+        time.sleep(0.1)
+        group.rmdir()
+
+
+def _tasks(server: Server) -> list[int]:
+    return [int(task) for p in family(server.pid) for task in os.listdir(f"/proc/{p}/task")]
+
+
+@contextmanager
+def one_cpu(server: Server) -> Iterator[None]:
+    """Leave the server's threads one of the machine's CPUs."""
+    usual = os.sched_getaffinity(server.pid)
+
+    def set_all(cpus: set[int]) -> None:
+        for task in _tasks(server):
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(task, cpus)
+
+    set_all({min(usual)})
+    try:
+        yield
+    finally:
+        set_all(usual)
+
+
+@contextmanager
+def low_priority(server: Server) -> Iterator[None]:
+    """Give the server's threads the lowest priority, beside a busy process."""
+
+    def set_all(priority: int) -> None:
+        for task in _tasks(server):
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, task, priority)
+
+    set_all(19)
+    try:
+        with neighbour():
+            yield
+    finally:
+        set_all(0)
+
+
+@contextmanager
+def neighbours(server: Server) -> Iterator[None]:
+    """Run two processes that compute without pause."""
+    with neighbour(), neighbour():
+        yield
+
+
+@contextmanager
+def few_files(server: Server) -> Iterator[None]:
+    """Leave the server few file descriptors, and hold connections that take the most of them."""
+    address = urlsplit(server.url)
+    taken = len(os.listdir(f"/proc/{server.pid}/fd"))
+    usual = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (taken + 14, usual[1]))
+    try:
+        with ExitStack() as held:
+            for _ in range(10):
+                opened = socket.create_connection((address.hostname, address.port), 5)
+                held.enter_context(opened)
+            yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
+
+
+def asked_for(path: str, seconds: float) -> Callable[[Server], Any]:
+    """Return an injection that sends GET requests at this interval."""
+
+    def inject(server: Server) -> Any:
+        address = urlsplit(server.url)
+
+        def ask() -> None:
+            with suppress(OSError):
+                connection = HTTPConnection(address.hostname or "", address.port, timeout=5)
+                connection.request("GET", path)
+                connection.getresponse().read()
+                connection.close()
+
+        return every(seconds, ask)
+
+    return inject

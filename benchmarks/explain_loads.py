@@ -1,0 +1,281 @@
+"""Served engines with something wrong: their flags, their requests, and how clients behave."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+from benchmarks.explain_injections import (
+    Server,
+    adapters,
+    asked_for,
+    certificate,
+    few_files,
+    low_priority,
+    neighbours,
+    one_cpu,
+    quota,
+    small_pages,
+    stopped,
+    template,
+    tokenizer,
+)
+
+Body = dict[str, Any]
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+OPT = ("opt-125m", "--load-format", "dummy", "--dtype", "bfloat16")
+EMBEDDED = ("embedded",)
+WORDS = ("once", "upon", "a", "time", "there", "was", "little", "dog", "big", "red", "house")
+
+
+def to_the_end(answer: HTTPResponse) -> bool:
+    """Read a part of an answer; return whether more may follow."""
+    return bool(answer.read(4096))
+
+
+def slowly(answer: HTTPResponse) -> bool:
+    time.sleep(0.5)
+    return bool(answer.read(256))
+
+
+def not_at_all(answer: HTTPResponse) -> bool:
+    """Leave as soon as the answer begins."""
+    answer.read(32)
+    return False
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A server and its load.
+
+    Attributes:
+        causes: right answers; the first is the one that was injected. Empty: nothing is amiss.
+        body: the request with this number.
+        during: what else happens while the server is watched.
+        prepare: makes files in a folder, and returns further flags.
+        start: what is in force while the server's process is started.
+        reads: how clients read; see `to_the_end`.
+        pause: seconds between two requests of a client.
+        buffer: bytes that the kernel holds for a client that does not read; 0: as many as usual.
+        warm: seconds of load before the window.
+    """
+
+    causes: tuple[str, ...]
+    flags: tuple[str, ...]
+    body: Callable[[int], Body]
+    clients: int = 8
+    path: str = COMPLETIONS
+    during: Callable[[Server], Any] = lambda _: nullcontext()
+    prepare: Callable[[Path], tuple[str, ...]] | None = None
+    start: Callable[[], Any] = nullcontext
+    environment: dict[str, str] = field(default_factory=dict)
+    reads: Callable[[HTTPResponse], bool] = to_the_end
+    pause: float = 0.0
+    buffer: int = 0
+    warm: float = 1.0
+
+    @property
+    def server(self) -> tuple[object, ...]:
+        """Return what two faults must share to share a server."""
+        return self.flags, self.prepare, self.start, tuple(self.environment.items())
+
+
+def text(seed: int, words: int = 12) -> str:
+    drawn = random.Random(seed)
+    return " ".join(drawn.choice(WORDS) for _ in range(words))
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    drawn = random.Random(seed)
+    return [drawn.randrange(10, 250) for _ in range(count)]
+
+
+def asks(**fields: Any) -> Callable[[int], Body]:
+    """Return bodies of short prompts with these fields."""
+    usual = {"max_tokens": 48, "temperature": 0.0, "ignore_eos": True, "stream": True}
+    return lambda i: {"prompt": text(i)} | usual | fields
+
+
+def of_tokens(prompt: int, output: int, **fields: Any) -> Callable[[int], Body]:
+    """Return bodies with fresh prompts of this many tokens."""
+    return lambda i: {
+        "prompt": tokens(i + 1000, prompt), "max_tokens": output, "ignore_eos": True,
+    } | fields  # fmt: skip
+
+
+def chats(i: int) -> Body:
+    return {"messages": [{"role": "user", "content": text(i)}], "max_tokens": 32, "stream": True}
+
+
+def salted(i: int) -> Body:
+    return {"prompt": tokens(-1, 448), "max_tokens": 4, "cache_salt": f"user {i}"}
+
+
+def shifted(i: int) -> Body:
+    return {"prompt": tokens(i + 1, 32) + tokens(-2, 448), "max_tokens": 4}
+
+
+def shared(i: int) -> Body:
+    return {"prompt": tokens(-3, 448) + tokens(i + 1, 16), "max_tokens": 4}
+
+
+def schema(i: int) -> Body:
+    """Return a request with a schema that nobody asked for before."""
+    names = [f"field_{i}_{n}" for n in range(60)]
+    kinds = {name: {"enum": [f"{name}_{v}" for v in range(20)]} for name in names}
+    wanted = {"type": "object", "properties": kinds, "required": names}
+    return asks(max_tokens=4, structured_outputs={"json": wanted})(i)
+
+
+def edited(i: int) -> Body:
+    return asks(logit_bias={str(t): -1 for t in range(300)}, bad_words=["sat", "ran"])(i)
+
+
+def beside_streams(i: int) -> Body:
+    """Return mostly streams, and now and then a long prompt."""
+    if i % 5 == 4:
+        return of_tokens(480, 2)(i)
+    return of_tokens(16, 200, stream=True)(i)
+
+
+def mostly_refused(i: int) -> Body:
+    """Return prompts of which two in three are longer than the context."""
+    return of_tokens(48 if i % 3 == 0 else 200, 8)(i)
+
+
+TIGHT = ("--max-num-seqs", "32", "--max-model-len", "512")
+POOR_DRAFTER = {
+    "method": "suffix",
+    "num_speculative_tokens": 7,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 7]],
+    "synthetic_acceptance_rate": 0.05,
+}
+FAULTS: dict[str, Fault] = {
+    # Clients of one server without a fault of its own.
+    "salt": Fault(("salted_prefixes",), EMBEDDED, salted, clients=4),
+    "first_line": Fault(("shifted_prefixes",), EMBEDDED, shifted, clients=4),
+    "many_choices": Fault(("many_choices",), EMBEDDED, asks(n=16)),
+    "logprobs": Fault(("logprobs",), EMBEDDED, asks(logprobs=20)),
+    "prompt_logprobs": Fault(
+        ("prompt_logprobs",), EMBEDDED, of_tokens(400, 2, prompt_logprobs=5), clients=2
+    ),
+    "penalties": Fault(
+        ("penalties",), EMBEDDED, asks(presence_penalty=0.4, frequency_penalty=0.3), clients=16
+    ),
+    "edits": Fault(("token_edits",), EMBEDDED, edited, clients=16),
+    "grammar": Fault(
+        ("structures",), EMBEDDED,
+        asks(max_tokens=128, structured_outputs={"regex": "([a-z]+ ){50,200}"}), clients=16,
+    ),
+    "compilation": Fault(("structures",), EMBEDDED, schema),
+    "http": Fault(("http_overload",), EMBEDDED, asks(max_tokens=1), clients=32),
+    "slow_reader": Fault(
+        ("slow_client",), EMBEDDED, asks(max_tokens=400, n=16), clients=2, reads=slowly,
+        buffer=4096, warm=4.0,
+    ),
+    "leaving": Fault(("aborted_requests",), EMBEDDED, asks(max_tokens=400), reads=not_at_all),
+    "unmet_stop": Fault(
+        ("unmet_stops",), EMBEDDED, asks(max_tokens=200, stop=["</answer>"]), clients=4
+    ),
+    "one_client": Fault(("few_clients",), EMBEDDED, asks(), clients=1),
+    "scrapes": Fault(
+        ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/metrics", 0.01)
+    ),
+    "stopped": Fault(("stopped",), EMBEDDED, asks(), during=stopped),
+    "files": Fault(("open_files",), EMBEDDED, asks(), clients=16, during=few_files),
+    # Servers with something wrong.
+    "seats": Fault(("queueing",), (*EMBEDDED, "--max-num-seqs", "2"), asks()),
+    "refusals": Fault(
+        ("queueing", "refused_requests"),
+        (*EMBEDDED, "--max-num-seqs", "2", "--max-queued-requests", "2"), asks(), clients=16,
+    ),
+    "no_cache": Fault(
+        ("prefix_misses",), (*EMBEDDED, "--no-enable-prefix-caching"), shared, clients=4
+    ),
+    "tiny_kv": Fault(
+        ("kv_cache_too_small", "preemption"),
+        (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "48"), of_tokens(128, 64), clients=24,
+    ),
+    "preemption": Fault(
+        ("preemption", "kv_cache_too_small"),
+        (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "64"), of_tokens(8, 300), clients=24,
+    ),
+    "short_context": Fault(
+        ("refused_requests",), (*EMBEDDED, "--max-model-len", "128"), mostly_refused
+    ),
+    "lora": Fault(
+        ("adapter_seats",), EMBEDDED, lambda i: asks(model="abcd"[i % 4])(i), prepare=adapters
+    ),
+    "tls": Fault(("tls",), EMBEDDED, asks(max_tokens=2), clients=16, prepare=certificate),
+    "tokenizer": Fault(
+        ("tokenization",), EMBEDDED, lambda i: asks(prompt=text(i, 700), max_tokens=4)(i),
+        prepare=tokenizer,
+    ),
+    "template": Fault(
+        ("tokenization",), EMBEDDED, lambda i: chats(i) | {"max_tokens": 2, "stream": False},
+        path=CHAT, prepare=template,
+    ),
+    "long_prompts": Fault(
+        ("long_prompts",), (*EMBEDDED, "--max-num-batched-tokens", "4096"), beside_streams,
+        clients=10,
+    ),
+    "chunks": Fault(
+        ("small_chunks",), (*OPT, "--max-num-batched-tokens", "8", "--max-num-seqs", "4"),
+        of_tokens(256, 4), clients=4,
+    ),
+    "many_steps": Fault(
+        ("long_turns",), (*EMBEDDED, "--num-scheduler-steps", "256"),
+        lambda i: asks(max_tokens=(4, 400)[i % 2])(i),
+    ),
+    "drafter": Fault(
+        ("poor_drafts",), (*OPT, "--speculative-config", json.dumps(POOR_DRAFTER)), asks()
+    ),
+    "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
+    "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
+    "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),
+    "float32": Fault(("wide_weights",), (*OPT[:3], "--dtype", "float32"), asks()),
+    "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
+    "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
+    "small_pages": Fault(
+        ("huge_pages_off",), OPT, asks(), clients=4, start=small_pages
+    ),
+    "quota": Fault(("cpu_quota",), OPT, asks(), during=quota),
+    "one_cpu": Fault(("affinity",), OPT, asks(), during=one_cpu),
+    "neighbours": Fault(("busy_neighbour",), OPT, asks(), during=neighbours),
+    "low_priority": Fault(("low_priority", "busy_neighbour"), OPT, asks(), during=low_priority),
+}  # fmt: skip
+"""Faults by name. Those that share a server stand together."""
+
+HEALTHY_LOADS: dict[str, Fault] = {
+    f"healthy_{name}": Fault((), flags, body, clients, path, pause=pause)
+    for name, flags, body, clients, path, pause in (
+        ("stream", EMBEDDED, asks(), 4, COMPLETIONS, 0.0),
+        ("many", EMBEDDED, asks(max_tokens=128), 16, COMPLETIONS, 0.0),
+        ("alone", EMBEDDED, asks(max_tokens=128), 1, COMPLETIONS, 0.0),
+        ("whole", EMBEDDED, asks(stream=False), 4, COMPLETIONS, 0.0),
+        ("chat", EMBEDDED, chats, 4, CHAT, 0.0),
+        ("sampled", EMBEDDED, asks(temperature=0.8, top_p=0.9), 8, COMPLETIONS, 0.0),
+        ("fresh", EMBEDDED, of_tokens(200, 64), 8, COMPLETIONS, 0.0),
+        ("cached", EMBEDDED, shared, 4, COMPLETIONS, 0.0),
+        ("rare", EMBEDDED, asks(), 2, COMPLETIONS, 0.3),
+        ("bursts", EMBEDDED, asks(), 12, COMPLETIONS, 0.5),
+        ("opt", OPT, asks(), 4, COMPLETIONS, 0.0),
+        ("opt_many", OPT, asks(max_tokens=96), 16, COMPLETIONS, 0.0),
+        ("opt_alone", OPT, asks(), 1, COMPLETIONS, 0.0),
+        ("opt_whole", OPT, asks(stream=False), 8, COMPLETIONS, 0.0),
+        ("opt_prompts", OPT, of_tokens(400, 16), 4, COMPLETIONS, 0.0),
+        ("opt_mixed", OPT, lambda i: of_tokens(16 + 37 * i % 300, 8 + 11 * i % 90)(i), 6,
+         COMPLETIONS, 0.0),
+        ("opt_sampled", OPT, asks(temperature=0.8, top_k=40), 4, COMPLETIONS, 0.0),
+        ("opt_cached", OPT, shared, 4, COMPLETIONS, 0.0),
+        ("opt_rare", OPT, asks(), 2, COMPLETIONS, 0.5),
+        ("opt_bursts", OPT, asks(max_tokens=24), 8, COMPLETIONS, 1.0),
+    )
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""Causes in how clients behave: they read slowly, leave, ask too little or in vain."""
+
+from __future__ import annotations
+
+from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+
+MANY = 0.1
+"""Share of the requests, or of the work, from which clients' behaviour is a cause."""
+SLOW = 0.2
+"""Share of the outputs that must wait for their reader: on a busy machine any client is late."""
+ENOUGH = 8
+"""Sequences that must have ended before their ends say anything."""
+MORE_CLIENTS = 8
+GAIN = 0.5
+"""Gain of more clients from which few of them are the limit."""
+
+
+def slow_client(case: Case) -> Suspect | None:
+    """Clients read their streams more slowly than the server writes them."""
+    w = case.window
+    slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
+    if slow < SLOW:
+        return None
+    return suspect(
+        "slow_client",
+        f"{slow:.0%} of the outputs waited for their client to read. The engine and the other "
+        "streams lose no time, and no flag of the server can help.",
+        slow,
+        [],
+        Kind.CLIENTS,
+        slow_outputs=w.slow_outputs,
+    )
+
+
+def many_choices(case: Case) -> Suspect | None:
+    """Each request is many sequences."""
+    w, mix = case.window, case.window.mix
+    each = mix.sequences / mix.requests if mix.requests else 1.0
+    if each < 2.0 or w.waiting < 0.5:
+        return None
+    # Without n, all would have a seat: n is the cause, and no number of seats.
+    fits = (w.running + w.waiting) / each <= case.evidence.config.scheduler.max_num_seqs
+    return suspect(
+        "many_choices",
+        f"A request asks for {each:.1f} completions (n) on average, each a sequence with its own "
+        f"seat, and {w.waiting:.1f} sequences wait.",
+        w.waiting / (w.running + w.waiting),
+        [],
+        Kind.PROVEN if fits else Kind.CLIENTS,
+        choices=each,
+        waiting=w.waiting,
+    )
+
+
+def aborted_requests(case: Case) -> Suspect | None:
+    """Clients leave before their answers end, and what was computed for them is lost."""
+    w = case.window
+    lost = min(1.0, w.aborted_tokens / max(1, w.computed_tokens))
+    if w.aborted < MANY * w.ended or lost < MANY:
+        return None
+    lost *= max(0.0, 1.0 - w.share("idle"))
+    return suspect(
+        "aborted_requests",
+        f"Clients left {w.aborted} of {w.ended} sequences before their end, by closing the "
+        f"connection or by a time-out. {w.aborted_tokens:,} tokens were computed for nothing.",
+        lost,
+        [change("a longer time-out in clients and proxies", "lets answers arrive", lost)],
+        Kind.PROVEN,
+        aborted=w.aborted,
+        ended=w.ended,
+        aborted_tokens=w.aborted_tokens,
+    )
+
+
+def refused_requests(case: Case) -> Suspect | None:
+    """Requests are answered with an error; see `queueing` for those that found the queue full."""
+    w, config = case.window, case.evidence.config
+    refused = {code: count for code, count in w.refused.items() if code != "queue_full"}
+    count = sum(refused.values())
+    asked = count + w.mix.requests
+    if not count or count < MANY * asked:
+        return None
+    code = max(refused, key=refused.__getitem__)
+    changes = []
+    longest = config.model.max_position_embeddings
+    if code == "context_length_exceeded" and config.scheduler.max_model_len < longest:
+        flag, why = f"--max-model-len {longest}", "takes prompts as long as the model can"
+        changes = [change(flag, why, count / asked, max_model_len=longest)]
+    return suspect(
+        "refused_requests",
+        f"{count} of {asked} requests were refused with an error of the client, most with "
+        f"{code}. The error's message says what to change.",
+        count / asked,
+        changes,
+        Kind.PROVEN,
+        refused=count,
+        asked=asked,
+        code=code,
+    )
+
+
+def unmet_stops(case: Case) -> Suspect | None:
+    """Requests have stop strings, and nearly every answer runs to its longest length."""
+    w = case.window
+    cut = w.cut / max(1, w.ended)
+    if w.ended < ENOUGH or w.mix.share("stops") < 0.5 or cut < 0.9:
+        return None
+    return suspect(
+        "unmet_stops",
+        f"{w.mix.share('stops'):.0%} of the requests have stop strings, but {w.cut} of {w.ended} "
+        "answers ran to max_tokens: the model does not write them.",
+        cut,
+        [],
+        Kind.CLIENTS,
+        cut=w.cut,
+        ended=w.ended,
+    )
+
+
+def few_clients(case: Case) -> Suspect | None:
+    """So few requests come at a time that each step reads all weights for one or two."""
+    w = case.window
+    if not 0 < w.demand <= 2 or w.share("idle") > 0.5 or w.waiting > 0.5:
+        return None
+    gain = case.estimate.batch_gain(float(MORE_CLIENTS))
+    if gain < GAIN:
+        return None
+    return suspect(
+        "few_clients",
+        f"No more than {w.demand} sequences ran at a time, and each step reads all weights for "
+        f"them. {MORE_CLIENTS} requests at a time would give {1 + gain:.1f} times the tokens.",
+        1.0 - w.share("idle"),
+        [],
+        Kind.ELSEWHERE,
+        demand=w.demand,
+        gain=gain,
+    )
