@@ -26,7 +26,9 @@ VECTOR_ISAS = {
 KERNEL_PREFIX = "quire_"
 
 # AVX and later encode their instructions as v..., and AVX-512's masks as k....
-_VECTOR = re.compile(r"^(v(?!er[rw]$|m[a-z]*$)[a-z0-9]+|k[a-z]+[bwdq])$")
+_VECTOR = re.compile(
+    r"\t((?:v(?!er[rw]\b|m[a-z]*\b)[a-z0-9]+|k[a-z]+[bwdq])\b.*|.*%[yz]mm\d.*)$", re.MULTILINE
+)
 
 
 class NothingToCheckError(Exception):
@@ -53,21 +55,23 @@ def _read(tool: str, *arguments: str) -> str:
 
 def vector_instructions(path: Path) -> list[str]:
     """AVX and AVX-512 instructions in an object file, each with its function."""
+    command = ("objdump", "-d", "--no-show-raw-insn")
+    if not _VECTOR.search(_read(*command, str(path))):
+        return []
     found = []
     function = "?"
-    for line in _read("objdump", "-d", "--no-show-raw-insn", "-C", str(path)).splitlines():
+    for line in _read(*command, "-C", str(path)).splitlines():  # -C is slow
         if line.endswith(">:"):
             function = line.partition("<")[2].removesuffix(">:")
-        _, tab, instruction = line.partition(":\t")
-        mnemonic = instruction.partition(" ")[0].strip()
-        if tab and (_VECTOR.match(mnemonic) or re.search(r"%[yz]mm\d", instruction)):
-            found.append(f"{instruction.strip()} in {function}")
+        if instruction := _VECTOR.search(line):
+            found.append(f"{instruction[1].strip()} in {function}")
     return found
 
 
-def weak_symbols(path: Path) -> set[str]:
-    """Names of the weak symbols that an object file defines."""
-    symbols = (line.split() for line in _read("nm", "--defined-only", str(path)).splitlines())
+def weak_symbols(paths: list[Path]) -> set[str]:
+    """Names of the weak symbols that object files define."""
+    text = _read("nm", "--defined-only", *map(str, paths))
+    symbols = (line.split() for line in text.splitlines())
     return {fields[-1] for fields in symbols if len(fields) == 3 and fields[1] in "WVu"}
 
 
@@ -85,9 +89,8 @@ def check(build: Path) -> list[str]:
                 violations.append(f"{target}/{path.name} is not baseline: {found[0]}{more}")
     owners: dict[str, set[str]] = defaultdict(set)
     for target, paths in objects.items():
-        for path in paths:
-            for symbol in weak_symbols(path):
-                owners[symbol].add(target)
+        for symbol in weak_symbols(paths):
+            owners[symbol].add(target)
     for symbol, targets in sorted(owners.items()):
         if len(targets) > 1 and any(t.startswith(KERNEL_PREFIX) for t in targets):
             violations.append(f"weak symbol {symbol} is in {', '.join(sorted(targets))}")
