@@ -69,10 +69,10 @@ class _Bench:
     def __init__(self, args: argparse.Namespace, threads: int) -> None:
         self._args = args
         self._threads = threads
+        self._torch = _torch_calls(threads) if args.torch else None
         self._tables: dict[tuple[str, str | None], Ops] = {}
         self._limits = Limits(Reader(threads))
         self._cache_bytes = cache_bytes()
-        self._torch = _torch_calls(threads) if args.torch else None
         self._random = np.random.default_rng(args.seed)
 
     def settings(self, model: str, family: str, isa: str) -> Iterator[Setting]:
