@@ -6,117 +6,27 @@ two statements that contradict each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-ABSENT = object()
-VOCAB_SIZE = 160
-TRAINED = "original_max_position_embeddings"
-FULL, SLIDING = "full_attention", "sliding_attention"
+from tests.truth.dense import DENSE
+from tests.truth.experts import EXPERTS_OR_LATENT
+from tests.truth.keys import (
+    ABSENT,
+    FULL,
+    HEAD,
+    SLIDES,
+    SLIDING,
+    THETAS,
+    TRAINED,
+    VOCAB_SIZE,
+    Architecture,
+    Config,
+)
+from tests.truth.learned_positions import LEARNED_POSITIONS
 
-Config = dict[str, Any]
-Choices = dict[str, tuple[Any, ...]]
-
-_EPS = (1e-6, 1e-5, 1e-3, 0.05, ABSENT)
-_FLAG = (True, False, ABSENT)
-_WINDOW = (4, 9, 16, 40, 4096, None, ABSENT)
-_SLIDES = {"use_sliding_window": True, "sliding_window": 9}
-_LENGTHS = (48, 64, 200, 512)
-_THETAS = (10000.0, 10000, 500000.0, 1e6, 100.0)
-_ENDS: Choices = {
-    "bos_token_id": (1, None, ABSENT),
-    "eos_token_id": (2, [2, 3], None, ABSENT),
-    "pad_token_id": (0, None, ABSENT),
-}
-_SMALL_PAD: Choices = {"pad_token_id": (0, None)}
-"""Of model types whose own padding token is beyond the vocabulary."""
-_GATED: Choices = _ENDS | {
-    "max_position_embeddings": _LENGTHS,
-    "rms_norm_eps": _EPS,
-    "hidden_act": ("silu", "silu", "silu", "silu", "swish", ABSENT, ABSENT, "gelu"),
-    "tie_word_embeddings": _FLAG,
-    "is_causal": (*[ABSENT] * 12, True, False),
-    "dtype": ("float32", ABSENT),
-    "torch_dtype": ("float32", ABSENT),
-}
-_QWEN: Choices = _GATED | {
-    "use_sliding_window": (True, True, False, ABSENT),
-    "sliding_window": _WINDOW,
-    "max_window_layers": (0, 1, 2, ABSENT),
-    "layer_types": ("types", ABSENT, ABSENT, None),
-}
-_EXPERTS: Choices = {
-    "num_experts": (4, 6, 8),
-    "num_experts_per_tok": (1, 2, 3, 4),
-    "norm_topk_prob": _FLAG,
-}
-_SPARSE: Choices = {
-    "moe_intermediate_size": (16, 24, 40),
-    "decoder_sparse_step": (1, 1, 2, ABSENT),
-    "mlp_only_layers": ([], [0], None, ABSENT),
-}
-_MLA: Choices = _GATED | {
-    "attention_bias": _FLAG,
-    "q_lora_rank": (16, 24, None),
-    "kv_lora_rank": (16, 20, 32),
-    "qk_rope_head_dim": (4, 8, 16),
-    "qk_nope_head_dim": (8, 12, 16),
-    "v_head_dim": (8, 16, 20),
-}
-_GEMMA: Choices = (
-    {k: v for k, v in _GATED.items() if k != "hidden_act"}
-    | {"attention_bias": _FLAG, "use_bidirectional_attention": (False, ABSENT, None)}
-)  # fmt: skip
-_GELUS = ("gelu_pytorch_tanh", "gelu", "gelu_new", ABSENT)
-_GEMMA2: Choices = _GEMMA | {
-    "hidden_activation": _GELUS,
-    "query_pre_attn_scalar": (16, 20, 256, ABSENT),
-    "sliding_window": (4, 9, 40, ABSENT),
-    "layer_types": ("types", ABSENT, ABSENT, None),
-    "final_logit_softcapping": (8.0, None, ABSENT),
-}
-_ENCODER: Choices = {
-    "max_position_embeddings": (64, 96),
-    "hidden_act": ("gelu", "relu", "gelu_new", "gelu_pytorch_tanh", ABSENT),
-    "layer_norm_eps": (1e-12, 1e-5, 0.05, ABSENT),
-    "type_vocab_size": (1, 2, 3, ABSENT),
-    "pad_token_id": (0, 1, 4, ABSENT),
-}
-_HEAD: Choices = {
-    "num_labels": (1, 2, 3, 4, ABSENT),
-    "problem_type": (
-        "regression", "multi_label_classification", None, ABSENT, ABSENT,
-        "single_label_classification", "ranking",
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model type: its class's stem, its keys, and what about it is drawn by code below.
-
-    Attributes:
-        rope: "flat" is one table for all layers, "nested" one for each kind, "" none.
-        heads: key-value heads and head_dim are keys of the config.
-        tasks: what Transformers can compute with it.
-    """
-
-    stem: str
-    keys: Choices
-    rope: str = "flat"
-    heads: bool = True
-    tasks: tuple[str, ...] = ("generate", "generate", "generate", "classify")
-    sizes: dict[str, str] = field(default_factory=dict)
-
-
-_GPT2_SIZES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer",
-               "num_attention_heads": "n_head", "intermediate_size": "n_inner"}  # fmt: skip
-_DISTIL_SIZES = {"hidden_size": "dim", "num_hidden_layers": "n_layers",
-                 "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"}  # fmt: skip
 _SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dynamic"}
 """Scalings that a model type has in a way of its own."""
-_POOLS = ("embed", "classify")
 _HEAD_DIMS = {
     "gpt_oss": 64,
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256),
@@ -124,398 +34,7 @@ _HEAD_DIMS = {
     ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text"), 128
 )
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("Llama", _GATED | {"attention_bias": _FLAG, "mlp_bias": _FLAG}),
-    "mistral": Architecture(
-        "Mistral", _GATED | {"sliding_window": _WINDOW, "layer_types": ("types", ABSENT, None)}
-    ),
-    "qwen2": Architecture("Qwen2", _QWEN),
-    "qwen3": Architecture("Qwen3", _QWEN | {"attention_bias": _FLAG}),
-    "olmo2": Architecture("Olmo2", _GATED | {"attention_bias": _FLAG}),
-    "starcoder2": Architecture(
-        "Starcoder2",
-        {k: v for k, v in _GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
-        | {
-            "norm_epsilon": _EPS,
-            "hidden_act": ("gelu_pytorch_tanh", "gelu", "relu", ABSENT),
-            "use_bias": _FLAG,
-            "sliding_window": _WINDOW,
-        },
-    ),
-    "stablelm": Architecture(
-        "StableLm",
-        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
-        | {
-            "layer_norm_eps": _EPS,
-            "head_dim": (ABSENT,),  # Transformers' attention has no such key here
-            "use_qkv_bias": _FLAG,
-            "qk_layernorm": (*[ABSENT] * 8, False, True),
-            "use_parallel_residual": (*[ABSENT] * 8, False, True),
-        },
-    ),
-    "smollm3": Architecture(
-        "SmolLM3",
-        _GATED
-        | _SMALL_PAD
-        | {
-            "attention_bias": _FLAG,
-            "mlp_bias": _FLAG,
-            "use_sliding_window": (True, False, ABSENT),
-            "sliding_window": _WINDOW,
-            "layer_types": ("types", ABSENT, ABSENT, None),
-            "no_rope_layers": ([1, 0, 1], [0, 0, 1], None, ABSENT),
-            "no_rope_layer_interval": (2, 3, ABSENT),
-        },
-    ),
-    "granite": Architecture(
-        "Granite",
-        _GATED
-        | {
-            "attention_bias": _FLAG,
-            "mlp_bias": _FLAG,
-            "embedding_multiplier": (12.0, 3, 0.3, ABSENT),
-            "residual_multiplier": (0.22, 1.7, ABSENT),
-            "attention_multiplier": (0.015625, 0.3),
-            "logits_scaling": (8.0, 0.7, 3, ABSENT),
-        },
-        tasks=("generate",),
-    ),
-    "granitemoehybrid": Architecture(
-        "GraniteMoeHybrid",
-        _GATED
-        | {
-            "attention_bias": _FLAG,
-            "layer_types": ("full",),  # others have Mamba layers: `tests/golden/test_recurrent`
-            "num_local_experts": (0,),
-            "shared_intermediate_size": (40, 64),
-            "mamba_n_heads": (2,),  # which Transformers checks without Mamba layers too
-            "position_embedding_type": ("rope", "rope", None, ABSENT),
-            "residual_multiplier": (0.22, 1.7, ABSENT),
-            "attention_multiplier": (0.015625, 0.3),
-        },
-        tasks=("generate",),
-    ),
-    "seed_oss": Architecture(
-        "SeedOss",
-        _GATED | {"attention_bias": _FLAG, "attention_out_bias": _FLAG, "mlp_bias": _FLAG},
-    ),
-    "olmo3": Architecture(
-        "Olmo3",
-        _GATED
-        | {
-            "attention_bias": _FLAG,
-            "sliding_window": (4, 9, 40, ABSENT),
-            "layer_types": ("types", ABSENT, None),
-        },
-        rope="nested",
-    ),
-    "glm4": Architecture(
-        "Glm4", _GATED | _SMALL_PAD | {"attention_bias": _FLAG, "eos_token_id": (2, [2, 3])}
-    ),
-    "exaone4": Architecture(
-        "Exaone4",
-        _GATED
-        | {
-            "sliding_window": _WINDOW,
-            "sliding_window_pattern": (2, 3, "LLLG", ABSENT),
-            "layer_types": ("types", ABSENT, None),
-        },
-    ),
-    "cohere2": Architecture(
-        "Cohere2",
-        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
-        | {
-            "layer_norm_eps": _EPS,
-            "attention_bias": _FLAG,
-            "logit_scale": (0.0625, 1.3, ABSENT),
-            "sliding_window": (4, 9, 40, ABSENT),
-            "sliding_window_pattern": (2, 3, ABSENT),
-            "layer_types": ("types", ABSENT, None),
-        },
-        tasks=("generate",),
-    ),
-    "hunyuan_v1_dense": Architecture(
-        "HunYuanDenseV1", _GATED | {"attention_bias": _FLAG, "head_dim": (8, 16, 24, 40)}
-    ),
-    "ministral3": Architecture("Ministral3", _GATED | {"sliding_window": _WINDOW}),
-    "nemotron": Architecture(
-        "Nemotron",
-        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
-        | {
-            "norm_eps": _EPS,
-            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
-            "attention_bias": _FLAG,
-            "mlp_bias": _FLAG,
-        },
-    ),
-    "ernie4_5": Architecture("Ernie4_5", _GATED | {"use_bias": _FLAG}, tasks=("generate",)),
-    "internlm3": Architecture(
-        "InternLM3",
-        _GATED | {"attention_bias": (*[ABSENT] * 8, True), "mlp_bias": (False, ABSENT)},
-        tasks=("generate",),
-    ),
-    "phi3": Architecture("Phi3", _GATED | {"sliding_window": _WINDOW}),
-    "gemma": Architecture("Gemma", _GEMMA | {"hidden_act": _GELUS}),
-    "gemma2": Architecture("Gemma2", _GEMMA2 | {"attn_logit_softcapping": (8.0, None, ABSENT)}),
-    "gemma3_text": Architecture(
-        "Gemma3Text", _GEMMA2 | {"sliding_window_pattern": (2, 3, ABSENT)}, rope="nested"
-    ),
-    "mixtral": Architecture(
-        "Mixtral",
-        _GATED
-        | {
-            "sliding_window": _WINDOW,
-            "num_local_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, 3, ABSENT),
-        },
-    ),
-    "olmoe": Architecture(
-        "Olmoe",
-        _GATED
-        | {
-            "attention_bias": _FLAG,
-            "clip_qkv": (*[ABSENT] * 8, None, 4.0),
-            "head_dim": (ABSENT,),  # Transformers' norms have no such key here
-            **_EXPERTS,
-        },
-    ),
-    "qwen2_moe": Architecture(
-        "Qwen2Moe",
-        _QWEN
-        | _EXPERTS
-        | _SPARSE
-        | {"qkv_bias": _FLAG, "shared_expert_intermediate_size": (24, 32, 100)},
-    ),
-    "qwen3_moe": Architecture(
-        "Qwen3Moe",
-        {k: v for k, v in _QWEN.items() if k not in ("max_window_layers", "layer_types")}
-        | _EXPERTS
-        | _SPARSE
-        | {"attention_bias": _FLAG},
-    ),
-    "ernie4_5_moe": Architecture(
-        "Ernie4_5_Moe",
-        {k: v for k, v in _GATED.items() if k != "hidden_act"}
-        | {
-            "head_dim": (ABSENT,),
-            "moe_num_experts": (4, 6, 8),
-            "moe_k": (1, 2, 3),
-            "moe_intermediate_size": (16, 24, 40),
-            "moe_num_shared_experts": (0, 1, 2, ABSENT),
-            "moe_layer_start_index": (0, 1, ABSENT),
-            "moe_layer_end_index": (-1, 1, ABSENT),
-            "moe_layer_interval": (1, 2, ABSENT),
-        },
-    ),
-    "gpt_oss": Architecture(
-        "GptOss",
-        {k: v for k, v in _GATED.items() if k != "hidden_act"}
-        | {
-            "attention_bias": _FLAG,
-            "sliding_window": (4, 9, 40, ABSENT),
-            "layer_types": ("types", ABSENT, ABSENT, None),
-            "num_local_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, 3, 4, ABSENT),
-            "swiglu_limit": (*[ABSENT] * 6, 7.0, 5.0),
-        },
-    ),
-    "bitnet": Architecture(
-        "BitNet",
-        _GATED
-        | {
-            "hidden_act": ("relu2", "relu2", ABSENT, "silu"),
-            "attention_bias": _FLAG,
-            "head_dim": (ABSENT,),
-        },
-        tasks=("generate",),
-    ),
-    "llama4_text": Architecture(
-        "Llama4Text",
-        {k: v for k, v in _GATED.items() if k != "hidden_act"}
-        | {
-            "attention_bias": _FLAG,
-            "intermediate_size_mlp": (32, 56),
-            "num_local_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, ABSENT),
-            "interleave_moe_layer_step": (1, 2, ABSENT),
-            "moe_layers": ([0], *[ABSENT] * 3),
-            "no_rope_layer_interval": (2, 3, ABSENT),
-            "use_qk_norm": _FLAG,
-            "attention_chunk_size": (4, 9, 40, ABSENT),
-            "attn_temperature_tuning": _FLAG,
-            "floor_scale": (5, 16, ABSENT),
-            "attn_scale": (0.1, 0.5, ABSENT),
-        },
-        tasks=("generate",),
-    ),
-    "phimoe": Architecture(
-        "Phimoe",
-        {k: v for k, v in _GATED.items() if k != "hidden_act"}
-        | {
-            "attention_bias": _FLAG,
-            "lm_head_bias": _FLAG,
-            "sliding_window": _WINDOW,
-            "num_local_experts": (4, 6, 8),
-            "num_experts_per_tok": (2, 2, ABSENT, 1),
-            "router_jitter_noise": (0.01, 0.1, ABSENT),
-        },
-    ),
-    "granitemoe": Architecture(
-        "GraniteMoe",
-        {k: v for k, v in _GATED.items() if k != "hidden_act"}
-        | {
-            "head_dim": (ABSENT,),
-            "attention_bias": _FLAG,
-            "num_local_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, 3, ABSENT),
-            "embedding_multiplier": (12.0, 1.0, ABSENT),
-            "residual_multiplier": (0.22, 1.0, ABSENT),
-            "attention_multiplier": (0.2, ABSENT),
-            "logits_scaling": (8.0, 1.0, ABSENT),
-        },
-    ),
-    "glm4_moe": Architecture(
-        "Glm4Moe",
-        _GATED
-        | {
-            "attention_bias": _FLAG,
-            "use_qk_norm": _FLAG,
-            "n_routed_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, 3),
-            "moe_intermediate_size": (16, 24, 40),
-            "n_shared_experts": (1, 2, ABSENT),
-            "n_group": (1, 2, ABSENT),
-            "topk_group": (1, ABSENT),
-            "first_k_dense_replace": (0, 1, ABSENT),
-            "norm_topk_prob": _FLAG,
-            "routed_scaling_factor": (1.0, 2.5, ABSENT),
-        },
-    ),
-    "deepseek_v2": Architecture(
-        "DeepseekV2",
-        _MLA
-        | {
-            "n_routed_experts": (4, 6, 8),
-            "num_experts_per_tok": (1, 2, 3),
-            "n_shared_experts": (1, 2, ABSENT),
-            "topk_method": ("greedy", ABSENT, "group_limited_greedy", "noaux_tc"),
-            "n_group": (1, 2),
-            "topk_group": (1, 2),
-            "first_k_dense_replace": (0, 1, ABSENT),
-            "norm_topk_prob": (*[ABSENT] * 4, False, True),
-            "routed_scaling_factor": (1.0, 16.0, ABSENT),
-            "moe_intermediate_size": (16, 24, 40),
-        },
-        heads=False,
-    ),
-    "deepseek_v3": Architecture(
-        "DeepseekV3",
-        _MLA
-        | {
-            "n_routed_experts": (8, 16),
-            "num_experts_per_tok": (1, 2, 3),
-            "n_shared_experts": (1, 2, ABSENT),
-            "n_group": (1, 2, 4),
-            "topk_group": (1, ABSENT),
-            "first_k_dense_replace": (0, 1),
-            "norm_topk_prob": _FLAG,
-            "rope_interleave": (ABSENT, True, False),
-            "routed_scaling_factor": (1.0, ABSENT),
-            "moe_intermediate_size": (16, 24, 40),
-        },
-        heads=False,
-    ),
-    "glm4_moe_lite": Architecture(
-        "Glm4MoeLite",
-        _MLA
-        | {
-            "n_routed_experts": (8, 16),
-            "num_experts_per_tok": (1, 2, 3),
-            "n_shared_experts": (1, 2, ABSENT),
-            "n_group": (1, 2, ABSENT),
-            "topk_group": (1, ABSENT),
-            "norm_topk_prob": _FLAG,
-            "rope_interleave": (ABSENT, True, False),
-            "routed_scaling_factor": (1.0, ABSENT),
-            "moe_intermediate_size": (16, 24, 40),
-        },
-        heads=False,
-    ),
-    "minicpm3": Architecture(
-        "MiniCPM3",
-        _MLA
-        | {
-            "v_head_dim": (16, ABSENT, None),
-            "scale_emb": (12, 1, ABSENT),
-            "scale_depth": (1.4, ABSENT, None),
-            "dim_model_base": (32, ABSENT, None),
-        },
-        heads=False,
-    ),
-    "gpt2": Architecture(
-        "GPT2",
-        _ENDS
-        | {
-            "n_positions": (200, 512),
-            "n_ctx": (512, ABSENT),
-            "layer_norm_epsilon": (1e-5, 0.05, ABSENT),
-            "activation_function": ("gelu_new", "gelu", "relu", "silu", ABSENT),
-            "tie_word_embeddings": _FLAG,
-            "scale_attn_weights": (True, True, True, ABSENT, ABSENT, ABSENT, False),
-        },
-        rope="",
-        heads=False,
-        sizes=_GPT2_SIZES,
-    ),
-    "opt": Architecture(
-        "OPT",
-        _ENDS
-        | {
-            "max_position_embeddings": (200, 512),
-            "activation_function": ("relu", "gelu", "gelu_new", ABSENT),
-            "enable_bias": _FLAG,
-            "tie_word_embeddings": _FLAG,
-            "do_layer_norm_before": (True, True, True, ABSENT, ABSENT, ABSENT, False),
-            "word_embed_proj_dim": (ABSENT, None),
-        },
-        rope="",
-        heads=False,
-        sizes={"intermediate_size": "ffn_dim"},
-    ),
-    "bert": Architecture("Bert", _ENCODER, rope="", heads=False, tasks=_POOLS),
-    "roberta": Architecture("Roberta", _ENCODER, rope="", heads=False, tasks=_POOLS),
-    "xlm-roberta": Architecture("XLMRoberta", _ENCODER, rope="", heads=False, tasks=_POOLS),
-    "distilbert": Architecture(
-        "DistilBert",
-        {"max_position_embeddings": (64, 96), "activation": ("gelu", "relu", ABSENT)},
-        rope="",
-        heads=False,
-        tasks=_POOLS,
-        sizes=_DISTIL_SIZES,
-    ),
-    "modernbert": Architecture(
-        "ModernBert",
-        {
-            "max_position_embeddings": (64, 200),
-            "hidden_activation": ("gelu", "silu", ABSENT),
-            "norm_eps": (1e-5, 0.05, ABSENT),
-            "norm_bias": _FLAG,
-            "attention_bias": _FLAG,
-            "mlp_bias": _FLAG,
-            "classifier_bias": _FLAG,
-            "classifier_pooling": ("cls", "mean", ABSENT),
-            "classifier_activation": ("gelu", "relu", ABSENT),
-            "local_attention": (4, 8, 9, 128, ABSENT),
-            "global_attn_every_n_layers": (1, 2, ABSENT),
-            "layer_types": ("types", ABSENT, ABSENT),
-            "pad_token_id": (0,), "bos_token_id": (1,), "eos_token_id": (2,),
-            "cls_token_id": (1,), "sep_token_id": (2,),
-        },
-        rope="nested",
-        heads=False,
-        tasks=_POOLS,
-    ),
-}  # fmt: skip
+ARCHITECTURES: dict[str, Architecture] = DENSE | EXPERTS_OR_LATENT | LEARNED_POSITIONS
 
 
 @dataclass(frozen=True)
@@ -540,12 +59,12 @@ def draw(seed: int, index: int) -> Case:
     for key, values in made.keys.items():
         config[key] = rng.choice(values)
     if task == "classify":
-        config |= {key: rng.choice(values) for key, values in _HEAD.items()}
+        config |= {key: rng.choice(values) for key, values in HEAD.items()}
     layers = config[made.sizes.get("num_hidden_layers", "num_hidden_layers")]
     if config.get("layer_types") == "types":
         config["layer_types"] = [rng.choice((FULL, SLIDING)) for _ in range(layers)]
         if rng.random() < 0.8:  # else some have no window, and are refused
-            config |= {k: v for k, v in _SLIDES.items() if k in made.keys}
+            config |= {k: v for k, v in SLIDES.items() if k in made.keys}
     if config.get("layer_types") == "full":
         config["layer_types"] = [FULL] * layers
     if made.rope:
@@ -664,7 +183,7 @@ def scaling(rng: Random, rotary: int, only: str = "") -> tuple[Config, Config]:
 
 def _spelled(rng: Random, table: Config) -> Config:
     """One table for all layers, in Transformers 4's words, in 5's, or in both."""
-    theta = rng.choice(_THETAS)
+    theta = rng.choice(THETAS)
     plain = table["rope_type"] == "default"
     older = dict(table)
     if rng.random() < 0.4:
@@ -694,7 +213,7 @@ def _nested(rng: Random, kind: str, table: Config) -> Config:
     """A table for each kind of layers, or the older names; empty for a flat one, a mistake."""
     names = {"gemma3_text": ("rope_theta", "rope_local_base_freq"), "olmo3": ("rope_theta",)}
     names_of_kind = names.get(kind, ("global_rope_theta", "local_rope_theta"))
-    thetas = {name: rng.choice((*_THETAS, ABSENT)) for name in names_of_kind}
+    thetas = {name: rng.choice((*THETAS, ABSENT)) for name in names_of_kind}
     match rng.choice(("4", "4", "5", "5", "both", "flat")):
         case "4":
             older = dict(table)
@@ -703,8 +222,8 @@ def _nested(rng: Random, kind: str, table: Config) -> Config:
             return thetas | {"rope_scaling": rng.choice((older, older, None))}
         case "5":
             tables = {
-                FULL: table | {"rope_theta": rng.choice(_THETAS)},
-                SLIDING: {"rope_type": "default", "rope_theta": rng.choice(_THETAS)},
+                FULL: table | {"rope_theta": rng.choice(THETAS)},
+                SLIDING: {"rope_type": "default", "rope_theta": rng.choice(THETAS)},
             }
             if rng.random() < 0.2:
                 tables.pop(rng.choice((FULL, SLIDING)))

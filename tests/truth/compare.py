@@ -29,7 +29,8 @@ from quire.core.errors import QuireError
 from quire.models.registry import model_config
 from tests.golden.tiny_encoders import wordpiece
 from tests.golden.tiny_models import ONE_PLUS
-from tests.truth.choices import VOCAB_SIZE, Case
+from tests.truth.choices import Case
+from tests.truth.keys import VOCAB_SIZE
 from tests.truth.routing import first_near_tie
 
 PROMPT_LEN, NUM_TOKENS = 26, 8

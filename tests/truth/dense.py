@@ -1,0 +1,155 @@
+"""Decoders without experts: what each key of their config.json may be."""
+
+from __future__ import annotations
+
+from tests.truth.keys import (
+    ABSENT,
+    EPS,
+    FLAG,
+    GATED,
+    GELUS,
+    GEMMA,
+    GEMMA2,
+    QWEN,
+    SMALL_PAD,
+    WINDOW,
+    Architecture,
+)
+
+DENSE: dict[str, Architecture] = {
+    "llama": Architecture("Llama", GATED | {"attention_bias": FLAG, "mlp_bias": FLAG}),
+    "mistral": Architecture(
+        "Mistral", GATED | {"sliding_window": WINDOW, "layer_types": ("types", ABSENT, None)}
+    ),
+    "qwen2": Architecture("Qwen2", QWEN),
+    "qwen3": Architecture("Qwen3", QWEN | {"attention_bias": FLAG}),
+    "olmo2": Architecture("Olmo2", GATED | {"attention_bias": FLAG}),
+    "starcoder2": Architecture(
+        "Starcoder2",
+        {k: v for k, v in GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
+        | {
+            "norm_epsilon": EPS,
+            "hidden_act": ("gelu_pytorch_tanh", "gelu", "relu", ABSENT),
+            "use_bias": FLAG,
+            "sliding_window": WINDOW,
+        },
+    ),
+    "stablelm": Architecture(
+        "StableLm",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": EPS,
+            "head_dim": (ABSENT,),  # Transformers' attention has no such key here
+            "use_qkv_bias": FLAG,
+            "qk_layernorm": (*[ABSENT] * 8, False, True),
+            "use_parallel_residual": (*[ABSENT] * 8, False, True),
+        },
+    ),
+    "smollm3": Architecture(
+        "SmolLM3",
+        GATED
+        | SMALL_PAD
+        | {
+            "attention_bias": FLAG,
+            "mlp_bias": FLAG,
+            "use_sliding_window": (True, False, ABSENT),
+            "sliding_window": WINDOW,
+            "layer_types": ("types", ABSENT, ABSENT, None),
+            "no_rope_layers": ([1, 0, 1], [0, 0, 1], None, ABSENT),
+            "no_rope_layer_interval": (2, 3, ABSENT),
+        },
+    ),
+    "granite": Architecture(
+        "Granite",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "mlp_bias": FLAG,
+            "embedding_multiplier": (12.0, 3, 0.3, ABSENT),
+            "residual_multiplier": (0.22, 1.7, ABSENT),
+            "attention_multiplier": (0.015625, 0.3),
+            "logits_scaling": (8.0, 0.7, 3, ABSENT),
+        },
+        tasks=("generate",),
+    ),
+    "granitemoehybrid": Architecture(
+        "GraniteMoeHybrid",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "layer_types": ("full",),  # others have Mamba layers: `tests/golden/test_recurrent`
+            "num_local_experts": (0,),
+            "shared_intermediate_size": (40, 64),
+            "mamba_n_heads": (2,),  # which Transformers checks without Mamba layers too
+            "position_embedding_type": ("rope", "rope", None, ABSENT),
+            "residual_multiplier": (0.22, 1.7, ABSENT),
+            "attention_multiplier": (0.015625, 0.3),
+        },
+        tasks=("generate",),
+    ),
+    "seed_oss": Architecture(
+        "SeedOss",
+        GATED | {"attention_bias": FLAG, "attention_out_bias": FLAG, "mlp_bias": FLAG},
+    ),
+    "olmo3": Architecture(
+        "Olmo3",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+        rope="nested",
+    ),
+    "glm4": Architecture(
+        "Glm4", GATED | SMALL_PAD | {"attention_bias": FLAG, "eos_token_id": (2, [2, 3])}
+    ),
+    "exaone4": Architecture(
+        "Exaone4",
+        GATED
+        | {
+            "sliding_window": WINDOW,
+            "sliding_window_pattern": (2, 3, "LLLG", ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+    ),
+    "cohere2": Architecture(
+        "Cohere2",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": EPS,
+            "attention_bias": FLAG,
+            "logit_scale": (0.0625, 1.3, ABSENT),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "sliding_window_pattern": (2, 3, ABSENT),
+            "layer_types": ("types", ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "hunyuan_v1_dense": Architecture(
+        "HunYuanDenseV1", GATED | {"attention_bias": FLAG, "head_dim": (8, 16, 24, 40)}
+    ),
+    "ministral3": Architecture("Ministral3", GATED | {"sliding_window": WINDOW}),
+    "nemotron": Architecture(
+        "Nemotron",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {
+            "norm_eps": EPS,
+            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
+            "attention_bias": FLAG,
+            "mlp_bias": FLAG,
+        },
+    ),
+    "ernie4_5": Architecture("Ernie4_5", GATED | {"use_bias": FLAG}, tasks=("generate",)),
+    "internlm3": Architecture(
+        "InternLM3",
+        GATED | {"attention_bias": (*[ABSENT] * 8, True), "mlp_bias": (False, ABSENT)},
+        tasks=("generate",),
+    ),
+    "phi3": Architecture("Phi3", GATED | {"sliding_window": WINDOW}),
+    "gemma": Architecture("Gemma", GEMMA | {"hidden_act": GELUS}),
+    "gemma2": Architecture("Gemma2", GEMMA2 | {"attn_logit_softcapping": (8.0, None, ABSENT)}),
+    "gemma3_text": Architecture(
+        "Gemma3Text", GEMMA2 | {"sliding_window_pattern": (2, 3, ABSENT)}, rope="nested"
+    ),
+}  # fmt: skip
