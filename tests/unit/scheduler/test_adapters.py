@@ -11,7 +11,7 @@ from quire.core.lora import LoRARequest
 from quire.core.request import Request, RequestStatus
 from quire.scheduler.queue import REACH
 from quire.scheduler.scheduler import Scheduler
-from tests.unit.scheduler.test_scheduler import BLOCK, request, step
+from tests.unit.scheduler.steps import BLOCK, request, step
 
 
 def make(max_loras: int, policy: Any = "fcfs", seqs: int = 8) -> Scheduler:

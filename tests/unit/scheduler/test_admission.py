@@ -6,9 +6,9 @@ from typing import Any
 
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.steps import request, step
 from tests.unit.scheduler.test_adapters import adapted
 from tests.unit.scheduler.test_loading import BLOCK, compute, evicted, finish
-from tests.unit.scheduler.test_scheduler import request, step
 
 
 def stored(num_blocks: int = 16, seats: int = 4, adapter: int = 0, **limits: Any) -> Scheduler:

@@ -6,7 +6,7 @@ from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.messages import RequestEvent, StepOutputs
 from quire.scheduler.scheduler import Scheduler
-from tests.unit.scheduler.test_scheduler import BLOCK, make, request, sampled
+from tests.unit.scheduler.steps import BLOCK, make, request, sampled
 
 
 def events(

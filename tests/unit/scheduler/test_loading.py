@@ -11,7 +11,7 @@ from quire.core.request import Request
 from quire.kv.host_tier import HostTier
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.tier_cost import TierCost
-from tests.unit.scheduler.test_scheduler import request
+from tests.unit.scheduler.steps import request
 
 BLOCK = 16
 

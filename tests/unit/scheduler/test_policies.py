@@ -6,7 +6,7 @@ from random import Random
 
 from quire.core.request import RequestStatus
 from quire.scheduler.queue import REACH
-from tests.unit.scheduler.test_scheduler import make, request, sampled, step
+from tests.unit.scheduler.steps import make, request, sampled, step
 
 
 def test_a_higher_priority_takes_the_seat_of_the_lowest() -> None:

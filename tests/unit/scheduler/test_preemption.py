@@ -7,8 +7,8 @@ import pytest
 from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.steps import request
 from tests.unit.scheduler.test_loading import BLOCK, Copying, compute, finish, make, preempted
-from tests.unit.scheduler.test_scheduler import request
 
 
 def test_a_swapped_request_goes_on_where_it_was() -> None:

@@ -8,7 +8,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.messages import CoreOutput, TokenLogprobs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
-from tests.unit.scheduler.test_scheduler import BLOCK, make, request, sampled, step
+from tests.unit.scheduler.steps import BLOCK, make, request, sampled, step
 
 
 @pytest.mark.parametrize(("depth", "num_steps"), [(1, 1), (2, 1), (1, 4), (2, 4)])

@@ -16,8 +16,8 @@ from quire.core.request import Request
 from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.queue import REACH
 from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.steps import request, sampled
 from tests.unit.scheduler.test_adapters import adapted
-from tests.unit.scheduler.test_scheduler import request, sampled
 
 
 @dataclass

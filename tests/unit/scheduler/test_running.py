@@ -12,8 +12,8 @@ from quire.core.cost import StepCost
 from quire.scheduler.depth import PAUSE
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.steps import BLOCK, Tokens, make, request, sampled, step
 from tests.unit.scheduler.test_loading import compute, finish
-from tests.unit.scheduler.test_scheduler import BLOCK, Tokens, make, request, sampled, step
 
 
 def test_rows_and_versions() -> None:

@@ -13,7 +13,7 @@ from quire.kv.prefix import NO_BLOCK, Entered
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.kv.test_manager import admit
 from tests.unit.kv.test_manager import request as prompt
-from tests.unit.scheduler.test_scheduler import request, sampled, step
+from tests.unit.scheduler.steps import request, sampled, step
 
 BLOCK, WINDOW, BUDGET = 16, 40, 32
 MOST = (WINDOW + BUDGET - 2) // BLOCK + 2
