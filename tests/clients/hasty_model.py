@@ -11,7 +11,7 @@ from tests.e2e.tiny_model import EOS, tiny_weights, write_tiny_model
 
 CONTEXT = 32768
 TEMPLATE = (
-    "{%- if tools %}<tools>{{ tools | tojson }}</tools>\n"
+    "{%- if tools %}<tools>{% for tool in tools %}{{ tool.function.name }} {% endfor %}</tools>\n"
     'Answer with <tool_call>\n{"name": …, "arguments": …}\n</tool_call>\n{% endif -%}'
     "{%- for message in messages -%}"
     "{{ message.role }}: "

@@ -199,6 +199,7 @@ def test_row_12_token_ids_beyond_the_vocabulary(server: Server, token: int) -> N
     assert server.metric("prompt_tokens_total") == taken
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_row_16_large_body(server: Server, path: str, chunked: bool) -> None:
     body = b" " * 2**20

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.text.chat import chat_to_token_ids, encode_chat, render_chat
 from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
+from tests.examples import examples
 from tests.unit.text.vocabularies import byte_tokenizer, real_tokenizer
 
 TEMPLATES = [
@@ -129,7 +130,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=5).map("".join), min_size=1, max_size=3))
 def test_special_tokens_of_users_are_text(contents: list[str]) -> None:
     tokenizer = byte_tokenizer(*SPECIAL, chat_template=CHATML)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.text.detokenizer import IncrementalDetokenizer
 from quire.text.tokenizers.dummy import DummyTokenizer
 from quire.text.tokenizers.tokenizer import Tokenizer
+from tests.examples import examples
 from tests.unit.text.vocabularies import REAL, SHARED, byte_tokenizer, real_tokenizer
 
 IDS = st.lists(st.integers(0, 2**31), max_size=24)
@@ -53,7 +54,7 @@ def without_tail(tokenizer: Tokenizer, ids: list[int], skip: bool) -> tuple[str,
 
 
 @pytest.mark.parametrize("name", [*REAL, "bytes", "dummy"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(prompt=IDS, output=IDS, skip=st.booleans(), step=st.integers(1, 4), bytes_only=st.booleans())
 def test_stream_is_the_decoded_text(
     name: str, prompt: list[int], output: list[int], skip: bool, step: int, bytes_only: bool

@@ -16,6 +16,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import MAX_DEPTH, MAX_GRAMMAR_BYTES
 from quire.text.tokenizers.vocabulary import byte_tokenizer
+from tests.examples import examples
 
 TOKENIZER = byte_tokenizer()
 
@@ -204,7 +205,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", [*WORDS])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> None:
     words = data.draw(st.lists(st.sampled_from(WORDS[kind]), min_size=1, max_size=14))

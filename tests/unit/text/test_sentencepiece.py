@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.text.tokenizers.sentencepiece import read_vocabulary
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from tests.examples import examples
 from tests.unit.text.vocabularies import SHARED, real_tokenizer
 
 CORPUS = [
@@ -50,7 +51,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 REPETITIVE = st.text(st.sampled_from("aab  =-\n\t▁<s>/é🦙"), max_size=80)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEXT | REPETITIVE)
 def test_llama2_cuts_as_sentencepiece(text: str) -> None:
     if not SHARED.is_dir():

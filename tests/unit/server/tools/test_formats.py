@@ -23,6 +23,7 @@ from quire.server.tools.table import (
 )
 from quire.text.chat import render_chat
 from quire.text.tokenizers.dummy import DummyTokenizer
+from tests.examples import examples
 
 PARIS = {"city": "Paris", "days": 3}
 
@@ -316,7 +317,7 @@ def cuts(text: str, positions: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(ends)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(example=st.sampled_from(ALL_TEXTS), positions=st.lists(st.integers(0, 300), max_size=40))
 def test_any_cut_gives_the_same(example: tuple[str, str], positions: list[int]) -> None:
     name, text = example
@@ -341,7 +342,7 @@ def test_it_is_known_where_content_stood(name: str, text: str) -> None:
                 assert "".join(text[begin:end] for begin, end in part.spans) == part.text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     name=st.sampled_from([*TOOL_PARSERS]),
     parts=st.lists(st.sampled_from(FRAGMENTS), max_size=25),
