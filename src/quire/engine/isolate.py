@@ -24,7 +24,7 @@ def compute_apart(
 
     Returns:
         The result, and the requests that were left out. They began in this step with a shared
-        prefix, which a failed request, or one that is gone, may have had to write.
+        prefix, which a request before them that failed, or is gone, may have had to write.
 
     Raises:
         Exception: another exception than `ForwardError` from `compute`.
@@ -36,13 +36,13 @@ def compute_apart(
     )
     sharing = _sharing(step)
     lost: set[str] = set()
-    somebody_failed = not gone.isdisjoint(step.request_ids)
+    # Requests share blocks of those before them, so the first one is computed, or fails alone.
+    first_failed = _first_of(gone, step)
 
     def run(entries: list[int]) -> None:
-        if somebody_failed:
-            lost.update(step.request_ids[entry] for entry in entries if entry in sharing)
-            entries = [entry for entry in entries if entry not in sharing]
-        if not entries:
+        late = sharing.intersection(range(first_failed + 1, len(step.request_ids)), entries)
+        lost.update(step.request_ids[entry] for entry in late)
+        if not (entries := [entry for entry in entries if entry not in late]):
             return
         try:
             result = compute(_part(step, entries))
@@ -57,10 +57,10 @@ def compute_apart(
         output.errors |= result.errors
 
     def halve(entries: list[int], error: ForwardError = error) -> None:
-        nonlocal somebody_failed
+        nonlocal first_failed
         if len(entries) == 1:
             output.errors[step.request_ids[entries[0]]] = error_text(error)
-            somebody_failed = True
+            first_failed = min(first_failed, entries[0])
             return
         middle = len(entries) // 2
         run(entries[:middle])
@@ -69,8 +69,14 @@ def compute_apart(
     # Sharing requests come last, in order of arrival: after those whose blocks they read.
     entries = [entry for entry, name in enumerate(step.request_ids) if name not in gone]
     entries.sort(key=lambda entry: entry in sharing)
-    (run if somebody_failed else halve)(entries)
+    (halve if len(entries) == len(step.request_ids) else run)(entries)
     return output, lost
+
+
+def _first_of(gone: Set[str], step: SchedulerOutput) -> int:
+    """Return the first entry of these requests, or the number of entries."""
+    found = (entry for entry, name in enumerate(step.request_ids) if name in gone)
+    return min(found, default=len(step.request_ids))
 
 
 def _sharing(step: SchedulerOutput) -> set[int]:
