@@ -138,6 +138,26 @@ def test_every_way_of_scheduling(lfm2: Golden, flags: dict[str, Any]) -> None:
     assert (engine.core.scheduler.stats().num_preemptions > 0) == ("num_gpu" in str(flags))
 
 
+@pytest.mark.parametrize("disk", [False, True])
+def test_states_come_back_from_host_memory_and_files(
+    lfm2: Golden, tmp_path: Path, disk: bool
+) -> None:
+    """Room for one prompt at a time: its blocks and its state leave the cache and come back."""
+    flags: dict[str, Any] = {"kv_offloading_size": (6e4 if disk else 1e6) / 2**30}
+    flags |= {"kv_offloading_dir": str(tmp_path)} if disk else {"swap_space": 1e5 / 2**30}
+    engine = Engine(lfm2, num_gpu_blocks_override=8, block_size=16, **flags)
+    scheduler = engine.core.scheduler
+    scheduler._admission._tier_cost = None  # a copy takes longer than computing a tiny model
+    assert engine.answer([lfm2.prompt]) == [lfm2.output]
+    engine.answer([[i] * 60 for i in range(2, 20)])  # they use all slots for states
+    assert engine.answer([lfm2.prompt]) == [lfm2.output]
+    states = scheduler.kv.states
+    assert states is not None
+    assert states.tier is not None
+    assert states.tier.stats().loaded == 1
+    assert (states.tier.stats().files_used > 0) == disk
+
+
 def test_accepted_drafts_leave_the_right_state(golden: Golden) -> None:
     """The second and third answers repeat the first, so most of their drafts are accepted."""
     suffix = {"method": "suffix", "num_speculative_tokens": 5}

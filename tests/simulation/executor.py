@@ -152,7 +152,9 @@ class ModelledExecutor(ClockedExecutor):
         states: StateConfig | None = None,
     ) -> None:
         super().__init__(num_blocks, clock, states)
-        self._states = ModelledStates(states, block_size) if states else None
+        self._states: ModelledStates | None = None
+        if states:
+            self._states = ModelledStates(states, block_size, ModelledHostTier(corrupts))
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._cost = cost
@@ -217,7 +219,11 @@ class ModelledExecutor(ClockedExecutor):
 
     def _copy(self, copies: BlockCopies) -> list[int]:
         try:
-            return self._host.copy(copies, self._slots.reshape(-1, self._block_size))
+            failed = self._host.copy(copies, self._slots.reshape(-1, self._block_size))
+            if copies.states:
+                assert self._states
+                failed += [~slot for slot in self._states.copy(copies.states)]
+            return failed
         except MisplacedBlockError as error:
             raise ViolationError(str(error)) from error
 

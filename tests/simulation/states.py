@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.core.batch import NO_STATE, Column, NewSequence
+from quire.core.batch import NO_STATE, BlockCopies, Column, NewSequence
 from quire.core.config import StateConfig
 from quire.runner.recurrent import StateSlotTables
+from tests.simulation.host_tier import ModelledHostTier
 
 SPOILT = 0
 MAX_SEQS = 64
@@ -23,13 +24,18 @@ class WrongStateError(Exception):
 class ModelledStates:
     """The runner's own choice of slots, on slots that betray every mistake."""
 
-    def __init__(self, config: StateConfig, block_size: int) -> None:
+    def __init__(self, config: StateConfig, block_size: int, host: ModelledHostTier) -> None:
         self._tables = StateSlotTables(
             MAX_SEQS, MAX_BLOCKS, block_size, config.per_request, MAX_TOKENS
         )
         self._slots = np.full(config.num_slots, SPOILT, dtype=np.uint64)
+        self._host = host
         self._rows: dict[str, int] = {}
         self._free = list(range(MAX_SEQS))
+
+    def copy(self, copies: BlockCopies) -> list[int]:
+        """Do the copies of states; return the slots whose load failed."""
+        return self._host.copy(copies, self._slots.reshape(-1, 1))
 
     def add(self, new: NewSequence) -> None:
         assert new.state is not None

@@ -173,10 +173,20 @@ class World:
     def _tiers(self) -> TierConfig:
         draw = self.rng
         swap, offload = (draw.choice([0, draw.randint(1, 30)]) for _ in range(2))
-        return TierConfig(swap, offload, draw.choice([0, draw.randint(1, 20)]) if offload else 0)
+        files = draw.choice([0, draw.randint(1, 20)]) if offload else 0
+        draw = Random(self.seed ^ 0x71E2)
+        states = draw.randint(1, 10) if self._is_recurrent and offload else 0
+        if states:
+            swap = 0
+        return TierConfig(swap, offload, files, states, draw.randint(0, 10) if files else 0)
+
+    @property
+    def _is_recurrent(self) -> bool:
+        """Return whether it is one of the third of the worlds that have recurrent layers."""
+        return Random(self.seed ^ 0x57A7E).random() <= 1 / 3
 
     def _state_slots(self, config: EngineConfig) -> StateConfig | None:
-        """A third of the worlds have recurrent layers; half of those hardly any room for states."""
+        """Half of the worlds with recurrent layers have hardly any room for states."""
         draw = Random(self.seed ^ 0x57A7E)
         if draw.random() > 1 / 3:
             return None

@@ -87,12 +87,14 @@ class BlockCopies:
         spills: (slot, key): write a slot, stored under this key, to the key's file.
         stores: copies out of the KV cache.
         loads: copies into it.
+        states: the same of states: their "blocks" are state slots.
     """
 
     dropped: list[bytes]
     spills: list[tuple[int, bytes]]
     stores: list[BlockStore]
     loads: list[BlockLoad]
+    states: BlockCopies | None = None
 
     @property
     def empty(self) -> bool:
@@ -172,7 +174,7 @@ class ModelOutput(msgspec.Struct):
         times: the parts of the step's time.
         num_passes: how often the model ran.
         copy_seconds: time of `block_copies`; 0 means unknown.
-        failed_loads: KV blocks whose loads failed.
+        failed_loads: KV blocks whose loads failed, and `~slot` of states.
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.

@@ -308,18 +308,30 @@ class TierConfig:
         num_swap_slots: blocks of preempted requests in host memory.
         num_offload_slots: blocks in host memory that the prefix cache evicted.
         num_files: blocks in files, evicted from the offload slots.
+        num_state_slots, num_state_files: the same of states that the prefix cache evicted.
         directory: parent folder of the engine's own folder for the files.
     """
 
     num_swap_slots: int = 0
     num_offload_slots: int = 0
     num_files: int = 0
+    num_state_slots: int = 0
+    num_state_files: int = 0
     directory: str | None = None
 
     @property
     def num_slots(self) -> int:
         """Return the number of slots in host memory."""
         return self.num_swap_slots + self.num_offload_slots
+
+    def host_bytes(self, block_bytes: int, slot_bytes: int) -> int:
+        """Return the bytes of all slots in host memory."""
+        return self.num_slots * block_bytes + self.num_state_slots * slot_bytes
+
+    @property
+    def of_states(self) -> TierConfig:
+        """Return the same of states, as if they were blocks."""
+        return TierConfig(0, self.num_state_slots, self.num_state_files, directory=self.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +341,8 @@ class StateConfig:
     Attributes:
         num_slots: slots, each of one sequence's states of all layers.
         per_request: slots that a running request has to itself.
-        spacing: most tokens between the snapshots of a prompt.
+        spacing: most tokens between the snapshots of a prompt: at least as many as take as much
+            memory as a state.
     """
 
     num_slots: int

@@ -132,7 +132,7 @@ class Worker:
         self._runner = parts.new_runner(
             config, plan, decoder, ops, self._grammars, self._adapters, self._place.stage
         )
-        self._host = open_host_tier(config, self._runner.kv_caches)
+        self._host = open_host_tier(config, self._runner.kv_caches, self._runner.layer_states)
         self.num_blocks, self.states = plan.num_blocks, plan.states
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0

@@ -171,7 +171,7 @@ def fit(
         + memory.weights
         + memory.cache_bytes
         + int(TOUCHED_SHARE[config.dtype] * memory.activations),
-        host_tiers=config.tiers.num_slots * memory.block_bytes,
+        host_tiers=config.tiers.host_bytes(memory.block_bytes, memory.slot_bytes),
         kv_bytes_per_token=memory.block_bytes // config.block_size,
         block_size=config.block_size,
         num_blocks=memory.num_blocks,

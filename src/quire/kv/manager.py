@@ -10,13 +10,11 @@ from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.bounds import most_blocks
-from quire.kv.host_tier import HostTier, SwappedBlocks
-from quire.kv.prefix import NO_BLOCK, PrefixCache, needs_all
+from quire.kv.host_tier import SwappedBlocks
+from quire.kv.prefix import NO_BLOCK, TO_LOAD, PrefixCache, needs_all
 
 NEVER = 2**40
 """More tokens, and more blocks, than any request has."""
-TO_LOAD = -2
-"""Entry of `Stored.blocks` for a block that only the host tier has."""
 
 
 @dataclass(slots=True)
@@ -27,7 +25,8 @@ class Stored:
         blocks: by position: a block of the KV cache, `TO_LOAD` or `NO_BLOCK`.
         num_tokens: tokens that the blocks hold; only swapped blocks may end within a block.
         keys: hashes of the blocks to load; empty if these were swapped out.
-        num_from_files: how many of them are only in files.
+        state: hash of the state to load.
+        num_from_files: how many of the blocks are only in files.
         arriving: another request is loading one of them.
         private: they must not enter the prefix cache.
     """
@@ -35,6 +34,7 @@ class Stored:
     blocks: list[int]
     num_tokens: int
     keys: list[bytes] = field(default_factory=list)
+    state: bytes | None = None
     num_from_files: int = 0
     arriving: bool = False
     private: bool = False
@@ -42,6 +42,10 @@ class Stored:
     @property
     def num_loads(self) -> int:
         return self.blocks.count(TO_LOAD)
+
+    @property
+    def is_swapped(self) -> bool:
+        return not self.keys and self.state is None
 
 
 class KVCacheManager(PrefixCache):
@@ -123,15 +127,25 @@ class KVCacheManager(PrefixCache):
             self.prefix_hits += len(prefix) * self.block_size
         return table
 
-    def _admit_states(self, request: Request, prefix: int) -> None:
-        """Give an admitted request its state slots; its first `prefix` blocks are computed."""
+    def _admit_states(
+        self, request: Request, prefix: int, stored: bytes | None = None
+    ) -> BlockLoad | None:
+        """Give an admitted request its state slots; its first `prefix` blocks are computed.
+
+        Args:
+            stored: the key of its state in the tier.
+
+        Returns:
+            The load of that state.
+        """
         if self.states is None:
-            return
+            return None
         branch = 0
         if self.caching:
             branch = len(self.find_blocks(self.hasher.extend(request)))
-        self.states.admit(request, prefix, branch, enters=self.caching)
+        load = self.states.admit(request, prefix, branch, enters=self.caching, stored=stored)
         self.states.extend(request.request_id, len(self.tables[request.request_id]))
+        return load
 
     # -- blocks in the host tier -----------------------------------------------------------
 
@@ -142,35 +156,26 @@ class KVCacheManager(PrefixCache):
             return None
         if swapped := tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if tier.num_kept == 0 or needs_all(request):  # without caching nothing is kept
-            return None
+        if needs_all(request) or not any(each.num_kept for each in self.tiers):
+            return None  # always without caching
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
-        if self.window is not None:
-            blocks = self.last_window([self._find(tier, block_hash) for block_hash in hashes])
-        else:
-            blocks = prefix.copy()
-            for block_hash in hashes[len(prefix) :]:
-                block = self._find(tier, block_hash)
-                if block is None:
-                    break
-                blocks.append(block)
-        if self.states is not None:
-            del blocks[self.states.usable(hashes[: len(blocks)]) :]
+        blocks, state = self._stored_blocks(hashes, prefix), None
+        while self.states is not None:
+            count, state = self.states.stored(hashes[: len(blocks)])
+            if count == len(blocks):
+                break
+            blocks = self._stored_blocks(hashes[:count], prefix)
         keys = [key for key, block in zip(hashes, blocks, strict=False) if block == TO_LOAD]
-        if not keys:
+        if not keys and state is None:
             return None
         return Stored(
             blocks,
             len(blocks) * self.block_size,
             keys,
+            state,
             num_from_files=sum(not tier.in_memory(key) for key in keys),
-            arriving=not self._arriving.isdisjoint(keys),
+            arriving=not self._arriving.isdisjoint([*keys, state]),
         )
-
-    def _find(self, tier: HostTier, block_hash: bytes) -> int | None:
-        """Return the block with this hash, `TO_LOAD` if only `tier` has it, or None."""
-        block = self.pool.find(block_hash)
-        return TO_LOAD if block is None and tier.find(block_hash) else block
 
     def _find_swapped(self, request: Request, swapped: SwappedBlocks) -> Stored:
         """Return the swapped blocks; full ones may still be in the KV cache."""
@@ -202,38 +207,40 @@ class KVCacheManager(PrefixCache):
         table += new
         to_load = [index for index, block in enumerate(stored.blocks) if block == TO_LOAD]
         self.tables[request.request_id] = table
-        self._admit_states(request, len(stored.blocks))
-        entered = to_load[0] if to_load else len(stored.blocks)
+        state = self._admit_states(request, len(stored.blocks), stored.state)
+        # A loaded state enters with the last block.
+        entered = min([*to_load, len(stored.blocks) - (state is not None)])
         self._num_entered[request.request_id] = NEVER if stored.private else entered
         if self.caching:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += len(shared) * self.block_size
-        if not stored.keys:
+        if stored.is_swapped:
             name = request.request_id
             return table, [self.tier.swap_in(name, index, table[index]) for index in to_load]
-        self._arriving.update(stored.keys)
-        return table, [
-            self.tier.load(key, table[index])
-            for key, index in zip(stored.keys, to_load, strict=True)
-        ]
+        targets = zip(stored.keys, to_load, strict=True)
+        loads = [self.tier.load(key, table[index]) for key, index in targets]
+        loads += [state] if state is not None else []
+        self._arriving.update(load.key for load in loads)
+        return table, loads
 
     def end_loads(self, loads: Iterable[BlockLoad], failed: Container[int]) -> bool:
         """End a request's loads; return whether all succeeded.
 
         Args:
-            failed: blocks that could not be loaded.
+            failed: blocks that could not be loaded, and `~slot` of states.
         """
         assert self.tier is not None
         self._arriving.difference_update(load.key for load in loads)
         lost = [load for load in loads if load.block in failed]
         for load in lost:
-            self.tier.lose(load)
+            self.tiers[load.block < 0].lose(load)
         return not lost
 
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
         """Return whether the host tier has room for a request's first `num_tokens` tokens.
 
-        States of recurrent layers are not swapped, so blocks alone are of no use.
+        With recurrent layers nothing is swapped: the prefix cache has a state at few positions, and
+        the tiers below it keep blocks and states.
         """
         if self.tier is None or self.states is not None:
             return False

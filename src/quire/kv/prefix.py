@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple, cast
 
+from quire.core.batch import BlockCopies
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
@@ -13,6 +15,8 @@ from quire.kv.states import StateCache
 
 NO_BLOCK = -1
 """Entry of a block table for a block before the sliding window."""
+TO_LOAD = -2
+"""Entry of `Stored.blocks` for a block that only the host tier has."""
 
 
 class Entered(NamedTuple):
@@ -27,6 +31,8 @@ class PrefixCache:
 
     Attributes:
         entered: what the present step adds.
+        tier: has blocks that left the cache; `states.tier` has states.
+        tiers: both, if they are on.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -38,7 +44,12 @@ class PrefixCache:
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.caching = config.enable_prefix_caching
         self.window = config.sliding_window
-        self.states = StateCache(config.states, self.block_size) if config.states else None
+        self.states: StateCache | None = None
+        if config.states:
+            kept = tiers.of_states if tiers.num_state_slots else None
+            self.states = StateCache(config.states, self.block_size, kept)
+        of_states = self.states.tier if self.states else None
+        self.tiers = [tier for tier in (self.tier, of_states) if tier is not None]
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -76,6 +87,43 @@ class PrefixCache:
             return False
         end = (request.num_tokens - 1) // self.block_size
         return states.arrives(request.block_hashes[len(prefix) : end])
+
+    def _find(self, block_hash: bytes) -> int | None:
+        """Return the block with this hash, `TO_LOAD` if only the host tier has it, or None."""
+        block = self.pool.find(block_hash)
+        if block is None and self.tier is not None and self.tier.find(block_hash):
+            return TO_LOAD
+        return block
+
+    def _stored_blocks(self, hashes: list[bytes], prefix: list[int]) -> list[int]:
+        """Return the blocks of the longest prefix within `hashes` that the cache or the tier has.
+
+        Args:
+            prefix: its cached beginning.
+        """
+        if self.window is not None:
+            return self.last_window([self._find(block_hash) for block_hash in hashes])
+        blocks = prefix.copy()
+        for block_hash in hashes[len(prefix) :]:
+            block = self._find(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def take_copies(self) -> BlockCopies | None:
+        """Return the copies since the last call, for the next step; None if there are none."""
+        copies = [tier.take_copies() for tier in self.tiers]
+        if not any(copies):
+            return None
+        blocks, *states = copies
+        return replace(blocks or BlockCopies([], [], [], []), states=states[0] if states else None)
+
+    def undo_copies(self, copies: BlockCopies) -> None:
+        """Forget what a step was to store, after it failed or was dropped."""
+        for tier, each in zip(self.tiers, (copies, copies.states), strict=False):
+            if each is not None:
+                tier.undo(each)
 
     def last_window(self, blocks: list[int | None]) -> list[int]:
         """Return the longest prefix whose blocks within the window are known (not None)."""

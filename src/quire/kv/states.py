@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from quire.core.batch import NO_STATE, FirstState
-from quire.core.config import StateConfig
+from quire.core.batch import NO_STATE, BlockLoad, FirstState
+from quire.core.config import StateConfig, TierConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
+from quire.kv.host_tier import HostTier
 
 LEAST_SPACING = 256
 """Least tokens between the snapshots of a prompt."""
@@ -72,15 +73,22 @@ class StateCache:
     A step reads states before it writes any, in no order between requests. So a snapshot can be
     found from the next step on, and a slot that a step reads gets no new use in that step.
 
+    Args:
+        tiers: for snapshots that leave the cache.
+
     Attributes:
         entered: snapshots of the present step.
+        tier: has them, as if they were blocks.
     """
 
-    def __init__(self, config: StateConfig, block_size: int) -> None:
+    def __init__(
+        self, config: StateConfig, block_size: int, tiers: TierConfig | None = None
+    ) -> None:
         self._widest = config.spacing
         self._per_request = config.per_request
         self._block_size = block_size
-        self.pool = BlockPool(config.num_slots)
+        self.tier = HostTier(tiers) if tiers else None
+        self.pool = BlockPool(config.num_slots, self.tier.offload if self.tier else None)
         self.entered: list[int] = []
         self._held: dict[str, _Held] = {}
         self._leaving: list[tuple[int, bool]] = []  # slot, and whether to forget it
@@ -103,6 +111,18 @@ class StateCache:
                 return count
         return 0
 
+    def stored(self, hashes: Sequence[bytes]) -> tuple[int, bytes | None]:
+        """Return the most blocks of `hashes` behind which a state is usable or in the tier, and its
+        key in the tier; None if it is usable without."""
+        usable = self.usable(hashes)
+        if self.tier is None:
+            return usable, None
+        for count in range(len(hashes), usable, -1):
+            key = hashes[count - 1]
+            if self.tier.find(key) and self.pool.find(key) is None:
+                return count, key
+        return usable, None
+
     def arrives(self, hashes: Iterable[bytes]) -> bool:
         """Return whether the present step computes a state after one of these blocks."""
         return any(self.pool.find(block_hash) in self.entered for block_hash in hashes)
@@ -120,15 +140,31 @@ class StateCache:
         """Return the state table of a request that holds blocks."""
         return self._held[request_id].table
 
-    def admit(self, request: Request, prefix: int, branch: int, *, enters: bool) -> None:
+    def admit(
+        self,
+        request: Request,
+        prefix: int,
+        branch: int,
+        *,
+        enters: bool,
+        stored: bytes | None = None,
+    ) -> BlockLoad | None:
         """Give a request its working slots, and the state after its first `prefix` blocks.
 
         Args:
             branch: length in blocks of its cached prefix, with or without a state.
             enters: whether to take snapshots for the prefix cache.
+            stored: the key of that state in the tier.
+
+        Returns:
+            The load of that state, as `~slot`.
         """
-        start = NO_STATE
-        if prefix:
+        start, load = NO_STATE, None
+        if stored is not None:
+            assert self.tier is not None
+            self.tier.hold(stored)  # allocating may evict others
+            (start,) = self.pool.allocate(1)
+        elif prefix:
             found = self.pool.find(request.block_hashes[prefix - 1])
             assert found is not None, "the prefix has no state"
             start = found
@@ -140,6 +176,10 @@ class StateCache:
         if prefix:
             held.snapshots.append((prefix, start))
         self._held[request.request_id] = held
+        if stored is not None and self.tier is not None:
+            load = self.tier.load(stored, start)
+            load = load._replace(block=~load.block)
+        return load
 
     def extend(self, request_id: str, num_blocks: int) -> None:
         """Lengthen a state table to `num_blocks`, with slots for the snapshots to take."""
@@ -190,6 +230,8 @@ class StateCache:
     def reset(self) -> None:
         """Empty the prefix cache; take no more snapshots of the present requests."""
         self.pool.forget_all()
+        if self.tier:
+            self.tier.forget_all()
         for held in self._held.values():
             held.enters = False
 
@@ -200,6 +242,8 @@ class StateCache:
 
     def check_integrity(self) -> None:
         """Assert that requests and pool agree: no slot leaked, all counts are right."""
+        if self.tier:
+            self.tier.check_integrity()
         users = {
             name: [*held.first.working, *(slot for _, slot in held.snapshots)]
             for name, held in self._held.items()

@@ -71,6 +71,10 @@ class LayerStates(NamedTuple, Generic[A]):
     conv: A
     matrix: A
 
+    @property
+    def tensors(self) -> list[A]:
+        return [self.conv] if self.matrix is self.conv else [self.conv, self.matrix]
+
 
 class Span(NamedTuple):
     """One sequence's part of the step: rows [start, end), of which the last is token

@@ -22,11 +22,10 @@ from quire.core.config import (
     KVCacheDType,
     ModelConfig,
     SchedulerConfig,
-    TierConfig,
 )
 from quire.core.extras import require
 from quire.models.cost import first_guess
-from quire.models.memory import kv_bytes_per_token, parameter_count
+from quire.models.memory import parameter_count
 from quire.models.registry import model_config
 from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
@@ -40,6 +39,7 @@ from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
+from quire.resolve.tiers import host_tiers
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -125,10 +125,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
-        tiers=_tiers(
-            args,
-            args.block_size * kv_bytes_per_token(model, kv_dtype, args.calculate_kv_scales),
-        ),
+        tiers=host_tiers(args, model, kv_dtype),
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
         calculate_kv_scales=args.calculate_kv_scales,
@@ -330,33 +327,6 @@ def _cpu_offload(
         + ("host memory." if on_gpu else "a mapped file.")
     )
     return limit
-
-
-def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
-    """Return the number of blocks in the tiers below the KV cache."""
-    if args.kv_offloading_size and not args.enable_prefix_caching:
-        raise value_error(
-            args, "kv_offloading_size", "without prefix caching there are no blocks to offload."
-        )
-
-    def blocks(name: str) -> int:
-        size: float = getattr(args, name)
-        if not block_bytes:
-            if size:
-                raise value_error(args, name, "the model has no keys and values to store.")
-            return 0
-        count = int(size * GIB) // block_bytes
-        if size and not count:
-            raise value_error(args, name, f"a single KV block takes {block_bytes} bytes.")
-        return count
-
-    directory = args.kv_offloading_dir
-    return TierConfig(
-        num_swap_slots=blocks("swap_space"),
-        num_offload_slots=blocks("kv_offloading_size"),
-        num_files=blocks("kv_offloading_disk_size") if directory else 0,
-        directory=directory,
-    )
 
 
 def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, TierConfig
 from quire.core.errors import ConfigError
 from quire.ops.copiers import open_copier
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import KVCache, LayerStates
 from quire.runner.kv_files import BlockFiles
 
 logger = logging.getLogger(__name__)
@@ -24,40 +25,48 @@ class HostKV:
 
     A slot has the block's key, and a checksum of both. A load computes the checksum while it
     copies, so a damaged block overwrites only its own target. The system backs memory with RAM only
-    when a block is written.
+    when a block is written. States have another `HostKV`, in which a state stands for a block.
 
     Args:
-        kv_caches: one per layer; a block of each tensor is contiguous.
+        caches: one per layer; a block, or a state, of each tensor is contiguous.
         num_slots: slots in host memory.
         threads: number of threads that copy.
 
     Attributes:
         slots: int64 [num_slots, words of a block].
         files: the tier below, if there is one.
+        states: the slots of states, if these are copied.
     """
 
     def __init__(
         self,
-        kv_caches: list[KVCache],
+        caches: Sequence[KVCache | LayerStates],
         num_slots: int,
         files: BlockFiles | None = None,
         threads: int = 1,
     ) -> None:
-        tensors = [tensor for cache in kv_caches for tensor in cache.tensors]
+        tensors = [tensor for cache in caches for tensor in cache.tensors]
         self._copier = open_copier(tensors, threads)
         self.num_words = self._copier.block_bytes // 8
         self.slots = np.empty((num_slots, self.num_words), dtype=np.int64)
         self._keys: list[bytes | None] = [None] * num_slots
         self._checksums = [0] * num_slots
         self.files = files
+        self.states: HostKV | None = None
         self._from_file = np.empty(self.num_words, dtype=np.int64)
 
     def copy(self, copies: BlockCopies) -> list[int]:
         """Do a step's copies.
 
         Returns:
-            The KV blocks whose load failed; their content is undefined.
+            The KV blocks whose load failed, and `~slot` of states; their content is undefined.
         """
+        failed = self._copy(copies)
+        if self.states and copies.states:
+            failed += [~slot for slot in self.states.copy(copies.states)]
+        return failed
+
+    def _copy(self, copies: BlockCopies) -> list[int]:
         if self.files:
             self.files.remove(copies.dropped)
             for slot, key in copies.spills:
@@ -78,6 +87,8 @@ class HostKV:
         """Remove the files and free the memory."""
         if self.files:
             self.files.close()
+        if self.states:
+            self.states.close()
         self.slots = np.empty((0, self.num_words), dtype=np.int64)
 
     def _load_slots(self, loads: list[BlockLoad]) -> list[int]:
@@ -118,17 +129,31 @@ def _warn(reason: object) -> None:
     logger.warning("A KV block cannot be loaded and is computed again: %s", reason)
 
 
-def open_host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
-    """Return the slots and files for blocks that leave the KV cache; None if they are off."""
+def open_host_tier(
+    config: EngineConfig, kv_caches: list[KVCache], states: list[LayerStates]
+) -> HostKV | None:
+    """Return the slots and files for blocks and states that leave the cache; None if off."""
     tiers = config.tiers
     if not tiers.num_slots:
         return None
-    host = HostKV(kv_caches, tiers.num_slots, threads=config.num_threads)
-    block_bytes = host.slots[0].nbytes
+    host = _open(config, tiers, kv_caches)
     logger.info(
         "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
-        tiers.num_slots * block_bytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
+        host.slots.nbytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
     )  # fmt: skip
+    if tiers.num_state_slots:
+        host.states = _open(config, tiers.of_states, states)
+        logger.info(
+            "host states %.2f GiB: %d", host.states.slots.nbytes / 2**30, tiers.num_state_slots
+        )
+    return host
+
+
+def _open(
+    config: EngineConfig, tiers: TierConfig, caches: Sequence[KVCache | LayerStates]
+) -> HostKV:
+    host = HostKV(caches, tiers.num_slots, threads=config.num_threads)
+    block_bytes = host.num_words * 8
     if tiers.num_files and tiers.directory:
         try:
             host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)

@@ -105,8 +105,8 @@ class ModelRunner:
             ops, model, num_blocks, block_size, kv_dtype,
             scales=calculate_kv_scales, units=decoder.kv_units,
         )  # fmt: skip
-        recurrent = allocate_states(ops, model, states.num_slots) if states else []
-        self._caches = in_layer_order(model, self.kv_caches, recurrent)
+        self.layer_states = allocate_states(ops, model, states.num_slots) if states else []
+        self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
         backed = ops.device.is_host and self.kv_caches
         self._backing = KVBacking(ops, self.kv_caches) if backed else None
         self._inputs = StepInputBuilder(

@@ -127,7 +127,7 @@ class Admission:
     def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
         """Return the stored blocks to load for `request`; None if computing them is faster."""
         stored = self._kv.find_stored(request, prefix)
-        if stored is None or self._tier_cost is None or not stored.keys:
+        if stored is None or self._tier_cost is None or stored.is_swapped:
             return stored
         size = self._kv.block_size
         pays = self._tier_cost.load_pays(
@@ -135,6 +135,7 @@ class Admission:
             stored.num_tokens - len(prefix) * size,
             stored.num_loads * size,
             stored.num_from_files * size,
+            with_state=stored.state is not None,
         )
         return stored if pays else None
 

@@ -35,7 +35,10 @@ class SchedulerState:
         self.loading = Loading(self.kv, config.max_num_batched_tokens)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
-        self.tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
+        state_tokens = cache.states.spacing if cache.states else 0
+        self.tier_cost = None
+        if cost and self.kv.tier:
+            self.tier_cost = TierCost(cost, cache.block_size, state_tokens)
         speculative = config.speculative
         self.depth = Depth(config, speculative, cost) if speculative else None
         self.num_preemptions = 0

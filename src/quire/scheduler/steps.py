@@ -11,7 +11,6 @@ from itertools import compress
 import numpy as np
 
 from quire.core.batch import (
-    BlockCopies,
     BlockRun,
     Column,
     NewSequence,
@@ -132,7 +131,7 @@ class Steps:
                 new_sequences=[self._new_sequence(new.request) for new in admitted],
                 removed=[],
                 total_num_scheduled_tokens=total_tokens(scheduled, max_new_tokens),
-                block_copies=self._copies(),
+                block_copies=self._kv.take_copies(),
                 max_new_tokens=max_new_tokens,
                 batch_version=version,
                 num_passes=num_passes if several else 1,
@@ -190,7 +189,7 @@ class Steps:
                 new_sequences=[],
                 removed=[],
                 total_num_scheduled_tokens=len(running),
-                block_copies=self._copies(),
+                block_copies=self._kv.take_copies(),
                 batch_version=running.version,
             ),
             running.requests,
@@ -284,9 +283,6 @@ class Steps:
             None if states is None else states.first(request.request_id),
             request.images,
         )
-
-    def _copies(self) -> BlockCopies | None:
-        return self._kv.tier.take_copies() if self._kv.tier else None
 
     def _launch(
         self,

@@ -22,18 +22,23 @@ class TierCost:
 
     Args:
         cost: predicts both; `observe` corrects the predictions of copies.
+        state_tokens: tokens whose keys and values take as many bytes as a state.
     """
 
-    def __init__(self, cost: StepCost, block_size: int) -> None:
+    def __init__(self, cost: StepCost, block_size: int, state_tokens: int = 0) -> None:
         self._cost = cost
         self._block_size = block_size
+        self._state_tokens = state_tokens
         self._memory = _Scale()
         self._files = _Scale()
 
     def observe(self, copies: BlockCopies, seconds: float) -> None:
         """Learn from the seconds of a step's copies; 0 means unknown."""
-        from_files = sum(load.slot == ON_DISK for load in copies.loads)
-        others = len(copies.spills) + len(copies.stores) + len(copies.loads) - from_files
+        from_files, others = _counts(copies)
+        if copies.states is not None:
+            blocks = self._state_tokens / self._block_size
+            states = _counts(copies.states)
+            from_files, others = from_files + blocks * states[0], others + blocks * states[1]
         block = self._cost.copy_seconds(self._block_size)
         if seconds <= 0.0 or (from_files or others) * block < LEAST:
             return
@@ -54,7 +59,13 @@ class TierCost:
         return self._decided(2 * self.copy_seconds(num_tokens) < again)
 
     def load_pays(
-        self, num_tokens: int, num_saved: int, num_loaded: int, from_files: int = 0
+        self,
+        num_tokens: int,
+        num_saved: int,
+        num_loaded: int,
+        from_files: int = 0,
+        *,
+        with_state: bool = False,
     ) -> bool:
         """Return whether loading tokens is faster than computing them.
 
@@ -63,7 +74,9 @@ class TierCost:
             num_saved: the last of these, which need not be computed then.
             num_loaded: tokens to load; less than `num_saved` with a sliding window.
             from_files: how many of them are on disk.
+            with_state: a state is loaded, too.
         """
+        num_loaded += with_state * self._state_tokens
         attended = num_saved * num_tokens - num_saved * (num_saved - 1) // 2
         again = self._cost.seconds(num_saved, 1, num_tokens, attended)
         return self._decided(self.copy_seconds(num_loaded, from_files) < again)
@@ -72,6 +85,12 @@ class TierCost:
         for scale in (self._memory, self._files):
             scale.age(used=copying)
         return copying
+
+
+def _counts(copies: BlockCopies) -> tuple[float, float]:
+    """Return how many loads are from files, and all other copies."""
+    from_files = sum(load.slot == ON_DISK for load in copies.loads)
+    return from_files, len(copies.spills) + len(copies.stores) + len(copies.loads) - from_files
 
 
 class _Scale:

@@ -37,8 +37,8 @@ class Undo:
             failed: the step raised an error; else it never began.
         """
         self.loads(step, failed=failed)
-        if step.block_copies and self._kv.tier:
-            self._kv.tier.undo(step.block_copies)
+        if step.block_copies:
+            self._kv.undo_copies(step.block_copies)
 
     def loads(self, step: SchedulerOutput, *, failed: bool) -> None:
         """Take back the loads of a step; their requests wait again."""

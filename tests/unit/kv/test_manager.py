@@ -8,8 +8,8 @@ from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
-from quire.kv.manager import NEVER, TO_LOAD, KVCacheManager
-from quire.kv.prefix import NO_BLOCK, Entered
+from quire.kv.manager import NEVER, KVCacheManager
+from quire.kv.prefix import NO_BLOCK, TO_LOAD, Entered
 
 BLOCK = 16
 

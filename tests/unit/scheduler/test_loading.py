@@ -376,7 +376,8 @@ def test_a_prefix_is_loaded_while_any_of_the_budget_is_left(budget: int, loaded:
 def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch, cached: int) -> None:
     asked = []
 
-    def load_pays(_: TierCost, *args: int) -> bool:
+    def load_pays(_: TierCost, *args: int, with_state: bool) -> bool:
+        assert not with_state
         asked.append(args)
         return False
 

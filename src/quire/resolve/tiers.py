@@ -1,0 +1,58 @@
+"""How many KV blocks and states the tiers below the KV cache hold."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig, TierConfig
+from quire.executor.memory import STATE_SHARE
+from quire.models.memory import kv_bytes_per_token, state_bytes
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.device import GIB
+from quire.resolve.values import value_error
+
+
+def host_tiers(args: EngineArgs, model: ModelConfig, kv_dtype: str) -> TierConfig:
+    """Return the number of blocks, and of states, in the tiers below the KV cache."""
+    token = kv_bytes_per_token(model, kv_dtype, args.calculate_kv_scales)
+    return divided(args, args.block_size * token, state_bytes(model))
+
+
+def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
+    """Return the same for a model whose blocks and states take so many bytes.
+
+    Args:
+        slot_bytes: of one sequence's states; 0 without recurrent layers.
+    """
+    if args.kv_offloading_size and not args.enable_prefix_caching:
+        raise value_error(
+            args, "kv_offloading_size", "without prefix caching there are no blocks to offload."
+        )
+
+    def count(name: str, size: float, each: int, what: str) -> int:
+        number = int(size * GIB) // each
+        if size and not number:
+            raise value_error(args, name, f"a single {what} takes {each} bytes.")
+        return number
+
+    swap, offload, disk = args.swap_space, args.kv_offloading_size, args.kv_offloading_disk_size
+    directory = args.kv_offloading_dir
+    if not directory:
+        disk = 0.0
+    if not block_bytes:
+        if swap or offload or disk:
+            name = "swap_space" if swap else "kv_offloading_size"
+            raise value_error(args, name, "the model has no keys and values to store.")
+        return TierConfig(directory=directory)
+    states, asked = {}, "kv_offloading_size"
+    if slot_bytes:  # a preempted request's blocks and states are kept like those of a prefix
+        asked = "swap_space" if swap else asked
+        swap, offload = 0.0, swap + offload if args.enable_prefix_caching else 0.0
+        for field, size in (("num_state_slots", offload), ("num_state_files", disk)):
+            states[field] = count(asked, size / STATE_SHARE, slot_bytes, "state")
+        offload, disk = (size - size / STATE_SHARE for size in (offload, disk))
+    return TierConfig(
+        num_swap_slots=count("swap_space", swap, block_bytes, "KV block"),
+        num_offload_slots=count(asked, offload, block_bytes, "KV block"),
+        num_files=count("kv_offloading_disk_size", disk, block_bytes, "KV block"),
+        **states,
+        directory=directory,
+    )
