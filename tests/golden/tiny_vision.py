@@ -8,11 +8,17 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import AddedToken
 
 from tests.e2e.tiny_model import BOS, EOS, _tokenizer
 
-IMAGE = 290
+IMAGE, IMAGE_TEXT = 258, "<image>"
 """The token that stands for an image."""
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
 _TEXT: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 64,
@@ -97,7 +103,10 @@ def write_vision_model(folder: Path, kind: str) -> Any:
             noise = 0.1 * torch.randn_like(parameter)
             parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
     model.save_pretrained(folder)
-    _tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": BOS, "eos_token": EOS}))
+    tokenizer = _tokenizer()
+    tokenizer.add_special_tokens([AddedToken(IMAGE_TEXT, special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"bos_token": BOS, "eos_token": EOS, "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model

@@ -22,7 +22,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
-from quire.frontend.images.expand import without_images
+from quire.frontend.images.expand import ImagePrompt, pictured, without_images
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
@@ -140,13 +140,15 @@ class LLM(LLMEngine, PoolingMethods):
         first = messages[0] if messages else None
         conversations: Any = [messages] if isinstance(first, dict) else messages
         prompts: list[Prompt] = [
-            ChatPrompt(
-                list(conversation),
-                chat_template=chat_template,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                kwargs=chat_template_kwargs,
-                tools=tools,
+            pictured(
+                ChatPrompt(
+                    list(conversation),
+                    chat_template=chat_template,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    kwargs=chat_template_kwargs,
+                    tools=tools,
+                )
             )
             for conversation in conversations
         ]
@@ -271,7 +273,9 @@ class _Progress:
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return a list of prompts. A list of integers is one prompt."""
-    if isinstance(prompts, str | bytes | Mapping | ChatPrompt) or not isinstance(prompts, Iterable):
+    if isinstance(prompts, str | bytes | Mapping | ChatPrompt | ImagePrompt) or not isinstance(
+        prompts, Iterable
+    ):
         return [cast(Prompt, prompts)]
     many: list[Any] = list(prompts)
     return [many] if many and isinstance(many[0], int) else many

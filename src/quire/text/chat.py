@@ -23,6 +23,8 @@ _RESERVED = frozenset(
 )
 DEVELOPER = "developer"
 """OpenAI's newer name of the role system."""
+_LISTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content\b|\[['\"]content['\"]\])")
+"""Of a template that reads content as a list of parts."""
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -80,10 +82,8 @@ def render_chat(
     if DEVELOPER not in source:
         messages = [_as_system(message) for message in messages]
     guard = _Guard(tokenizer.special_token_strings)
-    prepared = [_prepare(message, guard, index) for index, message in enumerate(messages)]
     end = f"{guard.mark}end "
-    if continue_final_message:
-        _mark_end(prepared, end)
+    prepared = _prepared(messages, guard, source, end if continue_final_message else None)
     text = _rendered(
         source,
         {
@@ -98,6 +98,17 @@ def render_chat(
     if continue_final_message:
         text = _cut_at_end(text, end)
     return guard.lift(text)
+
+
+def _prepared(
+    messages: list[dict[str, Any]], guard: _Guard, source: str, end: str | None
+) -> list[dict[str, Any]]:
+    """Return the messages for a template; `end` marks the end of the last one."""
+    listed = _LISTS.search(source) is not None and "image" in source
+    prepared = [_prepare(each, guard, index, listed) for index, each in enumerate(messages)]
+    if end is not None:
+        _mark_end(prepared, end)
+    return [_as_parts(message) for message in prepared] if listed else prepared
 
 
 def _rendered(source: str, variables: dict[str, Any]) -> str:
@@ -189,8 +200,11 @@ def select_template(
     )
 
 
-def _prepare(message: dict[str, Any], guard: _Guard, index: int) -> dict[str, Any]:
-    """Return a message for the template: content flattened to text, everything protected."""
+def _prepare(message: dict[str, Any], guard: _Guard, index: int, listed: bool) -> dict[str, Any]:
+    """Return a message for the template: everything protected, and content flattened to text.
+
+    With `listed`, content with images stays a list of parts.
+    """
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise InvalidRequestError(
@@ -200,8 +214,24 @@ def _prepare(message: dict[str, Any], guard: _Guard, index: int) -> dict[str, An
         )
     content = message.get("content")
     if isinstance(content, list):
-        message = {**message, "content": _flatten(content, index)}
+        images = any(isinstance(part, dict) and part.get("type") == "image" for part in content)
+        if images and not listed:
+            raise InvalidRequestError(
+                f"messages[{index}].content has an image; the chat template has no place for it.",
+                fix="Use a model that reads images, or its own template.",
+                param="messages",
+            )
+        if not images:
+            message = {**message, "content": _flatten(content, index)}
     return {key: value if key == "role" else guard.protect(value) for key, value in message.items()}
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with its text as a list of one part, as templates with images read it."""
+    content = message.get("content")
+    if not isinstance(content, str) or not content:
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _flatten(parts: list[Any], index: int) -> str:

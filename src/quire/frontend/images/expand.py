@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import replace
+
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
 from quire.frontend.images.prepare import Prepared
@@ -26,6 +28,40 @@ class ImagePrompt:
 
     prompt: str | list[int] | ChatPrompt
     images: list[Any] = field(default_factory=list)
+
+
+def pictured(chat: ChatPrompt) -> ChatPrompt | ImagePrompt:
+    """Return a conversation with its images taken out of its messages, if it has some.
+
+    Parts of the types image_url and image_pil become parts {"type": "image"}.
+    """
+    images: list[Any] = []
+    messages = [_without_addresses(message, images) for message in chat.messages]
+    return ImagePrompt(replace(chat, messages=messages), images) if images else chat
+
+
+def _without_addresses(message: Any, images: list[Any]) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message
+    parts = []
+    for part in content:
+        match part:
+            case {"type": "image_url", "image_url": {"url": str(address)}}:
+                images.append(address)
+                parts.append({"type": "image"})
+            case {"type": "image_pil", "image_pil": image}:
+                images.append(image)
+                parts.append({"type": "image"})
+            case {"type": "image"}:  # the template would write a placeholder without an image
+                raise InvalidRequestError(
+                    "A part of the type image has no image.",
+                    fix="Send image_url with an address.",
+                    param="messages",
+                )
+            case _:
+                parts.append(part)
+    return {**message, "content": parts}
 
 
 def with_images(prompt: Any) -> Any:

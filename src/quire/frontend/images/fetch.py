@@ -93,6 +93,8 @@ class Media:
                 if not stat.S_ISREG(os.fstat(found).st_mode):
                     raise _refused("it is no regular file")
                 return _bounded(iter(lambda: file.read(_CHUNK), b""))
+        except InvalidRequestError:
+            raise
         except (OSError, ValueError, RuntimeError):
             raise _refused("there is no such file below --allowed-local-media-path") from None
 
@@ -102,6 +104,8 @@ class Media:
             self._check_host(url)
             try:
                 found = _get(url, until)
+            except InvalidRequestError:
+                raise
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise _refused(f"{url.hostname} did not send it ({type(error).__name__})") from None
             if isinstance(found, bytes):
@@ -132,11 +136,12 @@ def _data(text: str) -> bytes:
     if len(body) > 2 * MAX_BYTES:
         raise _refused(f"it is larger than {MAX_BYTES} bytes")
     try:
+        content = unquote_to_bytes(body)
         if head.rpartition(";")[2].strip().lower() == "base64":
-            return _bounded([base64.b64decode(unquote_to_bytes(body), validate=True)])
-        return _bounded([unquote_to_bytes(body)])
+            content = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         raise _refused("its data URL is no base64") from None
+    return _bounded([content])
 
 
 def _split(address: str) -> SplitResult:
@@ -198,6 +203,8 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         # An IPv4 address inside one of IPv6 leads to the same machine.
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
+        if ip.is_site_local:
+            return False
         if ip in _NAT64:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner:

@@ -20,6 +20,7 @@ from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.input.params import (
     check_ids,
     check_params,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
+Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt | ImagePrompt
 """Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
 "prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
 
@@ -234,6 +235,8 @@ class InputProcessor:
             prompt = _from_mapping(prompt)
         if isinstance(prompt, ChatPrompt):
             return prompt
+        if isinstance(prompt, ImagePrompt):
+            raise InvalidRequestError("Images are not read here.", param="image")
         if not isinstance(prompt, str | list):
             raise InvalidRequestError(
                 f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
 
@@ -19,7 +19,6 @@ from quire.server.tool_results import left_out
 
 _OMITTED = "omitted:"
 """Prefix of a signature that holds the block's thinking."""
-_IMAGES = "this model reads text; images are not served"
 _FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",
@@ -77,6 +76,28 @@ class ContentSource(Strict, tag_field="type", tag="content"):
     content: str | Messages[dict[str, Any]]
 
 
+class Base64Source(Strict, tag_field="type", tag="base64"):
+    data: str
+    media_type: Literal["image/png", "image/jpeg", "image/webp", "image/gif"]
+
+
+class UrlSource(Strict, tag_field="type", tag="url"):
+    url: str
+
+
+class ImageBlock(Block, tag="image"):
+    """An image, for a model that reads images."""
+
+    source: Base64Source | UrlSource
+
+    @property
+    def address(self) -> str:
+        source = self.source
+        if isinstance(source, UrlSource):
+            return source.url
+        return f"data:{source.media_type};base64,{source.data}"
+
+
 class DocumentBlock(Block, tag="document"):
     source: TextSource | ContentSource
     title: str | None = None
@@ -93,10 +114,15 @@ class SearchResultBlock(Block, tag="search_result"):
     rules: ClassVar[Rules] = {"citations": elsewhere.CITATIONS}
 
 
-Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock | ImageBlock
 """The blocks that a chat request can express."""
 
-_KNOWN = {"thinking": ThinkingBlock, "tool_use": ToolUseBlock, "tool_result": ToolResultBlock}
+_KNOWN = {
+    "image": ImageBlock,
+    "thinking": ThinkingBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+}
 
 
 def read_block(request: Request, value: dict[str, Any], where: str) -> Known | None:
@@ -128,7 +154,7 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
     """Return the text of a text-only block; None if its type is unknown.
 
     Raises:
-        ApiError: 400 for an invalid block, an image or a file.
+        ApiError: 400 for an invalid block, or a file.
     """
     match value.get("type"):
         case "text":
@@ -142,8 +168,6 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
         case "search_result":
             found: SearchResultBlock = read_part(request, value, SearchResultBlock, where)
             return _joined(found.title, found.source, *(each.text for each in found.content))
-        case "image":
-            raise invalid(f"{where} is an image; {_IMAGES}.", where)
     return None
 
 

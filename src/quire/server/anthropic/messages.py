@@ -33,7 +33,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
 from quire.server.notices import notices_of
 from quire.server.openai.chat import read_chat
-from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.conversation import text_prompt
 from quire.server.openai.generation import respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
@@ -126,7 +126,7 @@ async def _count(request: Request, chat: ChatRequest) -> int:
     """Return the number of tokens in a chat's prompt."""
     server = server_state(request)
     chat = replace(chat, chat_template_kwargs=template_kwargs(request, chat))
-    work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
+    work = server.live_engine().tokenize(text_prompt(chat, server.options.chat_template), True)
     return len(await while_connected(work, request.receive))
 
 

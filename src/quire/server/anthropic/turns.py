@@ -10,6 +10,7 @@ from typing import Literal
 from starlette.requests import Request
 
 from quire.server.anthropic.blocks import (
+    ImageBlock,
     Known,
     TextBlock,
     ThinkingBlock,
@@ -21,7 +22,15 @@ from quire.server.anthropic.blocks import (
 from quire.server.anthropic.protocol import CountRequest, MessageParam
 from quire.server.errors import invalid
 from quire.server.http.json_text import encode
-from quire.server.openai.protocol import CalledFunction, CalledTool, ChatMessage
+from quire.server.openai.protocol import (
+    CalledFunction,
+    CalledTool,
+    ChatMessage,
+    ImageAddress,
+    ImagePart,
+    RefusalPart,
+    TextPart,
+)
 
 BLOCKS_PER_TURN = 512
 """Blocks to read before yielding to the event loop: one or two milliseconds."""
@@ -34,11 +43,13 @@ class Turn:
     """Consecutive messages of one role.
 
     Attributes:
+        parts: texts and images, in their order.
         results: call id → the tool's result.
     """
 
     role: Role
     texts: list[str] = field(default_factory=list)
+    parts: list[TextPart | RefusalPart | ImagePart] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolUseBlock] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
@@ -77,12 +88,13 @@ def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
             ChatMessage("tool", text, tool_call_id=call_id)
             for call_id, text in turn.results.items()
         ]
-        if not turn.texts and (turn.results or turn.role == "system"):
+        images = any(isinstance(part, ImagePart) for part in turn.parts)
+        if not turn.texts and not images and (turn.results or turn.role == "system"):
             continue
         messages.append(
             ChatMessage(
                 turn.role,
-                "\n".join(turn.texts),
+                turn.parts if images else "\n".join(turn.texts),
                 tool_calls=[_call(call) for call in turn.calls] or None,
                 reasoning_content="".join(turn.thoughts) or None,
             )
@@ -99,6 +111,7 @@ def is_begun(turns: Sequence[Turn]) -> bool:
 def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> None:
     if isinstance(message.content, str):
         turn.texts.append(message.content)
+        turn.parts.append(TextPart(message.content))
         return
     for index, value in enumerate(message.content or ()):
         place = f"{where}[{index}]"
@@ -109,6 +122,9 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
         match block:
             case TextBlock():
                 turn.texts.append(block.text)
+                turn.parts.append(TextPart(block.text))
+            case ImageBlock():
+                turn.parts.append(ImagePart(ImageAddress(block.address)))
             case ThinkingBlock():
                 turn.thoughts.append(block.thinking)
             case ToolUseBlock():
@@ -126,6 +142,8 @@ def _check(block: Known, role: Role, where: str) -> None:
     """
     if isinstance(block, ToolResultBlock) and role != "user":
         raise invalid("Tool results belong in messages of the role user.", where)
+    if isinstance(block, ImageBlock) and role != "user":
+        raise invalid("Images belong in messages of the role user.", where)
     if isinstance(block, ThinkingBlock | ToolUseBlock) and role != "assistant":
         raise invalid("Thinking and tool calls belong in messages of the role assistant.", where)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import to_builtins
+
+from quire.frontend.images.expand import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.http.json_text import read_arguments
-from quire.server.openai.protocol import CalledTool, ChatMessage, ChatRequest, TextPart
+from quire.server.openai.protocol import CalledTool, ChatMessage, ChatRequest, RefusalPart, TextPart
 from quire.server.openai.reasoning import chat_template_of
 from quire.server.openai.tools import tool_definitions
 from quire.server.state import ServerState
@@ -16,8 +19,8 @@ _MAY_BE_EMPTY = ("assistant", "tool")
 """Roles whose messages need no content."""
 
 
-def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
-    """Return the conversation for the engine to render.
+def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt | ImagePrompt:
+    """Return the conversation for the engine to render, with its images.
 
     Raises:
         ApiError: 400 if it is empty, or its options contradict each other.
@@ -35,16 +38,30 @@ def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
             "continue_final_message needs the last message to be the assistant's.",
             "continue_final_message",
         )
-    return ChatPrompt(
-        [_message(message, index) for index, message in enumerate(body.messages)],
-        chat_template=template,
-        add_generation_prompt=not resume if add_prompt is None else add_prompt,
-        continue_final_message=resume,
-        kwargs=body.chat_template_kwargs,
-        tools=tool_definitions(body),
-        documents=body.documents,
-        add_special_tokens=bool(body.add_special_tokens),
+    return pictured(
+        ChatPrompt(
+            [_message(message, index) for index, message in enumerate(body.messages)],
+            chat_template=template,
+            add_generation_prompt=not resume if add_prompt is None else add_prompt,
+            continue_final_message=resume,
+            kwargs=body.chat_template_kwargs,
+            tools=tool_definitions(body),
+            documents=body.documents,
+            add_special_tokens=bool(body.add_special_tokens),
+        )
     )
+
+
+def text_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
+    """Return what `chat_prompt` returns for a conversation without images.
+
+    Raises:
+        ApiError: 400 for images, too: their tokens are known once they are prepared.
+    """
+    prompt = chat_prompt(body, template)
+    if isinstance(prompt, ImagePrompt):
+        raise invalid("The tokens of a conversation with images cannot be counted.", "messages")
+    return prompt
 
 
 def _message(message: ChatMessage, index: int) -> dict[str, Any]:
@@ -63,13 +80,11 @@ def _message(message: ChatMessage, index: int) -> dict[str, Any]:
         raise invalid(
             f"A message of the role {role} cannot have a tool_call_id.", f"{where}.tool_call_id"
         )
-    text: str | list[dict[str, str]]
+    text: str | list[dict[str, Any]]
     if content is None or isinstance(content, str):
         text = content or ""
     else:
-        text = [
-            {"type": "text", "text": part.text} for part in content if isinstance(part, TextPart)
-        ]
+        text = [to_builtins(part) for part in content if not isinstance(part, RefusalPart)]
     result: dict[str, Any] = {"role": role, "content": text}
     for name in ("name", "tool_call_id"):
         if (found := getattr(message, name)) is not None:

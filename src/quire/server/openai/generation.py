@@ -91,7 +91,8 @@ class Generation:
 
     async def explained(self, error: InvalidRequestError) -> InvalidRequestError:
         """Return the error with the wrong field under the client's name."""
-        names = {"prompt": self.prompt_field, "max_tokens": self.limit_field}
+        names = {"max_tokens": self.limit_field}
+        names |= dict.fromkeys(("prompt", "image"), self.prompt_field)
         error.param = names.get(error.param or "", error.param)
         return error if self.blame is None else await self.blame(error)
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.openai import elsewhere
-from quire.server.rules import Rules
+from quire.server.rules import Rules, ignored
 
 MAX_SEQUENCES = 2048
 """Most completions of a request: prompts times n."""
@@ -164,9 +164,24 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
 
 class TextPart(Strict, tag_field="type", tag="text"):
-    """A part of a message's content; images and audio are not served."""
+    """A part of a message's content; audio is not served."""
 
     text: str
+
+
+class ImageAddress(Strict):
+    url: str
+    """A data URL; or http, https or file, where the server allows it."""
+
+    rules: ClassVar[Rules] = {"detail": ignored("The model's image processor decides the size.")}
+
+
+class ImagePart(Strict, tag_field="type", tag="image_url"):
+    """An image, for a model that reads images."""
+
+    image_url: ImageAddress
+
+    rules: ClassVar[Rules] = {"uuid": ignored("The digest of an image is its key.")}
 
 
 class RefusalPart(Strict, tag_field="type", tag="refusal"):
@@ -194,7 +209,7 @@ class CalledTool(Strict):
 class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """`function` is the older form of `tool`."""
-    content: str | Messages[TextPart | RefusalPart] | None = None
+    content: str | Messages[TextPart | RefusalPart | ImagePart] | None = None
     name: str | None = None
     tool_calls: Tools[CalledTool] | None = None
     """The assistant's."""
@@ -210,6 +225,11 @@ class ChatMessage(Strict):
     """The older form of `tool_calls`."""
 
     rules: ClassVar[Rules] = elsewhere.MESSAGE
+
+    def __post_init__(self) -> None:
+        parts = self.content if isinstance(self.content, list) else ()
+        if self.role != "user" and any(isinstance(part, ImagePart) for part in parts):
+            raise ValueError("only messages of the role user have images")
 
 
 class FunctionDefinition(Strict):

@@ -15,7 +15,7 @@ from quire.server.errors import invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
-from quire.server.openai.conversation import chat_prompt, template_of
+from quire.server.openai.conversation import template_of, text_prompt
 from quire.server.openai.forms import plain_form
 from quire.server.openai.protocol import (
     ChatMessage,
@@ -156,4 +156,4 @@ def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt:
         add_special_tokens=body.add_special_tokens,
         tools=body.tools,
     )
-    return chat_prompt(plain_form(chat), template_of(chat, server))
+    return text_prompt(plain_form(chat), template_of(chat, server))

@@ -10,14 +10,19 @@ from quire.server.openai.protocol import (
     CalledTool,
     ChatMessage,
     ChatRequest,
+    ImageAddress,
+    ImagePart,
     JsonSchema,
+    RefusalPart,
     ResponseFormat,
+    TextPart,
 )
 from quire.server.responses.custom_input import PARAMETER
 from quire.server.responses.item_types import (
     AnswerText,
     CustomCallItem,
     FunctionCallItem,
+    InputImage,
     InputText,
     Item,
     MessageItem,
@@ -113,7 +118,7 @@ def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
         elif is_answer:
             messages.append(_answer(_text(item.content), thoughts))
         else:
-            messages.append(ChatMessage(item.role, _text(item.content)))
+            messages.append(ChatMessage(item.role, _content(item.content)))
         thoughts.clear()
     return [*messages, _answer(None, thoughts)] if thoughts else messages
 
@@ -129,7 +134,32 @@ def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool
     return CalledTool(item.call_id, CalledFunction(name, item.arguments))
 
 
-def _text(content: str | Sequence[InputText | AnswerText | RefusalText]) -> str:
+Parts = Sequence[InputText | AnswerText | RefusalText | InputImage]
+
+
+def _content(content: str | Parts) -> str | list[TextPart | RefusalPart | ImagePart]:
+    """Return a message's text, or its parts if it has images."""
+    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
+        return _text(content)
+    return [
+        ImagePart(ImageAddress(part.image_url))
+        if isinstance(part, InputImage)
+        else TextPart(_text([part]))
+        for part in content
+    ]
+
+
+def _text(content: str | Parts) -> str:
+    """Return the text of a message.
+
+    Raises:
+        ApiError: 400 for an image, which only users send.
+    """
     if isinstance(content, str):
         return content
-    return "\n".join(p.refusal if isinstance(p, RefusalText) else p.text for p in content)
+    texts = []
+    for part in content:
+        if isinstance(part, InputImage):
+            raise invalid("Only messages of users have images.", "input")
+        texts.append(part.refusal if isinstance(part, RefusalText) else part.text)
+    return "\n".join(texts)

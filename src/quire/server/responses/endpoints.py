@@ -19,7 +19,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
 from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
-from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.conversation import text_prompt
 from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
@@ -109,7 +109,7 @@ async def count_input_tokens(request: Request) -> Response:
         server.served_name(body.model)
         chat = _with_effort(request, as_chat(body, items, tools))
         read_tools(chat, server.parsers)
-        work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
+        work = server.live_engine().tokenize(text_prompt(chat, server.options.chat_template), True)
         tokens = await while_connected(work, request.receive)
     return _json(InputTokens(len(tokens)))
 
@@ -195,7 +195,7 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
     def behind(start: int) -> ChatPrompt:
         kept = [m for m in messages[:start] if m.role in ("system", "developer")]
         chat.messages = [*kept, *messages[start:]]
-        return chat_prompt(chat, server.options.chat_template)
+        return text_prompt(chat, server.options.chat_template)
 
     starts = [index for index, message in enumerate(messages) if message.role == "user"]
     first, last = 0, len(starts) - 1

@@ -17,10 +17,18 @@ _OF_THE_CALL: Rules = {
 
 
 class InputText(Strict, tag_field="type", tag="input_text"):
-    """A text part of a message; images, files and audio are not supported."""
+    """A text part of a message; files and audio are not supported."""
 
     text: str
     rules: ClassVar[Rules] = {"prompt_cache_breakpoint": ignored("Every prefix is cached.")}
+
+
+class InputImage(Strict, tag_field="type", tag="input_image"):
+    """An image of a message, for a model that reads images; files are not supported."""
+
+    image_url: str
+    """A data URL; or http, https or file, where the server allows it."""
+    rules: ClassVar[Rules] = {"detail": ignored("The model's image processor decides the size.")}
 
 
 class AnswerText(Strict, tag_field="type", tag="output_text"):
@@ -41,7 +49,7 @@ class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
     """A message. The only item whose `type` is optional."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Messages[InputText | AnswerText | RefusalText]
+    content: str | Messages[InputText | AnswerText | RefusalText | InputImage]
     id: str | None = None
     status: ItemStatus | None = None
     rules: ClassVar[Rules] = {"phase": ignored("Chat templates know no phases.")}

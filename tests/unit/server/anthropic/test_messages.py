@@ -181,7 +181,7 @@ async def test_an_answer_that_is_begun() -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "messages[0].content[0] is an image",
+            "messages[0].content[0].source",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},

@@ -142,7 +142,18 @@ async def test_no_limit_is_the_context() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "data:,a"}}],
+                    }
+                ]
+            },
+            "messages",
         ),
         ({"messages": [{**USER, "tool_calls": [1]}]}, "messages[0].tool_calls[0]"),
         ({"tools": [{}]}, "tools[0].type"),

@@ -1,0 +1,91 @@
+"""Images in each API of a served model: the same answer, and refusals that say why."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.e2e.serving import Server, serving
+from tests.golden.tiny_vision import write_vision_model
+
+
+def data_url(seed: int) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 256, (30, 41, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("vision")
+    write_vision_model(folder, "qwen2_vl")
+    flags = ("--num-gpu-blocks-override", "64", "--limit-mm-per-prompt", '{"image": 2}')
+    with serving(folder, *flags) as running:
+        yield running
+
+
+def post(server: Server, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json=body, timeout=120)
+
+
+def chat(server: Server, *parts: dict[str, Any]) -> httpx.Response:
+    content = [{"type": "text", "text": "See "}, *parts]
+    messages = [{"role": "user", "content": content}]
+    fields = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    return post(server, "/v1/chat/completions", model=server.model, messages=messages, **fields)
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "high"}}
+
+
+def test_all_apis_give_the_same_answer(server: Server) -> None:
+    url = data_url(1)
+    first = chat(server, image(url)).json()
+    answer = first["choices"][0]["message"]["content"]
+    assert first["usage"]["prompt_tokens"] > 32, "the image has rows"
+    again = chat(server, image(url)).json()
+    assert again["choices"][0]["message"]["content"] == answer
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
+    other = chat(server, image(data_url(2))).json()
+    assert other["choices"][0]["message"]["content"] != answer
+    parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]
+    same = {"model": server.model, "temperature": 0.0}
+    response = post(
+        server, "/v1/responses", input=[{"role": "user", "content": parts}],
+        max_output_tokens=12, ignore_eos=True, **same,
+    ).json()  # fmt: skip
+    assert response["output"][0]["content"][0]["text"] == answer
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    blocks = [{"type": "text", "text": "See "}, {"type": "image", "source": source}]
+    message = post(
+        server, "/v1/messages", messages=[{"role": "user", "content": blocks}],
+        max_tokens=12, **same,
+    ).json()  # fmt: skip
+    assert message["content"][0]["text"] == answer
+
+
+@pytest.mark.parametrize(
+    ("urls", "why"),
+    [
+        (["https://169.254.169.254/latest/meta-data"], "--allowed-media-domains"),
+        (["file:///etc/passwd"], "--allowed-local-media-path"),
+        (["data:image/png;base64,QUJD"], "no image"),
+        (["data:image/png;base64,?"], "no base64"),
+        ([data_url(1)] * 3, "--limit-mm-per-prompt"),
+    ],
+)
+def test_refusals_say_why(server: Server, urls: list[str], why: str) -> None:
+    response = chat(server, *map(image, urls))
+    assert response.status_code == 400
+    assert why in response.json()["error"]["message"]
+    assert response.json()["error"]["param"] == "messages"

@@ -1,0 +1,148 @@
+"""Addresses of images: what is read, and what a server must not read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.errors import InvalidRequestError
+from quire.frontend.images import fetch
+from quire.frontend.images.fetch import Media, is_public
+from quire.frontend.images.prepare import MAX_BYTES
+
+LOOPS = [
+    "127.0.0.1", "127.1", "0.0.0.0", "0", "2130706433", "0x7f000001", "0177.0.0.1", "localhost",
+    "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "198.18.0.1",
+    "192.0.2.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "[::1]", "[::]", "[fe80::1]",
+    "[fc00::1]", "[ff02::1]", "[::ffff:127.0.0.1]", "[::ffff:a9fe:a9fe]", "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::]", "[2001:db8::1]",
+]  # fmt: skip
+"""Hosts in private networks, in every spelling that a resolver takes."""
+OTHERS = [
+    "http://good.test@169.254.169.254/", "http://169.254.169.254#@good.test/",
+    "http://good.test:80@10.0.0.1/", "http://good.test.evil.test/", "http://evil.test/good.test",
+    "http://good.test\\@evil.test/", "http://good.test%00.evil.test/", "http://a b/", "ftp://good.test/",
+    "gopher://good.test/", "http:///", "//good.test/", "http://good.test:99999/", "http://ｇood.test/",
+    "file:///etc/passwd", "file://evil.test/etc/passwd", "javascript:1", "good.test", "",
+]  # fmt: skip
+"""Addresses that are not of the one allowed host."""
+
+
+def load(media: Media, address: Any) -> Any:
+    try:
+        return asyncio.run(media.load(address))
+    finally:
+        media.shutdown()
+
+
+@pytest.mark.parametrize("host", LOOPS)
+def test_private_hosts_are_refused_even_if_listed(host: str) -> None:
+    media = Media(host.strip("[]"))
+    with pytest.raises(InvalidRequestError, match=r"private network|did not send") as caught:
+        load(media, f"http://{host}:9/a.png")
+    assert caught.value.param == "image"
+
+
+@pytest.mark.parametrize("address", OTHERS)
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InvalidRequestError, match="The image cannot be read"):
+        load(Media("good.test"), address)
+
+
+def test_nothing_is_fetched_without_a_list() -> None:
+    with pytest.raises(InvalidRequestError, match="--allowed-media-domains"):
+        load(Media(), "https://good.test/a.png")
+
+
+def test_public_addresses() -> None:
+    assert all(map(is_public, ("8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808")))
+    assert not any(map(is_public, ("10.1.1.1", "::1", "fe80::1%eth0", "fec0::1")))
+
+
+def test_data_urls() -> None:
+    for address in ("data:image/png;base64,QUJD", "DATA:;base64,QUJD", "data:,ABC"):
+        assert load(Media(), address) == b"ABC"
+    for wrong in ("data:image/png;base64", "data:image/png;base64,Q", "data:;base64,Ä"):
+        with pytest.raises(InvalidRequestError):
+            load(Media(), wrong)
+    long = base64.b64encode(bytes(MAX_BYTES + 1)).decode()
+    with pytest.raises(InvalidRequestError, match="larger than"):
+        load(Media(), f"data:;base64,{long}")
+
+
+def test_files(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "open", tmp_path / "secret"
+    folder.mkdir()
+    (folder / "a b.png").write_bytes(b"ABC")
+    secret.write_bytes(b"no")
+    (folder / "link").symlink_to(secret)
+    media = Media(folder=str(folder))
+    assert load(media, f"file://{folder}/a%20b.png") == b"ABC"
+    for name in ("../secret", "%2e%2e/secret", "link", "", "missing", "a%00"):
+        with pytest.raises(InvalidRequestError, match=r"not below|regular|no such"):
+            load(Media(folder=str(folder)), f"file://{folder}/{name}")
+    with pytest.raises(InvalidRequestError, match="Start with --allowed-local-media-path"):
+        load(Media(), f"file://{secret}")
+
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[int]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_fetches_follow_few_redirects_and_check_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local server stands for good.test; the redirect to 10.0.0.1 is checked as ever."""
+    names = {"good.test": "127.0.0.1"}
+
+    def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names.get(host, host), port))]
+
+    monkeypatch.setattr(fetch.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(fetch, "is_public", lambda address: address == "127.0.0.1")
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        place = {"/to": "/image", "/out": "http://10.0.0.1/", "/loop": "/loop"}.get(handler.path)
+        handler.send_response(302 if place else 404 if handler.path == "/no" else 200)
+        if place:
+            handler.send_header("Location", place)
+        handler.end_headers()
+        if handler.path == "/image":
+            handler.wfile.write(b"ABC")
+        elif handler.path == "/long":
+            handler.wfile.write(bytes(MAX_BYTES + 1))
+
+    with serving(answer) as port:
+        base = f"http://good.test:{port}"
+        for path in ("/image", "/to"):
+            assert load(Media("good.test"), base + path) == b"ABC"
+        for path, why in {
+            "/out": "not among", "/loop": "3 redirects", "/no": "status 404", "/long": "larger",
+        }.items():  # fmt: skip
+            with pytest.raises(InvalidRequestError, match=why):
+                load(Media("good.test"), base + path)
