@@ -126,6 +126,11 @@ def shared(i: int) -> Body:
     return {"prompt": tokens(-3, 448) + tokens(i + 1, 16), "max_tokens": 4}
 
 
+def known(i: int) -> Body:
+    """Return a request whose prompt is cached and whose answer is a token: work for HTTP alone."""
+    return {"prompt": tokens(-4, 480), "max_tokens": 1}
+
+
 def schema(i: int) -> Body:
     """Return a request with a schema that nobody asked for before."""
     names = [f"field_{i}_{n}" for n in range(60)]
@@ -175,10 +180,10 @@ FAULTS: dict[str, Fault] = {
         asks(max_tokens=128, structured_outputs={"regex": "([a-z]+ ){50,200}"}), clients=16,
     ),
     "compilation": Fault(("structures",), EMBEDDED, schema),
-    "http": Fault(("http_overload",), EMBEDDED, asks(max_tokens=1), clients=32),
+    "http": Fault(("http_overload",), EMBEDDED, known, clients=32),
     "slow_reader": Fault(
-        ("slow_client",), EMBEDDED, asks(max_tokens=400, n=16), clients=2, reads=slowly,
-        buffer=4096, warm=4.0,
+        ("slow_client",), EMBEDDED, asks(max_tokens=400, n=16, logprobs=2), clients=2,
+        reads=slowly, buffer=4096,
     ),
     "leaving": Fault(("aborted_requests",), EMBEDDED, asks(max_tokens=400), reads=not_at_all),
     "unmet_stop": Fault(

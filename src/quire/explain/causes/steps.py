@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 
-from quire.explain.causes.case import MULTI_STEP, Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import MULTI_STEP, WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.estimate import LONG_CHUNK
 from quire.explain.report import Change
 
 DISPATCHING = 0.1
 """Share of the time for dispatching from which a healthy engine would lose less."""
+TINY_CHUNK = 16
+"""Tokens of a step that are too few for prompts on every machine."""
 LATE = 5.0
 """How much longer than usual the latest of a hundred tokens takes before it is a cause."""
 
@@ -173,6 +175,10 @@ def small_chunks(case: Case) -> Suspect | None:
     if budget is None:
         return None
     saved = case.estimate.chunk_saving(budget)
+    w = case.window
+    full = sum(count for tokens, count in w.step_sizes if tokens >= 0.8 * budget)
+    if budget <= TINY_CHUNK and full >= 0.5 * w.steps and w.running <= 0.5 * budget:
+        saved = max(saved, WORTH)  # a fault of the settings, whatever a busy machine makes of it
     return suspect(
         "small_chunks",
         f"Prompts are computed in steps of {budget} tokens (--max-num-batched-tokens). Each step "
