@@ -144,10 +144,10 @@ def edited(i: int) -> Body:
 
 
 def beside_streams(i: int) -> Body:
-    """Return mostly streams, and now and then a long prompt."""
-    if i % 5 == 4:
+    """Return streams, and for each two a long prompt."""
+    if i % 3 == 2:
         return of_tokens(480, 2)(i)
-    return of_tokens(16, 200, stream=True)(i)
+    return of_tokens(16, 100, stream=True)(i)
 
 
 def mostly_refused(i: int) -> Body:

@@ -122,11 +122,11 @@ class Probe:
             gauges.add(self._stats, elapsed)
 
     @property
-    def unfinished_step(self) -> bool:
-        """Return whether requests run but no step has ended since the start."""
+    def ended_steps(self) -> int | None:
+        """Return how many steps have ended since the start; None if no request is in flight."""
         s = self._stats.scheduler
-        steps = s.num_steps if s else 0
-        return steps <= self._all.first.counts["steps"] and self._stats.in_flight() > 0
+        steps = max(0, (s.num_steps if s else 0) - self._all.first.counts["steps"])
+        return steps if self._stats.in_flight() else None
 
     def split(self) -> None:
         """End the first half of the window."""

@@ -178,7 +178,9 @@ def test_requests_in_flight_are_no_idle_time_before_their_first_step() -> None:
     stats.in_flight = lambda: 8
     probe = Probe(stats, clock)
     clock.now += 4.0
-    assert probe.unfinished_step
+    assert probe.ended_steps == 0
     assert probe.end().window.share("model") == pytest.approx(1.0)
     told(stats, 1001, 8, CoreTimes(model=106.0))
-    assert not probe.unfinished_step
+    assert probe.ended_steps == 1
+    stats.in_flight = lambda: 0
+    assert probe.ended_steps is None

@@ -9,6 +9,8 @@ from quire.explain.report import Change
 FULL_BATCH = 0.95
 BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
+LEAST_LANE = 0.15
+"""Share of its time that a tokenizer's process must compute to delay the core."""
 LEAST_LOOP = 0.15
 """The same, however long the thread waits for a core beside other programs."""
 
@@ -57,7 +59,8 @@ def tokenization(case: Case) -> Suspect | None:
     else:
         lanes = max(1, e.args.tokenizer_pool_size)
         idle = w.share("idle")
-        if share < 0.5 * lanes * (1.0 - case.waited) or idle < 0.1:
+        # Beside other programs a busy lane waits for a core for a part of its time.
+        if share < LEAST_LANE * lanes or share + case.waited * lanes < 0.5 * lanes or idle < 0.1:
             return None
         more = lanes + 1
         busy_lanes = share / lanes

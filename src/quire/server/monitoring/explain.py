@@ -16,6 +16,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.analyse import explain
 from quire.explain.causes.case import schedules
 from quire.explain.collect import collect
+from quire.explain.confidence import FEW_STEPS
 from quire.explain.evidence import Evidence
 from quire.explain.probe import Probe
 from quire.explain.report import Report
@@ -31,6 +32,8 @@ LONGEST_WINDOW = 60.0
 SAMPLE_SECONDS = 0.05
 MOST_STEP = 30.0
 """Seconds by which a window grows until its first step has ended."""
+GROWTH = 2.0
+"""By how many times its length a window grows until `FEW_STEPS` have ended."""
 MOST_SIMULATION = 20.0
 """Seconds that the simulation of changes may take."""
 _SIMULATION = ("nice", sys.executable, "-m", "quire.explain.whatif")
@@ -98,7 +101,7 @@ async def report_on(evidence: Evidence) -> Report:
 
 
 async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:
-    """Return the engine's activity during the next `seconds`, or until the first step has ended."""
+    """Return the engine's activity during the next `seconds`, or until some steps have ended."""
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
     try:
@@ -111,8 +114,10 @@ async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidenc
             if loop.time() >= half:
                 probe.split()
                 half = inf
-        longest = end + MOST_STEP
-        while probe.unfinished_step and loop.time() < longest:
+        while (steps := probe.ended_steps) is not None and steps < FEW_STEPS:
+            more = min(GROWTH * seconds, MOST_STEP) if steps else MOST_STEP
+            if loop.time() >= end + more:
+                break
             await asyncio.sleep(SAMPLE_SECONDS)
             probe.sample()
         watched = probe.end()
