@@ -373,14 +373,17 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
 
 
 def save(evidence: Evidence, path: Path) -> None:
-    """Layers summed up, and without paths."""
+    """Layers summed up, and without paths and names of other programs."""
     args = replace(evidence.args, tokenizer=None)
     config = replace(evidence.config, model_path=args.model, tokenizer_path=None, marks_path=None)
     path.parent.mkdir(parents=True, exist_ok=True)
     ops = evidence.ops and msgspec.structs.replace(evidence.ops, ops=summed(evidence.ops.ops))
     window = evidence.window
     window = msgspec.structs.replace(window, arrivals=window.arrivals[-KEPT_ARRIVALS:])
-    kept = msgspec.structs.replace(evidence, args=args, config=config, ops=ops, window=window)
+    host = evidence.host and msgspec.structs.replace(evidence.host, neighbours=[])
+    kept = msgspec.structs.replace(
+        evidence, args=args, config=config, ops=ops, window=window, host=host
+    )
     msgspec.structs.replace(kept, halves=[]).save(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -40,11 +39,6 @@ def to_the_end(answer: HTTPResponse) -> bool:
     return bool(answer.read(4096))
 
 
-def slowly(answer: HTTPResponse) -> bool:
-    time.sleep(0.5)
-    return bool(answer.read(256))
-
-
 def not_at_all(answer: HTTPResponse) -> bool:
     """Leave as soon as the answer begins."""
     answer.read(32)
@@ -63,8 +57,6 @@ class Fault:
         start: what is in force while the server's process is started.
         reads: how clients read; see `to_the_end`.
         pause: seconds between two requests of a client.
-        buffer: bytes that the kernel holds for a client that does not read; 0: as many as usual.
-        warm: seconds of load before the window.
     """
 
     causes: tuple[str, ...]
@@ -78,8 +70,6 @@ class Fault:
     environment: dict[str, str] = field(default_factory=dict)
     reads: Callable[[HTTPResponse], bool] = to_the_end
     pause: float = 0.0
-    buffer: int = 0
-    warm: float = 1.0
 
     @property
     def server(self) -> tuple[object, ...]:
@@ -124,11 +114,6 @@ def shifted(i: int) -> Body:
 
 def shared(i: int) -> Body:
     return {"prompt": tokens(-3, 448) + tokens(i + 1, 16), "max_tokens": 4}
-
-
-def known(i: int) -> Body:
-    """Return a request whose prompt is cached and whose answer is a token: work for HTTP alone."""
-    return {"prompt": tokens(-4, 480), "max_tokens": 1}
 
 
 def schema(i: int) -> Body:
@@ -180,11 +165,7 @@ FAULTS: dict[str, Fault] = {
         asks(max_tokens=128, structured_outputs={"regex": "([a-z]+ ){50,200}"}), clients=16,
     ),
     "compilation": Fault(("structures",), EMBEDDED, schema),
-    "http": Fault(("http_overload",), EMBEDDED, known, clients=32),
-    "slow_reader": Fault(
-        ("slow_client",), EMBEDDED, asks(max_tokens=400, n=16, logprobs=2), clients=2,
-        reads=slowly, buffer=4096,
-    ),
+    "http": Fault(("http_overload",), EMBEDDED, of_tokens(1, 1), clients=32),
     "leaving": Fault(("aborted_requests",), EMBEDDED, asks(max_tokens=400), reads=not_at_all),
     "unmet_stop": Fault(
         ("unmet_stops",), EMBEDDED, asks(max_tokens=200, stop=["</answer>"]), clients=4

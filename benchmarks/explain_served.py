@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -39,7 +38,9 @@ from quire.bench.serving.server_process import free_port, is_ready, stop
 from quire.cli.explain import ask
 from quire.explain.whatif import explained
 
-WINDOW = 3.0
+WINDOW, WARM = 3.0, 1.0
+LOADED = 0.5
+"""CPUs that other programs use from which a window counts as one beside other load."""
 NUMBERS = itertools.count()
 """Of requests: no fault repeats the prompts of another."""
 
@@ -78,8 +79,6 @@ def load(fault: Fault, url: str) -> Iterator[None]:
         while not over.wait(fault.pause):
             connection = kind(address.hostname, address.port, timeout=60, **extra)
             try:
-                if fault.buffer:
-                    connection.sock = _connected(address.hostname, address.port, fault.buffer)
                 body = {"model": model} | fault.body(next(NUMBERS))
                 head = {"Content-Type": "application/json"}
                 connection.request("POST", fault.path, json.dumps(body), head)
@@ -104,17 +103,10 @@ def load(fault: Fault, url: str) -> Iterator[None]:
             thread.join(5.0)
 
 
-def _connected(host: str | None, port: int | None, buffer: int) -> socket.socket:
-    opened = socket.socket()
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    opened.connect((host, port))
-    return opened
-
-
 def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[str, Any]:
     """Return the row of one window."""
     with load(fault, server.url), fault.during(server):
-        time.sleep(fault.warm)
+        time.sleep(WARM)
         evidence = ask(server.url, WINDOW)
     report = explained(evidence)
     named = [finding.cause for finding in report.causes] or [report.verdict.cause]
@@ -148,15 +140,19 @@ def watched(faults: dict[str, Fault], repetitions: int, kept: Path | None) -> It
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the confusion table: what was named first for each fault, beside load or not."""
-    yield "| fault | right | first verdicts, quiet | first verdicts, beside a busy core |"
+    yield f"| fault | right | first verdicts | beside {LOADED} busy CPUs or more |"
     yield "|---|---|---|---|"
     for name, fault in (FAULTS | HEALTHY_LOADS).items():
         mine = [row for row in rows if row["fault"] == name]
         if not mine:
             continue
         right = "no cause" if name in HEALTHY_LOADS else f"`{fault.causes[0]}`"
-        cells = [_verdicts(row for row in mine if row["busy"] is busy) for busy in (False, True)]
+        cells = [_verdicts(row for row in mine if _loaded(row) is busy) for busy in (False, True)]
         yield f"| {name} | {right} | {' | '.join(cells)} |"
+
+
+def _loaded(row: dict[str, Any]) -> bool:
+    return bool((row["neighbours"] or 0.0) >= LOADED)
 
 
 def _verdicts(rows: Iterator[dict[str, Any]]) -> str:
@@ -169,10 +165,10 @@ def rates(rows: list[dict[str, Any]]) -> Iterator[str]:
     for busy in (False, True):
         for healthy in (False, True):
             some = [
-                r for r in rows if r["busy"] is busy and (r["fault"] in HEALTHY_LOADS) is healthy
+                r for r in rows if _loaded(r) is busy and (r["fault"] in HEALTHY_LOADS) is healthy
             ]
             if some:
-                where = "beside a busy core" if busy else "without"
+                where = f"beside {LOADED} busy CPUs or more" if busy else "else"
                 first, third = (sum(r[key] for r in some) for key in ("first", "in_three"))
                 if healthy:
                     yield f"healthy, {where}: {first} of {len(some)} without a fault"

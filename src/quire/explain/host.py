@@ -15,6 +15,8 @@ import msgspec
 SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
+_ESTABLISHED = " 01 "
+"""State in a row of /proc/net/tcp."""
 
 
 MOST_THREADS = 64
@@ -205,9 +207,10 @@ def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
 
 
 def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield a connection's local address, remote address and inode."""
+    """Yield an established connection's local address, remote address and inode."""
     with suppress(OSError):
-        for fields in map(str.split, table.read_text().splitlines()[1:]):
+        rows = table.read_text().splitlines()[1:]
+        for fields in map(str.split, (row for row in rows if _ESTABLISHED in row)):
             # IPv4 inside of IPv6 is the same address; the last eight digits and the port say it.
             yield fields[1][-13:], fields[2][-13:], fields[9]
 
@@ -223,8 +226,9 @@ def _sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    stat = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    return sum(int(n) for n in stat[11:13]) / _TICK
+    with open(f"/proc/{pid}/stat", "rb") as file:  # of every process: no `Path`, which is slower
+        fields = file.read().rpartition(b")")[2].split(None, 14)
+    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def _scheduled(thread: Path) -> _Thread:

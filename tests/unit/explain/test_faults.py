@@ -30,17 +30,25 @@ CAUSES = {
 
 
 SERVED = {
+    "chunks": ("small_chunks",),
     "compilation": ("structures",),
     "drafter": ("poor_drafts",),
     "edits": ("token_edits",),
     "few_threads": ("few_threads",),
+    "files": ("open_files",),
     "first_line": ("shifted_prefixes",),
+    "float32": ("wide_weights",),
     "grammar": ("structures",),
     "http": ("http_overload",),
+    "leaving": ("aborted_requests",),
     "logprobs": ("logprobs",),
     "lora": ("adapter_seats",),
+    "low_priority": ("low_priority",),
     "many_choices": ("many_choices",),
+    "many_steps": ("long_turns",),
+    "neighbours": ("busy_neighbour",),
     "no_cache": ("prefix_misses",),
+    "one_cpu": ("affinity",),
     "penalties": ("penalties",),
     "preemption": ("preemption", "kv_cache_too_small"),
     "prompt_logprobs": ("prompt_logprobs",),
@@ -49,12 +57,15 @@ SERVED = {
     "salt": ("salted_prefixes",),
     "scrapes": ("scrapes",),
     "seats": ("queueing",),
+    "short_context": ("refused_requests",),
+    "small_pages": ("huge_pages_off",),
     "stopped": ("stopped",),
     "template": ("tokenization",),
     "threads": ("too_many_threads",),
     "tiny_kv": ("kv_cache_too_small",),
     "tls": ("tls",),
     "tokenizer": ("tokenization",),
+    "unmet_stop": ("unmet_stops",),
 }
 
 

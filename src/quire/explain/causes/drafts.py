@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Suspect, change, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
+
+FEW_ACCEPTED = 0.15
+"""Share of several drafts per pass below which no machine gains by them."""
 
 
 def poor_drafts(case: Case) -> Suspect | None:
@@ -18,6 +21,9 @@ def poor_drafts(case: Case) -> Suspect | None:
     with_drafts = case.estimate.step_seconds(rows + drafts) + host + w.draft_seconds / steps
     without = case.estimate.step_seconds(rows) + host
     saved = steps * (with_drafts - tokens * without) / w.seconds
+    few = w.accepted_tokens <= FEW_ACCEPTED * w.draft_tokens and drafts >= 2.0 * rows
+    if few:  # counts prove it, whatever a busy machine makes of the times
+        saved = max(saved, WORTH)
     if wanted.num_speculative_tokens_per_batch_size:
         why = "drafts nothing; without fixed numbers per batch size, it drafts only if that pays"
     else:
@@ -29,6 +35,7 @@ def poor_drafts(case: Case) -> Suspect | None:
         f"{with_drafts * 1e3:.2f} ms. A pass without drafts takes {without * 1e3:.2f} ms.",
         saved,
         [change("without --speculative-config", why, saved, speculative_config=None)],
+        Kind.PROVEN if few else Kind.WASTE,
         method=wanted.method,
         acceptance=w.accepted_tokens / w.draft_tokens,
         tokens_per_pass=tokens,
