@@ -210,6 +210,7 @@ def test_row_21_a_mask_that_never_comes(server: Server) -> None:
     assert refused.headers["retry-after"]
 
 
+@pytest.mark.slow  # `test_ranks` ends ranks, and a mask ends the core above
 @pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 def test_row_21_a_mask_that_ends_another_rank(tmp_path: Path) -> None:
     """The core ends with it, and tells how: so the structure is known, and not taken again."""

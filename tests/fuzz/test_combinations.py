@@ -13,7 +13,7 @@ from tests.fuzz import combinations, replay, speculation, streams
 
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
     """In worlds that preempt, share prefixes, and have steps that fail."""
-    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 14, seed=8)
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 11, seed=8)
     assert outcomes["preempted"] > 2
     assert outcomes["hits"] > 2
     assert outcomes["drafted"] > 0
@@ -38,8 +38,8 @@ def test_the_prompt_s_logprobs_survive_the_sequence_that_reports_them() -> None:
 
 
 def test_streams_say_what_whole_answers_say() -> None:
-    outcomes = replay.run("tests.fuzz.streams", streams.case, 5, seed=0)
-    assert outcomes["served"] > 3
+    outcomes = replay.run("tests.fuzz.streams", streams.case, 4, seed=0)
+    assert outcomes["served"] > 2
 
 
 @pytest.mark.parametrize("method", speculation.METHODS)

@@ -15,7 +15,7 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, load_decoder
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden, greedy
 
 LOGIT_TOLERANCE = 1e-4
@@ -25,7 +25,6 @@ LOGIT_TOLERANCE = 1e-4
     ("provider", "block_size"),
     [
         ("cpu", 16),
-        ("reference", 16),
         # `test_engine` has these once for each model.
         pytest.param("cpu", 8, marks=pytest.mark.slow),
         pytest.param("cpu", 32, marks=pytest.mark.slow),
@@ -34,6 +33,16 @@ LOGIT_TOLERANCE = 1e-4
 def test_equals_transformers(
     golden: tuple[str, Path, Golden], provider: OpsProvider, block_size: int
 ) -> None:
+    check(golden, provider, block_size)
+
+
+@pytest.mark.parametrize("golden", of_each_kind(), indirect=True)
+def test_torch_equals_transformers(golden: tuple[str, Path, Golden]) -> None:
+    check(golden, "reference", 16)
+
+
+def check(golden: tuple[str, Path, Golden], provider: OpsProvider, block_size: int) -> None:
+    """Compare the logits of all tokens, and the greedy ones."""
     _, folder, expected = golden
     ops = load_ops(provider)
     decoder = load_decoder(folder, MAX_POSITIONS, ops)

@@ -31,6 +31,13 @@ LOGIT_TOLERANCE = 1e-4
 """As in `test_architectures`."""
 PROMPT_LEN = 45
 NUM_TOKENS = 24
+TORCH_MODELS = [
+    name
+    if name in ("lfm2-biases", "qwen3_5-moe", "granite4-hybrid", "falcon-h1", "mamba2")
+    else pytest.param(name, marks=pytest.mark.slow)
+    for name in RECURRENT_MODELS
+]
+"""Each kind of recurrent layer in torch's ops; `make test-all` has the other models."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 NGRAM |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
 
@@ -97,8 +104,16 @@ def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     return Golden("lfm2", tmp_path_factory.mktemp("lfm2"))
 
 
-@pytest.mark.parametrize("ops", ["cpu", "reference"])
-def test_equals_transformers(golden: Golden, ops: str) -> None:
+def test_equals_transformers(golden: Golden) -> None:
+    check(golden, "cpu")
+
+
+@pytest.mark.parametrize("golden", TORCH_MODELS, indirect=True)
+def test_torch_equals_transformers(golden: Golden) -> None:
+    check(golden, "reference")
+
+
+def check(golden: Golden, ops: str) -> None:
     """In chunks, and again behind the cached prefix."""
     engine = Engine(golden, block_size=8, max_num_batched_tokens=19, ops=ops)
     for _ in range(2):

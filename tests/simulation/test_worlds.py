@@ -12,7 +12,7 @@ from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40
-FAST = range(1, 4)
+FAST = range(1, 3)
 """Batches in `make test`. The first is that of `test_worlds_preempt_and_share`."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""

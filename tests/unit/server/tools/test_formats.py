@@ -363,6 +363,7 @@ def test_any_text_is_read_whole_and_letter_by_letter_alike(
     assert read(parser(), parts) == whole
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("name", [*TOOL_PARSERS])
 @pytest.mark.parametrize("unit", ["<", '{"name": "f", ', "[", " ", "f(", '"\\', "<tool_call>", "a"])
 def test_time_is_linear(name: str, unit: str) -> None:
