@@ -6,7 +6,7 @@ greedy tokens are Transformers' all the same.
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,16 @@ NGRAM |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
 class Golden:
     """A model, a prompt, Transformers' greedy tokens and their log-probabilities."""
 
-    def __init__(self, name: str, folder: Path, **changes: Any) -> None:
+    def __init__(
+        self, name: str, folder: Path, num_tokens: int = NUM_TOKENS, **changes: Any
+    ) -> None:
         self.folder = folder
         model = make_tiny(name, seed=0, folder=folder, **changes)
         generator = torch.Generator().manual_seed(1)
         self.prompt = torch.randint(2, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
         tokens = list(self.prompt)
         with torch.no_grad():
-            for _ in range(NUM_TOKENS):  # without a cache: with one it forgets `time_step_limit`
+            for _ in range(num_tokens):  # without a cache: with one it forgets `time_step_limit`
                 logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
                 tokens.append(int(logits[-1].argmax()))
         self.output, logits = tokens[PROMPT_LEN:], logits[PROMPT_LEN - 1 :]
@@ -65,7 +67,9 @@ class Engine:
 
     def __init__(self, golden: Golden, **flags: Any) -> None:
         flags = {"num_gpu_blocks_override": 64, "max_num_batched_tokens": 64, "ops": "cpu"} | flags
-        args = EngineArgs(model=str(golden.folder), dtype="float32", max_num_seqs=4, **flags)
+        flags = {"max_num_seqs": 4} | flags
+        self.num_tokens = len(golden.output)
+        args = EngineArgs(model=str(golden.folder), dtype="float32", **flags)
         config = resolve(args, detect()).config
         self.core = EngineCore(config, UniprocExecutor(config))
         if flags["ops"] == "cpu":
@@ -78,7 +82,7 @@ class Engine:
         """Return the greedy tokens; append each one's log-probability to `logprobs`."""
         wanted = None if logprobs is None else 0
         params = SamplingParams(
-            temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=wanted
+            temperature=0.0, max_tokens=self.num_tokens, ignore_eos=True, logprobs=wanted
         )
         tokens: dict[str, list[int]] = {}
         for prompt in prompts:
@@ -131,6 +135,17 @@ def test_chunks_and_blocks(lfm2: Golden, block_size: int, chunk: int) -> None:
     others = [lfm2.prompt[:33] + [i] * (i + 1) for i in range(2, 4)]
     assert engine.answer([*others, lfm2.prompt])[-1] == lfm2.output
     assert engine.answer([lfm2.prompt] * 2) == [lfm2.output] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECURRENT_MODELS)
+def test_128_tokens_for_all_chunks_and_blocks(name: str, tmp_path: Path) -> None:
+    golden = Golden(name, tmp_path, num_tokens=128)
+    for block_size, chunk in product((8, 16, 32), (1, 7, 64)):
+        flags = {"block_size": block_size, "max_num_batched_tokens": chunk}
+        engine = Engine(golden, max_num_seqs=1, **flags)
+        assert engine.answer([golden.prompt]) == [golden.output], flags
+        assert engine.answer([golden.prompt]) == [golden.output], flags
 
 
 @pytest.mark.parametrize(
