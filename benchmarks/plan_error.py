@@ -79,6 +79,12 @@ def measure(case: str, kv_bytes: int, speed: bool) -> dict[str, Any]:
         environment = {**os.environ, "QUIRE_CACHE_DIR": folder}
         words += ["--measure"] * speed
         plan = json.loads(_run(environment, "-m", "quire", "plan", "--json", model, *words))
+        if not plan["fits"]:
+            sys.exit(
+                f"{case}: the KV cache of --kv-mib {kv_bytes >> 20} holds {plan['tokens']} tokens, "
+                f"fewer than the model's {plan['max_model_len']}. Raise it to "
+                f"{-(-plan['max_model_len'] * plan['kv_bytes_per_token'] >> 20)}."
+            )
         one, payload = plan["speed"][0], json.dumps({"model": model, **fields})
         load = json.dumps([one["context"], OUTPUT_LEN * speed])
         resident, tok_s = json.loads(_run(environment, "-c", _FILL, payload, load).splitlines()[-1])
@@ -111,7 +117,7 @@ def _run(environment: dict[str, str], *words: str) -> str:
     done = subprocess.run(
         [sys.executable, *words], env=environment, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
+    if done.returncode != 0 and not done.stdout:  # a plan that does not fit is printed, too
         sys.exit(done.stderr)
     return done.stdout
 

@@ -66,6 +66,8 @@ class HardwareProfile:
         bytes_per_second: peak bandwidth of that memory.
         flops_per_second: dense peak of products by input type: "float32", "bfloat16", "float16",
             "int8". A multiply-add counts as two operations.
+        attention_flops_per_second: peak of attention's operations; if None, that of products of
+            the model's type.
         bandwidth_share, flops_share, attention_share: shares of these peaks that a decode step, a
             large product, and attention in a prompt reach.
         kv_share: share of the bandwidth at which attention reads the blocks of many sequences.
@@ -92,6 +94,7 @@ class HardwareProfile:
     copy_bytes_per_second: float = 10e9
     accelerator: bool = False
     link: Link = Link()
+    attention_flops_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ from quire.core.cost import HardwareProfile
 from quire.system import env
 from quire.system.hardware import cpu_name
 
-FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
-"""Shares of the peak of small products that large products, and attention, reach."""
+FLOPS_SHARE, ATTENTION_SHARE = 0.8, 0.3
+"""Shares of the peak of small products that a prompt's products reach, and attention where it was
+not measured."""
+KEYS_SHARE = 0.7
+"""Share of the bandwidth at which decode attention reads keys and values."""
 SLOWEST, FASTEST = 1.0, 1e18
 """Bytes/s or operations/s beyond any machine."""
 QUIET = 0.1
@@ -28,6 +31,8 @@ class Limits(msgspec.Struct, frozen=True):
         flops: operations/s of products that fit into the caches, by input type and number of
             threads.
         disturbance: mean number of cores that other processes used during the measurement.
+        attention: operations/s of attention in a prompt, by number of threads; empty in files of
+            versions that did not measure it.
     """
 
     cpu: str
@@ -35,6 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
     bandwidth: dict[int, float]
     flops: dict[str, dict[int, float]]
     disturbance: float = 0.0
+    attention: dict[int, float] = {}
 
     @property
     def disturbed(self) -> bool:
@@ -44,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True):
     @property
     def usable(self) -> bool:
         """Return whether every rate is possible, and float32 products were measured."""
-        rates = [self.bandwidth, *self.flops.values()]
+        rates = [self.bandwidth, *self.flops.values()] + [self.attention] * bool(self.attention)
         return "float32" in self.flops and all(
             known and all(n > 0 and SLOWEST <= rate < FASTEST for n, rate in known.items())
             for known in rates
@@ -61,14 +67,17 @@ class Limits(msgspec.Struct, frozen=True):
 
 def profile_of(limits: Limits, threads: float) -> HardwareProfile:
     """Return the hardware profile of `threads` threads, without overheads."""
+    known = limits.attention
     return HardwareProfile(
         name="this",
         memory_bytes=0,
         bytes_per_second=limits.bandwidth_of(threads),
         flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in TYPES},
+        attention_flops_per_second=_at(known, threads) if known else None,
         bandwidth_share=1.0,
         flops_share=FLOPS_SHARE,
-        attention_share=ATTENTION_SHARE,
+        attention_share=1.0 if known else ATTENTION_SHARE,
+        kv_share=KEYS_SHARE,
         overhead_seconds=0.0,
         seq_overhead_seconds=0.0,
     )

@@ -61,7 +61,8 @@ def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile
         cost,
         bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
         flops_per_second=hardware.flops_share * peak[product_dtype(config)],
-        attention_flops_per_second=hardware.attention_share * peak[config.dtype],
+        attention_flops_per_second=hardware.attention_share
+        * (hardware.attention_flops_per_second or peak[config.dtype]),
         overhead_seconds=hardware.overhead_seconds,
         seq_overhead_seconds=hardware.seq_overhead_seconds,
         copy_bytes_per_second=hardware.copy_bytes_per_second,

@@ -66,10 +66,8 @@ def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
         [(0, long - chunk, chunk)],
         [(index, long - 1, 1) for index in range(STREAMS)],
     ]
-    with _Bench(config, long) as bench:
-        for index in range(STREAMS):
-            for start in range(0, long, chunk):
-                bench.seconds([(index, start, min(chunk, long - start))])
+    with StepBench(config, long, STREAMS, chunk) as bench:
+        bench.fill(long)
         times = [[bench.median(step) for step in steps] for _ in range(ROUNDS)]
     return fit(unit, steps, [statistics.median(column) for column in zip(*times, strict=True)])
 
@@ -105,26 +103,34 @@ def predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> floa
     return cost.seconds(tokens, len(step), context, pairs)
 
 
-class _Bench:
-    """A worker that computes handmade steps of sequences of `length` tokens."""
+class StepBench:
+    """A worker that computes handmade steps of up to `streams` sequences of `length` tokens and of
+    chunks of `chunk` tokens."""
 
-    def __init__(self, config: EngineConfig, length: int) -> None:
+    def __init__(self, config: EngineConfig, length: int, streams: int, chunk: int) -> None:
         self._blocks = -(-(length + 1) // config.block_size)
         limits = replace(
-            config.scheduler, max_num_seqs=STREAMS, max_num_batched_tokens=max(CHUNK, STREAMS)
+            config.scheduler, max_num_seqs=streams, max_num_batched_tokens=max(chunk, streams)
         )
-        self._length = length
+        self._length, self._streams, self._chunk = length, streams, chunk
+        self._vocab_size = config.model.vocab_size
         self._computed: dict[int, int] = {}
         self._executor = UniprocExecutor(
-            replace(config, scheduler=limits, num_blocks=STREAMS * self._blocks)
+            replace(config, scheduler=limits, num_blocks=streams * self._blocks)
         )
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> StepBench:
         self._executor.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown()
+
+    def fill(self, length: int) -> None:
+        """Compute `length` tokens of each sequence, so that its keys and values are in memory."""
+        for index in range(self._streams):
+            for start in range(0, length, self._chunk):
+                self.seconds([(index, start, min(self._chunk, length - start))])
 
     def median(self, step: Sequence[Entry]) -> float:
         return statistics.median(self.seconds(step) for _ in range(REPEATS))
@@ -147,7 +153,9 @@ class _Bench:
                 continue
             if computed is not None:
                 removed.append(str(index))
-            prompt = [1] * (self._length + 1)
+            # Other tokens choose other experts.
+            random = np.random.default_rng(index)
+            prompt = random.integers(self._vocab_size, size=self._length + 1).tolist()
             state = None
             if states is not None:
                 first = index * states.per_request

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quire.bench.kernels import limits
@@ -24,7 +25,10 @@ from quire.explain.host import (
     read_host,
     use_between,
 )
-from quire.explain.limits import Limits, load_limits, save_limits
+from quire.explain.limits import ATTENTION_SHARE, Limits, load_limits, profile_of, save_limits
+from quire.models.cost import roofline
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.system.hardware import cpu_name, detect
 from tests.unit.explain.made import LIMITS
 
@@ -35,6 +39,20 @@ def test_limits_between_the_measured_ones() -> None:
     assert 15e9 < LIMITS.bandwidth_of(2) < LIMITS.bandwidth_of(3) < 40e9
     assert LIMITS.flops_of("int8", 2) == pytest.approx(1600e9)
     assert LIMITS.flops_of("float16", 4) == 800e9  # was not measured
+
+
+def test_attention_has_a_rate_of_its_own_where_it_was_measured() -> None:
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy", dtype="bfloat16", num_threads=4)
+    config = resolve(args, detect()).config
+    guessed = roofline(config, profile_of(LIMITS, 4))
+    measured = roofline(
+        config, profile_of(msgspec.structs.replace(LIMITS, attention={1: 2e9, 4: 5e9}), 4)
+    )
+    peak = LIMITS.flops_of("bfloat16", 4)
+    assert guessed.attention_flops_per_second == pytest.approx(ATTENTION_SHARE * peak)
+    assert measured.attention_flops_per_second == 5e9
+    assert measured.flops_per_second == guessed.flops_per_second
+    assert not msgspec.structs.replace(LIMITS, attention={4: 0.0}).usable
 
 
 def test_limits_are_kept_for_the_machine_they_are_of(
@@ -62,14 +80,14 @@ def test_limits_of_a_busy_machine_are_marked_and_measured_again(
         for share in (0.9, 0.5, 0.05)
     )
     coming = iter([busy, calm, busy, idle])
-    monkeypatch.setattr(limits, "_measured", lambda: next(coming))
+    monkeypatch.setattr(limits, "measured", lambda: next(coming))
     assert limits.known_or_measured() == calm  # of two that were both disturbed
     assert load_limits(cores) == calm
     assert "other processes used" in capsys.readouterr().err
     assert limits.known_or_measured() == idle
     assert limits.known_or_measured() == idle
     monkeypatch.setenv("QUIRE_CACHE_DIR", "/dev/null/nowhere")
-    monkeypatch.setattr(limits, "_measured", lambda: idle)
+    monkeypatch.setattr(limits, "measured", lambda: idle)
     assert limits.known_or_measured() == idle
     assert "QUIRE_CACHE_DIR" in capsys.readouterr().err
 

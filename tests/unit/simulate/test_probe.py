@@ -17,7 +17,7 @@ from quire.simulate.probe import (
     STREAMS,
     Entry,
     Reached,
-    _Bench,
+    StepBench,
     fit,
     predict,
     probe,
@@ -44,13 +44,13 @@ def test_fitting_finds_the_rates(rates: tuple[float, ...]) -> None:
 def test_a_real_model_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model runs every step; the seconds come from known rates, not from a busy machine."""
     config = resolve(EngineArgs(model="embedded"), detect()).config
-    there, run = Reached(50e9, 25e9, 4e11, 2e11), _Bench.seconds
+    there, run = Reached(50e9, 25e9, 4e11, 2e11), StepBench.seconds
 
-    def timed(bench: _Bench, step: Sequence[Entry]) -> float:
+    def timed(bench: StepBench, step: Sequence[Entry]) -> float:
         assert run(bench, step) > 0.0
         return predict(UNIT, there, step)
 
-    monkeypatch.setattr(_Bench, "seconds", timed)
+    monkeypatch.setattr(StepBench, "seconds", timed)
     monkeypatch.setattr(measuring, "LONG", 256)
     monkeypatch.setattr(measuring, "ROUNDS", 1)
     found = probe(config, UNIT)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,10 +21,15 @@ from quire.system.hardware import cpu_name, detect
 if TYPE_CHECKING:
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
+    from quire.ops.interface import Ops
 
 TYPES = (("float32", None), ("bfloat16", None), ("float16", None), ("bfloat16", "int8"))
 ROUNDS = 5
 BUFFER_BYTES = 2**29
+HEADS, KEY_HEADS, HEAD_DIM, BLOCK = 16, 8, 128, 16
+"""Of the attention that is measured: a layer of a small model."""
+QUERIES, CONTEXT = 128, 512
+"""The last tokens of a prompt, and all of it."""
 
 
 def measure() -> Limits:
@@ -30,19 +37,22 @@ def measure() -> Limits:
     cores, before = detect().cores, read_host()
     counts = sorted({1, cores})
     found = {threads: _measure(threads) for threads in counts}
-    bandwidth = {threads: limits.bandwidth for threads, (limits, _) in found.items()}
+    bandwidth = {threads: limits.bandwidth for threads, (limits, *_) in found.items()}
     flops = {
         name: {
-            threads: limits.flops(variants[name]) for threads, (limits, variants) in found.items()
+            threads: limits.flops(variants[name])
+            for threads, (limits, variants, _) in found.items()
         }
         for name in found[cores][1]
     }
+    attention = {threads: rate for threads, (*_, rate) in found.items()}
     use = use_between(before, read_host())
-    return Limits(cpu_name(), cores, bandwidth, flops, use.others if use else 0.0)
+    return Limits(cpu_name(), cores, bandwidth, flops, use.others if use else 0.0, attention)
 
 
-def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
-    """Return the best of some rounds, and the variants of products by dtype or quantization."""
+def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant], float]:
+    """Return the best of some rounds, the variants of products by dtype or quantization, and the
+    operations/s of attention."""
     from quire.bench.bandwidth import Reader
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
@@ -57,9 +67,43 @@ def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
     for variant in variants.values():
         ops = load_ops("cpu", variant.isa, threads, variant.quantization)
         found.add_products(ops, variant)
+    attend, attention = _attention(load_ops("cpu", available_isas()[-1], threads)), 0.0
     for _ in range(ROUNDS):
         found.measure()
-    return found, variants
+        attention = max(attention, attend())
+    return found, variants, attention
+
+
+def _attention(ops: Ops) -> Callable[[], float]:
+    """Return a function that computes a layer's attention and returns its operations/s."""
+    import numpy as np
+
+    from quire.bench.kernels.case import noise
+    from quire.core.dtypes import BFLOAT16
+    from quire.ops.metadata import AttentionMetadata, KVCache
+
+    random, blocks = np.random.default_rng(0), CONTEXT // BLOCK
+    q, k, v = (
+        ops.array(noise(random, shape, BFLOAT16))
+        for shape in ((QUERIES, HEADS, HEAD_DIM), *[(blocks, KEY_HEADS, BLOCK, HEAD_DIM)] * 2)
+    )
+    meta = AttentionMetadata(
+        query_start_loc=np.array([0, QUERIES], np.int32),
+        seq_lens=np.array([CONTEXT], np.int32),
+        block_tables=ops.array(np.arange(blocks, dtype=np.int32)[np.newaxis]),
+        slot_mapping=ops.array(np.arange(CONTEXT - QUERIES, CONTEXT)),
+        num_seqs=1,
+        block_size=BLOCK,
+    )
+    pairs = sum(range(CONTEXT - QUERIES + 1, CONTEXT + 1))
+
+    def attend() -> float:
+        start = time.perf_counter()
+        ops.paged_attention(q, KVCache(k, v), meta, HEAD_DIM**-0.5, None)
+        return 4 * pairs * HEADS * HEAD_DIM / (time.perf_counter() - start)
+
+    attend()
+    return attend
 
 
 def measure_and_keep() -> Limits:
@@ -71,10 +115,10 @@ def measure_and_keep() -> Limits:
         QuireError: it failed.
     """
     print("Measuring this machine's limits for a few seconds …", file=sys.stderr)
-    limits = _measured()
+    limits = measured()
     if limits.disturbed:
         print("Other processes use this machine; measuring again …", file=sys.stderr)
-        limits = min(limits, _measured(), key=lambda found: found.disturbance)
+        limits = min(limits, measured(), key=lambda found: found.disturbance)
     if limits.disturbed:
         print(
             f"warning: other processes used {limits.disturbance:.1f} of {limits.cores} cores "
@@ -102,7 +146,8 @@ def known_or_measured() -> Limits:
     return measure_and_keep() if limits is None or limits.disturbed else limits
 
 
-def _measured() -> Limits:
+def measured() -> Limits:
+    """Run `measure` in a fresh process."""
     command = [sys.executable, "-m", "quire.bench.kernels.limits"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:

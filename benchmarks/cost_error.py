@@ -1,0 +1,114 @@
+"""How far the cost model's prediction of a step is from the step, over rows and contexts.
+
+    python benchmarks/cost_error.py [--case MODEL:DTYPE:QUANTIZATION] … [--rounds N] [--json FILE]
+
+For each case, the machine's limits are measured, then a worker computes handmade steps with random
+weights: chunks of prompts, and decoding. `quire plan` and `quire explain` predict the same steps
+from these limits. The bar is a mean error of 15 % for prefill and for decode; the rows show each
+step. It needs a quiet machine. `bandwidth_gb_s` is measured before each round: where it differs
+from the limits' `limit_gb_s`, so does the machine from the one that was predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from quire.bench.bandwidth import Reader
+from quire.bench.kernels.limits import BUFFER_BYTES, measured
+from quire.bench.machine import circumstances
+from quire.bench.results.report import print_grid, write_json
+from quire.core.cost import RooflineCost
+from quire.explain.fit import cost_of
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.simulate.probe import Entry, StepBench
+from quire.system.hardware import detect
+
+CASES = ("opt-125m:bfloat16:", "qwen3-0.6b:bfloat16:int8", "olmoe-1b-7b:bfloat16:int4")
+BAR = 0.15
+STREAMS, LONG, SHORT, CHUNK = 8, 512, 64, 512
+STEPS: dict[str, list[Entry]] = {
+    **{f"prefill {n} after 0": [(0, 0, n)] for n in (32, 128, CHUNK)},
+    "prefill 128 after 384": [(0, LONG - 128, 128)],
+    **{
+        f"decode {n} at {context}": [(i, context - 1, 1) for i in range(n)]
+        for context in (SHORT, LONG)
+        for n in (1, 2, 4, STREAMS)
+    },
+}
+
+
+def measure(case: str, rounds: int) -> dict[str, Any]:
+    """Return a case's steps, each with its median and predicted milliseconds and their error."""
+    model, dtype, quantization = case.split(":")
+    fields: dict[str, Any] = {"load_format": "dummy", "dtype": dtype, "max_num_seqs": STREAMS}
+    fields |= {"max_model_len": LONG + 1, "quantization": quantization or None}
+    config = resolve(EngineArgs(model=model, **fields), detect()).config
+    limits = measured()
+    cost = cost_of(config, limits)
+    reader, bandwidth = Reader(config.num_threads, BUFFER_BYTES), []
+    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    with StepBench(config, LONG, STREAMS, CHUNK) as bench:
+        bench.fill(LONG)
+        for _ in range(rounds):
+            bandwidth.append(reader.read())
+            for name, step in STEPS.items():
+                seconds[name].append(bench.seconds(step))
+    steps = [_compared(cost, name, STEPS[name], times) for name, times in seconds.items()]
+    errors = {
+        kind: statistics.mean(abs(s["error"]) for s in steps if s["step"].startswith(kind))
+        for kind in ("prefill", "decode")
+    }
+    return {
+        "case": case,
+        "limit_gb_s": limits.bandwidth_of(config.num_threads) / 1e9,
+        "bandwidth_gb_s": bandwidth,
+        "disturbance": limits.disturbance,
+        "errors": errors,
+        "steps": steps,
+    }
+
+
+def _compared(
+    cost: RooflineCost, name: str, step: Sequence[Entry], times: Sequence[float]
+) -> dict[str, Any]:
+    tokens = sum(count for _, _, count in step)
+    context = sum(start + count for _, start, count in step)
+    pairs = sum(count * start + count * (count + 1) // 2 for _, start, count in step)
+    predicted, middle = cost.seconds(tokens, len(step), context, pairs), statistics.median(times)
+    return {
+        "step": name,
+        "ms": round(1e3 * middle, 3),
+        "fastest_ms": round(1e3 * min(times), 3),
+        "predicted_ms": round(1e3 * predicted, 3),
+        # The same for twice as much as for half as much.
+        "error": round(math.copysign(math.expm1(abs(math.log(predicted / middle))),
+                                     predicted - middle), 3),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
+    parser.add_argument("--case", action="append", metavar="MODEL:DTYPE:QUANTIZATION")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
+    args = parser.parse_args()
+    found = []
+    for case in args.case or CASES:
+        found.append(measure(case, args.rounds))
+        print_grid(case, found[-1]["steps"], sys.stdout)
+        print("mean error", found[-1]["errors"], flush=True)
+    if args.json is not None:
+        where = circumstances("cost_error", "python benchmarks/cost_error.py")
+        write_json(args.json, {"cases": found} | where)
+    return int(any(error > BAR for case in found for error in case["errors"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
