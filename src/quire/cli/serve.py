@@ -57,6 +57,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen beyond this machine without an API key",
     )
+    node = parser.add_argument_group("several machines; see docs/cluster.md")
+    node.add_argument(
+        "--node-rank",
+        "--node_rank",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which of --nnodes machines this is; 0 answers requests (default: %(default)s)",
+    )
+    node.add_argument(
+        "--headless",
+        action="store_true",
+        help="serve no HTTP: lend this machine's workers to node 0; needs --node-rank 1 or higher",
+    )
     add_answer_flags(http)
     http.add_argument(
         "--max-body-bytes",
@@ -141,6 +155,8 @@ def run(namespace: argparse.Namespace) -> int:
         from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
+    if namespace.headless or namespace.node_rank:
+        return lend(args, namespace.node_rank, headless=namespace.headless)
     core = ProcessClient()
 
     def leave(*_: object) -> None:
@@ -154,6 +170,29 @@ def run(namespace: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
         core.shutdown()
+
+
+def lend(args: EngineArgs, node: int, *, headless: bool) -> int:
+    """Lend this machine's workers to node 0, until a signal.
+
+    Raises:
+        QuireError: a flag is wrong, or node 0 refuses this machine, or is not there.
+    """
+    from quire.core.log import setup_logging
+    from quire.executor.node import lend_workers
+    from quire.resolve.engine import resolve
+    from quire.system.hardware import detect
+
+    if not (headless and 0 < node < args.nnodes):
+        raise ConfigError(
+            f"node_rank is {node} and nnodes {args.nnodes}, "
+            f"{'with' if headless else 'without'} --headless.",
+            fix="Machines 1 to nnodes - 1 need --headless; node 0 answers requests, without it.",
+            param="node_rank",
+        )
+    setup_logging()
+    lend_workers(resolve(args, detect()).config, node)
+    return 0
 
 
 def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError
 from quire.executor.base import Executor
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.weights.shares import worker_grid
@@ -17,13 +16,6 @@ def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = 
     Args:
         on_lost: called with the exit status of an executor's process that ended unexpectedly.
     """
-    if config.cluster.nnodes > 1:
-        raise ConfigError(
-            f"nnodes is {config.cluster.nnodes}; so far, `quire plan` and `quire simulate` only "
-            "predict the speed of several machines.",
-            fix="Omit --nnodes.",
-            param="nnodes",
-        )
     if worker_grid(config).size == 1:
         return UniprocExecutor(config)
     from quire.executor.multiproc import MultiprocExecutor  # a start without it is faster

@@ -19,10 +19,9 @@ from quire.executor.base import ForwardError, Prepare, StepSkippedError, error_t
 
 
 class Start(msgspec.Struct, tag=True, array_like=True):
-    """Load the share of the model that `config` defines, on these CPUs (empty: on any)."""
+    """Load the share of the model that `config` defines."""
 
     config: EngineConfig
-    cpus: list[int]
 
 
 class Fit(msgspec.Struct, tag=True, array_like=True):

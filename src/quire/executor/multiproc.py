@@ -21,6 +21,7 @@ from quire.executor.base import (
     RemoteError,
     StepSkippedError,
 )
+from quire.executor.cluster import Cluster
 from quire.executor.facts import summed_facts
 from quire.executor.frames import Call, Outcome, Step
 from quire.executor.peers import shared_bytes
@@ -44,7 +45,8 @@ class MultiprocExecutor(UniprocExecutor):
         shares = worker_configs(config)
         self._grid = worker_grid(config)
         self._memory = anonymous_file(shared_bytes(config))
-        self._team = Team(shares, self._memory, self._lost)
+        cluster = Cluster(config) if config.cluster.nnodes > 1 else None
+        self._team = Team(shares, self._memory, self._lost, cluster)
         self._when_lost = on_lost
         super().__init__(shares[0], self._team)
         self._number = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from quire.core.config import EngineConfig, RankShare
-from quire.parallel.stage import Link, RowShape, Stage
+from quire.core.config import EngineConfig
+from quire.parallel.grid import Grid
+from quire.parallel.stage import FarLink, Link, NearLink, RowShape, Stage
 
 if TYPE_CHECKING:
     from quire.ops.rank_group import RankGroup
@@ -18,7 +19,8 @@ class Ends(NamedTuple):
 
     Attributes:
         memory: of all workers: a part for the ranks of each stage, then one for each link.
-        before, behind: ends of pipes from the stage before and to the one behind, or `NO_PIPE`.
+        before, behind: ends of pipes from the stage before and to the one behind, or `NO_PIPE`;
+            sockets if that stage is on another machine.
     """
 
     memory: int
@@ -66,8 +68,8 @@ class Place:
             self.group = RankGroup(ends.memory, share.rank, share.ranks, offset)
         if share.stages > 1:
             self.stage = Stage(
-                _link(config, share, ends.memory, ends.before, share.worker - share.ranks),
-                _link(config, share, ends.memory, ends.behind, share.worker),
+                _link(config, ends.memory, ends.before, share.worker - share.ranks, share.worker),
+                _link(config, ends.memory, ends.behind, share.worker, share.worker + share.ranks),
             )
 
     def begin(self, step: int) -> None:
@@ -89,6 +91,11 @@ class Place:
         if self.group is not None:
             self.group.lose()
 
+    def close(self) -> None:
+        """End what connects this worker with others."""
+        if self.stage is not None:
+            self.stage.close()
+
 
 def shared_bytes(config: EngineConfig) -> int:
     """Return the bytes of memory that an engine's workers share."""
@@ -106,14 +113,16 @@ def group_bytes(ranks: int) -> int:
     return whole_pages(rank_group_bytes(ranks))
 
 
-def _link(
-    config: EngineConfig, share: RankShare, memory: int, pipe: int, sender: int
-) -> Link | None:
-    if pipe == NO_PIPE:
+def _link(config: EngineConfig, memory: int, pipe: int, sender: int, receiver: int) -> Link | None:
+    """Return this worker's end of the link between two workers, of which it is one."""
+    share = config.share
+    if pipe == NO_PIPE or share is None:
         return None
-    shape = _row_shape(config)
+    shape, grid = _row_shape(config), Grid(share.ranks, share.stages, config.cluster.nnodes)
+    if grid.node(sender) != grid.node(receiver):
+        return FarLink(pipe, shape, receives=share.worker == receiver)
     offset = share.stages * group_bytes(share.ranks) + sender * shape.nbytes
-    return Link(memory, offset, pipe, shape)
+    return NearLink(memory, offset, pipe, shape)
 
 
 def _row_shape(config: EngineConfig) -> RowShape:

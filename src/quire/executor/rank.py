@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import os
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -55,8 +54,6 @@ class RankProcess:
         """Load the model's share and compute until the connection closes."""
         start = self._receive()
         assert isinstance(start, Start)
-        if start.cpus:
-            os.sched_setaffinity(0, start.cpus)
         env.let_idle_threads_sleep()  # before OpenMP is loaded
         from quire.executor.worker import Worker
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar, cast
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
+from quire.executor.cluster import Cluster
+from quire.executor.crew import Crew, node_ends, rank_cpus
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -31,12 +29,9 @@ from quire.executor.frames import (
 )
 from quire.executor.peers import Ends
 from quire.parallel.grid import Grid
-from quire.system.hardware import core_cpus
-from quire.system.parent import interrupts_blocked
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SECONDS = 5.0
 END_SECONDS = 5.0
 """Maximum time between the end of a connection and the end of its process."""
 
@@ -54,25 +49,31 @@ class Team:
         memory: descriptor of the workers' shared memory.
         on_lost: called, in a separate thread, with the exit status of a process that ended
             unexpectedly.
+        cluster: the other machines, if there are any.
     """
 
     def __init__(
-        self, shares: Sequence[EngineConfig], memory: int, on_lost: Callable[[int], None]
+        self,
+        shares: Sequence[EngineConfig],
+        memory: int,
+        on_lost: Callable[[int], None],
+        cluster: Cluster | None = None,
     ) -> None:
         share = shares[0].share
         assert share is not None
-        self._grid = Grid(share.ranks, share.stages)
+        self._grid = Grid(share.ranks, share.stages, shares[0].cluster.nnodes)
         self._memory = memory
         self._ends: list[Ends] = []
         self._shares = shares
         self._patience = shares[0].step_timeout / 2
         self._on_lost = on_lost
-        self._cpus = rank_cpus(len(shares), shares[0].num_threads)
+        self._cluster = cluster
+        self._here = self._grid.workers_of(0)
+        self._cpus = rank_cpus(len(self._here), shares[0].num_threads)
         self._own_cpus: set[int] = set()
         self._lines: list[Connection] = []
         self._early: list[deque[Outcome]] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._threads: list[threading.Thread] = []
+        self._crew = Crew(self._grid, self._on_ended)
         self._decoder = decoder(FromWorker)
         self._lock = threading.Lock()  # steps and grammars may come from two threads
         self._ended = threading.Event()  # a process has ended, and `on_lost` was called
@@ -80,11 +81,25 @@ class Team:
 
     def start(self) -> None:
         """Make every process load its share, and pin this thread, worker 0, to its CPUs."""
-        self._ends = pipes(self._grid, self._memory)
-        for worker in range(1, len(self._shares)):
-            self._spawn(worker)
-        for line, config, cpus in zip(self._lines, self._shares[1:], self._cpus[1:], strict=True):
-            self._send(line, Start(config, cpus))
+        shares = list(self._shares)
+        rows: dict[int, int] = {}
+        lines: dict[int, int] = {}
+        if self._cluster is not None:
+            rows, lines, far_shares = self._cluster.gather(self._on_ended)
+            for worker, share in far_shares.items():
+                shares[worker] = share
+        self._ends = node_ends(self._grid, self._memory, behind=rows)
+        for worker in self._here[1:]:
+            ours, theirs = Pipe()
+            self._crew.spawn(
+                worker, os.dup(theirs.fileno()), self._ends[worker], self._cpus[worker]
+            )
+            theirs.close()
+            self._lines.append(ours)
+        self._lines += [Connection(lines[worker]) for worker in sorted(lines)]
+        self._early = [deque() for _ in self._lines]
+        for line, config in zip(self._lines, shares[1:], strict=True):
+            self._send(line, Start(config))
         if self._cpus[0]:
             self._own_cpus = os.sched_getaffinity(0)
             os.sched_setaffinity(0, self._cpus[0])
@@ -146,53 +161,15 @@ class Team:
         for end in self._ends[0].all[1:] if self._ends else ():
             os.close(end)
         self._ends = []
-        for process in self._processes:
-            try:
-                process.wait(SHUTDOWN_SECONDS)
-            except subprocess.TimeoutExpired:
-                logger.warning("a worker did not stop in %.0f s; killed", SHUTDOWN_SECONDS)
-                process.kill()
-        for thread in self._threads:
-            thread.join()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._crew.close()
         if self._own_cpus:
             os.sched_setaffinity(0, self._own_cpus)
             self._own_cpus = set()
 
-    def _spawn(self, worker: int) -> None:
-        ours, theirs = Pipe()
-        started = threading.Event()
-        thread = threading.Thread(
-            target=self._run, args=(worker, theirs, started), name=f"worker-{worker}", daemon=True
-        )
-        thread.start()
-        started.wait()
-        self._lines.append(ours)
-        self._early.append(deque())
-        self._threads.append(thread)
-
-    def _run(self, worker: int, line: Connection, started: threading.Event) -> None:
-        """Start a worker's process and wait for its end. The system ends a process with the thread
-        that started it, so this thread waits."""
-        ends = self._ends[worker]
-        words = map(str, (os.getpid(), line.fileno(), *ends))
-        try:
-            with interrupts_blocked():
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "quire.executor.rank", *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=2,  # its output must not mix with the command's
-                    pass_fds=(line.fileno(), *ends.all),
-                )
-            self._processes.append(process)
-        finally:
-            line.close()
-            for end in ends.all[1:]:  # its own now: a reader must see the writer's end
-                os.close(end)
-            started.set()
-        status = process.wait()
+    def _on_ended(self, status: int) -> None:
         if not self._closing:
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            logger.error("The process of %s ended with %s.", self._grid.name(worker), how)
             self._on_lost(status)
             self._ended.set()
 
@@ -248,27 +225,3 @@ class Team:
 def lost() -> EngineDeadError:
     """Return the error of a lost worker."""
     return EngineDeadError("A process of the engine's group ended.", fix="Start the engine again.")
-
-
-def pipes(grid: Grid, memory: int) -> list[Ends]:
-    """Return what each worker inherits: the memory, and ends of pipes to the neighbour stages."""
-    ends = [Ends(memory) for _ in range(grid.size)]
-    for group in grid.pipeline_groups:
-        for sender, receiver in pairwise(group):
-            read, write = os.pipe()
-            ends[sender] = ends[sender]._replace(behind=write)
-            ends[receiver] = ends[receiver]._replace(before=read)
-    return ends
-
-
-def rank_cpus(ranks: int, threads: int) -> list[list[int]]:
-    """Return each rank's CPUs: neighbouring cores, equally many; empty if there is no core for each
-    of the `threads`."""
-    cores = core_cpus()
-    if ranks * threads > len(cores):
-        return [[] for _ in range(ranks)]
-    first = [rank * len(cores) // ranks for rank in range(ranks + 1)]
-    return [
-        [cpu for core in cores[first[rank] : first[rank + 1]] for cpu in core]
-        for rank in range(ranks)
-    ]

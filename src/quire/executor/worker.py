@@ -252,6 +252,7 @@ class Worker:
         if self._profiling is not None:
             self._profiling.shutdown()
         self._runner = None
+        self._place.close()
         if self._grammars is not None:
             self._grammars.shutdown()
         if self._adapters is not None:

@@ -40,6 +40,11 @@ class Grid:
         """Return the machine that the worker runs on."""
         return self.stage(worker) // self.stages_per_node
 
+    def workers_of(self, node: int) -> range:
+        """Return the workers of a machine."""
+        count = self.size // self.nodes
+        return range(node * count, (node + 1) * count)
+
     @property
     def stages_per_node(self) -> int:
         return self.stages // self.nodes
@@ -62,6 +67,8 @@ class Grid:
     def name(self, worker: int) -> str:
         """Return what messages call the worker."""
         stage, rank = f"stage {self.stage(worker)}", f"rank {self.rank(worker)}"
+        if self.nodes > 1:
+            stage += f" on node {self.node(worker)}"
         if self.stages == 1:
             return rank
         return stage if self.ranks == 1 else f"{rank} of {stage}"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import queue
+import socket
 import struct
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -48,8 +52,31 @@ class RowShape:
         return whole_pages(self.steps * self.step_bytes)
 
 
-class Link:
-    """One worker's end of the way to the next stage's: rows in shared memory, headers in a pipe.
+class Link(Protocol):
+    """One worker's end of the way to the next stage's."""
+
+    def send(self, step: int, rows: HostArray) -> None:
+        """Hand on rows [T, width]."""
+
+    def fail(self, step: int) -> None:
+        """Say that there will be no rows of this step."""
+
+    def receive(self, step: int) -> HostArray:
+        """Wait for a step's rows, and return them; they stay until the step has landed.
+
+        What was sent of earlier steps, which this worker skipped, is dropped.
+
+        Raises:
+            StageFailedError: there are none.
+            EOFError: the sender has ended.
+        """
+
+    def close(self) -> None:
+        """End the link; the other end notices."""
+
+
+class NearLink:
+    """A link on one machine: rows in shared memory, headers in a pipe.
 
     A step's memory is used again `RowShape.steps` steps later. By then the step has landed, so
     nobody waits for room.
@@ -65,31 +92,16 @@ class Link:
         self._shape = shape
 
     def send(self, step: int, rows: HostArray) -> None:
-        """Hand on rows [T, width]."""
         self._rows(step, len(rows))[:] = rows
         os.write(self._pipe, _HEADER.pack(step, len(rows)))
 
     def fail(self, step: int) -> None:
-        """Say that there will be no rows of this step."""
         os.write(self._pipe, _HEADER.pack(step, _FAILED))
 
     def receive(self, step: int) -> HostArray:
-        """Wait for a step's rows, and return them; they stay until the step has landed.
-
-        What was sent of earlier steps, which this worker skipped, is dropped.
-
-        Raises:
-            StageFailedError: there are none.
-            EOFError: the sender has ended.
-        """
-        while True:
-            number, count = self._header()
-            if number == step:
-                break
-            assert number < step, f"rows of step {number} came before those of step {step}"
-        if count == _FAILED:
-            raise StageFailedError("the stage before has failed in this step")
-        return self._rows(step, count)
+        while (header := self._header())[0] < step:
+            pass
+        return self._rows(step, _count(header, step))
 
     def _header(self) -> tuple[int, int]:
         data = b""
@@ -101,11 +113,102 @@ class Link:
         return number, count
 
     def _rows(self, step: int, count: int) -> HostArray:
-        shape = self._shape
-        rows: HostArray = np.frombuffer(
-            self._pages, shape.dtype, count * shape.width, step % shape.steps * shape.step_bytes
-        )
-        return rows.reshape(count, shape.width)
+        return _place(self._pages, self._shape, step, count)
+
+    def close(self) -> None:
+        """Do nothing: the pipe belongs to the process, and rows may be in use."""
+
+
+class FarLink:
+    """A link between two machines: headers and rows in a stream.
+
+    A thread of the receiver takes rows in as they come, so that the sender does not wait until the
+    receiver begins the step. Each step has its own memory, as in a `NearLink`.
+
+    Args:
+        stream: descriptor of a connected socket; the link uses a copy of it.
+        receives: whether rows come from it.
+    """
+
+    def __init__(self, stream: int, shape: RowShape, *, receives: bool) -> None:
+        self._socket = socket.socket(fileno=os.dup(stream))
+        self._socket.setblocking(True)
+        self._shape = shape
+        self._arrived: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        """Headers of complete rows; None once the stream has ended."""
+        if receives:
+            self._memory = bytearray(shape.steps * shape.step_bytes)
+            threading.Thread(target=self._take_in, name="rows", daemon=True).start()
+
+    def send(self, step: int, rows: HostArray) -> None:
+        self._send(_HEADER.pack(step, len(rows)), np.ascontiguousarray(rows).view(np.uint8).data)
+
+    def fail(self, step: int) -> None:
+        self._send(_HEADER.pack(step, _FAILED))
+
+    def receive(self, step: int) -> HostArray:
+        while (header := self._arrived.get()) is not None and header[0] < step:
+            pass
+        if header is None:
+            self._arrived.put(None)
+            raise EOFError("the connection to the stage before has ended")
+        return _place(self._memory, self._shape, step, _count(header, step))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _send(self, header: bytes, rows: memoryview | bytes = b"") -> None:
+        try:
+            sent = self._socket.sendmsg([header, rows])
+            if sent < len(header):  # never seen: a header fits into any buffer
+                self._socket.sendall(header[sent:])
+                sent = len(header)
+            self._socket.sendall(memoryview(rows).cast("B")[sent - len(header) :])
+        except OSError as error:
+            raise EOFError(f"the connection to the stage behind has ended: {error}") from error
+
+    def _take_in(self) -> None:
+        shape, header = self._shape, bytearray(_HEADER.size)
+        while self._fill(memoryview(header)):
+            step, count = _HEADER.unpack(header)
+            if not (step >= 0 and _FAILED <= count <= shape.most):
+                break
+            begin = step % shape.steps * shape.step_bytes
+            size = max(0, count) * shape.width * shape.dtype.itemsize
+            if not self._fill(memoryview(self._memory)[begin : begin + size]):
+                break
+            self._arrived.put((step, count))
+        self._arrived.put(None)
+
+    def _fill(self, part: memoryview) -> bool:
+        """Receive as many bytes as `part` has; return whether they came."""
+        while len(part):
+            try:
+                count = self._socket.recv_into(part)
+            except OSError:
+                return False
+            if not count:
+                return False
+            part = part[count:]
+        return True
+
+
+def _count(header: tuple[int, int], step: int) -> int:
+    """Return the number of rows of the step; raise `StageFailedError` if there are none."""
+    number, count = header
+    assert number == step, f"rows of step {number} came before those of step {step}"
+    if count == _FAILED:
+        raise StageFailedError("the stage before has failed in this step")
+    return count
+
+
+def _place(memory: mmap.mmap | bytearray, shape: RowShape, step: int, count: int) -> HostArray:
+    """Return the place of a step's rows in the link's memory."""
+    begin = step % shape.steps * shape.step_bytes
+    rows: HostArray = np.frombuffer(memory, shape.dtype, count * shape.width, begin)
+    return rows.reshape(count, shape.width)
 
 
 class Stage:
@@ -140,3 +243,9 @@ class Stage:
         """End the step here: the stage behind shall not wait."""
         if self._behind is not None and not self._gave:
             self._behind.fail(self._step)
+
+    def close(self) -> None:
+        """End the links."""
+        for link in (self._before, self._behind):
+            if link is not None:
+                link.close()

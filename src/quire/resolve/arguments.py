@@ -169,6 +169,10 @@ class EngineArgs:
     nnodes: int = 1
     """Machines that share the pipeline stages. Each runs `quire serve` with the same flags and its
     own --node-rank."""
+    master_addr: str = "127.0.0.1"
+    """Address at which node 0 listens for the other machines."""
+    master_port: int = 29501
+    """Its port there. Machine N, unless it is the last, listens on this port + N."""
     pack_cache_bytes: int = 20 * 2**30
     """Maximum bytes of packed weights on disk, which make the next start faster. They are in
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""

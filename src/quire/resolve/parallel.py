@@ -39,7 +39,7 @@ def with_workers(
         config,
         tensor_parallel_size=ranks,
         num_threads=workers * threads,
-        cluster=ClusterConfig(args.nnodes),
+        cluster=ClusterConfig(args.nnodes, args.master_addr, args.master_port),
     )
     if stages > 1:
         config = _with_stages(config, stages)

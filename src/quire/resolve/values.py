@@ -42,6 +42,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tensor_parallel_size": (1, 1024),
     "pipeline_parallel_size": (1, 1024),
     "nnodes": (1, 1024),
+    "master_port": (1, 2**16 - 1),
     "pack_cache_bytes": (0, _BYTES),
     "max_loras": (1, 1024),
     "max_lora_rank": (1, 2**16),

@@ -147,9 +147,8 @@ FOREIGN: dict[str, Foreign] = {
         "data_parallel_size_local prefill_context_parallel_size decode_context_parallel_size",
         Foreign(_ONE_MACHINE, _ONE),
     ),
-    "node_rank": Foreign(_ONE_MACHINE, ("0",)),
     **_each(
-        "master_addr master_port data_parallel_rank data_parallel_start_rank "
+        "data_parallel_rank data_parallel_start_rank "
         "data_parallel_address data_parallel_rpc_port data_parallel_backend",
         Foreign(_ONE_MACHINE),
     ),

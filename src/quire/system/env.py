@@ -47,6 +47,11 @@ def api_key() -> str | None:
     return os.environ.get("QUIRE_API_KEY") or os.environ.get("VLLM_API_KEY") or None
 
 
+def cluster_key() -> str | None:
+    """Return `QUIRE_CLUSTER_KEY`, which all machines of an engine know."""
+    return os.environ.get("QUIRE_CLUSTER_KEY") or None
+
+
 def hf_offline() -> bool:
     """Return `HF_HUB_OFFLINE`: use only the Hugging Face cache."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
@@ -75,6 +80,7 @@ def given() -> dict[str, str]:
     """Return the set variables that affect Quire."""
     names = (
         *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
+        "QUIRE_CLUSTER_KEY",
         *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", "VLLM_PP_LAYER_PARTITION", *_PROFILER),
     )
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -30,9 +30,9 @@ from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError, StepSkippedError, error_text
 from quire.executor.choice import make_executor
+from quire.executor.crew import rank_cpus
 from quire.executor.frames import Outcome, Step, ToWorker, decoder, encode
 from quire.executor.multiproc import MultiprocExecutor, check_agreement
-from quire.executor.team import rank_cpus
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.registry import model_config
 from quire.system.hardware import core_cpus, detect

@@ -12,9 +12,9 @@ import pytest
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, StepSkippedError
+from quire.executor.crew import node_ends
 from quire.executor.frames import Step
 from quire.executor.peers import Ends, shared_bytes
-from quire.executor.team import pipes
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
 from quire.models.weights.shares import worker_configs, worker_grid
@@ -38,7 +38,7 @@ def stages() -> Iterator[tuple[Worker, Worker]]:
     model = dataclasses.replace(TINY, num_hidden_layers=3)
     whole = config(ops="cpu", model=model, num_threads=2, stage_layers=(1, 2), num_blocks=8)
     memory = anonymous_file(shared_bytes(whole))
-    ends = pipes(worker_grid(whole), memory)
+    ends = node_ends(worker_grid(whole), memory)
     shares = zip(worker_configs(whole), ends, strict=True)
     first, last = (Worker(share, Peer(end)) for share, end in shares)
     for worker in (first, last):

@@ -1,0 +1,204 @@
+"""Connections between the machines of an engine: both ends prove that they have the same key.
+
+    dialler    MAGIC, its nonce
+    listener   MAGIC, its nonce, HMAC(key, "listener", both nonces)
+    dialler    HMAC(key, "dialler", both nonces)
+
+Then each message is four bytes of length and a frame; once both sides agree, the connection is a
+plain stream. The key is never sent. What follows is neither encrypted nor signed, so it needs a
+network that nobody else can write to.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from typing import NamedTuple
+
+MAGIC = b"QUIRE/1\n"
+GREET_SECONDS = 5.0
+"""How long a new connection may take to prove its key and to say what it is for."""
+MOST_GREETED = 64
+"""Connections that may be greeted at the same time; further ones are closed."""
+MOST_BYTES = 4 * 2**20
+"""Length of the longest frame of a handshake."""
+DIAL_EVERY = 0.1
+_NONCE, _PROOF = 32, 32
+_LENGTH = struct.Struct(">I")
+_KEEPALIVE = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 8_000),
+)
+"""A peer whose machine or network is gone ends the connection within about 8 s."""
+
+
+class HandshakeError(Exception):
+    """The other end is no node of this engine; says why."""
+
+
+class Arrival(NamedTuple):
+    """A connection whose other end has the key, its first frame, and its address."""
+
+    connection: socket.socket
+    frame: bytes
+    host: str
+
+
+class Doorman:
+    """Listens, and greets each connection in its own thread, so that no silent one delays others.
+
+    Attributes:
+        address: where it listens.
+
+    Raises:
+        OSError: the address is not one of this machine, or in use.
+    """
+
+    def __init__(self, host: str, port: int, key: bytes) -> None:
+        self._key = key
+        self._arrivals: queue.SimpleQueue[Arrival | HandshakeError] = queue.SimpleQueue()
+        self._slots = threading.BoundedSemaphore(MOST_GREETED)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((host, port), family=family, backlog=128)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        threading.Thread(target=self._accept, name="doorman", daemon=True).start()
+
+    def next(self, seconds: float) -> Arrival | HandshakeError | None:
+        """Return the next connection, or why one was refused; None if none comes in time."""
+        try:
+            return self._arrivals.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Stop listening, and drop the connections that nobody has asked for."""
+        self._listener.close()
+        while (arrival := self.next(0.0)) is not None:
+            if isinstance(arrival, Arrival):
+                arrival.connection.close()
+
+    def _accept(self) -> None:
+        self._listener.settimeout(0.2)  # closing a socket does not wake its accept
+        while self._listener.fileno() >= 0:
+            try:
+                connection, address = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not self._slots.acquire(blocking=False):
+                connection.close()
+                continue
+            args = connection, str(address[0])
+            threading.Thread(target=self._greet, args=args, daemon=True).start()
+
+    def _greet(self, connection: socket.socket, host: str) -> None:
+        try:
+            set_options(connection)
+            connection.settimeout(GREET_SECONDS)
+            nonce = _first(connection)
+            own = os.urandom(_NONCE)
+            connection.sendall(MAGIC + own + _proof(self._key, b"listener", nonce, own))
+            if not hmac.compare_digest(
+                _exactly(connection, _PROOF), _proof(self._key, b"dialler", nonce, own)
+            ):
+                raise HandshakeError("it has another key")
+            frame = receive_frame(connection)
+        except (OSError, HandshakeError) as error:
+            connection.close()
+            self._arrivals.put(HandshakeError(f"a connection from {host} was closed: {error}"))
+        else:
+            self._arrivals.put(Arrival(connection, frame, host))
+        finally:
+            self._slots.release()
+
+
+def dial(address: tuple[str, int], key: bytes, frame: bytes, deadline: float) -> socket.socket:
+    """Return a connection to a `Doorman`, after its key was checked and `frame` was sent.
+
+    While nobody listens, it dials again until `deadline`, on the monotonic clock.
+
+    Raises:
+        HandshakeError: the other end has another key, or is no doorman.
+        TimeoutError: nobody answered in time.
+    """
+    while True:
+        try:
+            connection = socket.create_connection(address, timeout=GREET_SECONDS)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"nobody listens at {address[0]}:{address[1]}: {error}"
+                ) from None
+            time.sleep(DIAL_EVERY)
+            continue
+        try:
+            set_options(connection)
+            nonce = os.urandom(_NONCE)
+            connection.sendall(MAGIC + nonce)
+            other = _first(connection)
+            if not hmac.compare_digest(
+                _exactly(connection, _PROOF), _proof(key, b"listener", nonce, other)
+            ):
+                raise HandshakeError(f"{address[0]}:{address[1]} has another key")
+            connection.sendall(_proof(key, b"dialler", nonce, other))
+            send_frame(connection, frame)
+        except (OSError, HandshakeError) as error:
+            connection.close()
+            if isinstance(error, HandshakeError) or time.monotonic() > deadline:
+                raise
+            time.sleep(DIAL_EVERY)  # a listener that is about to close
+        else:
+            return connection
+
+
+def send_frame(connection: socket.socket, frame: bytes) -> None:
+    connection.sendall(_LENGTH.pack(len(frame)) + frame)
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """Return the next frame.
+
+    Raises:
+        HandshakeError: it is too long.
+        OSError: the connection ended, or nothing came in time.
+    """
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if length > MOST_BYTES:
+        raise HandshakeError(f"it sent a frame of {length} bytes; at most {MOST_BYTES} are allowed")
+    return _exactly(connection, length)
+
+
+def set_options(connection: socket.socket) -> None:
+    """Send at once, and notice within seconds that the other machine is gone."""
+    for level, name, value in _KEEPALIVE:
+        connection.setsockopt(level, name, value)
+
+
+def _first(connection: socket.socket) -> bytes:
+    """Return the other end's nonce."""
+    if _exactly(connection, len(MAGIC)) != MAGIC:
+        raise HandshakeError("it is no node of a Quire engine, or of an older version")
+    return _exactly(connection, _NONCE)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        if not (more := connection.recv(count - len(data))):
+            raise ConnectionError("the connection ended")
+        data += more
+    return bytes(data)
+
+
+def _proof(key: bytes, role: bytes, dialler: bytes, listener: bytes) -> bytes:
+    return hmac.digest(key, role + dialler + listener, "sha256")
