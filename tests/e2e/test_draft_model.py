@@ -16,6 +16,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.messages import SpecDecodingStats
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.profile.layerwise import layerwise_profile
 from quire.spec.draft_passes import DraftPasses
 
 ASSETS = Path(quire.__file__).parent / "assets"
@@ -83,7 +84,12 @@ def test_native_passes_draft_what_python_does(monkeypatch: pytest.MonkeyPatch) -
         "embedded", speculative_config=DRAFT, max_num_batched_tokens=64, max_num_seqs=4
     ) as llm:
         for _ in range(2):
-            outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+            with layerwise_profile(llm) as profile:
+                outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+            drafts, model = (profile.results.model.children[name] for name in ("draft", "model"))
+            assert drafts.children.keys() == model.children.keys()
+            assert 0 < drafts.children["layers"].nbytes < model.children["layers"].nbytes
+            assert profile.results.profile.num_accepted_tokens > 40
             told = [(e.metrics.num_draft_tokens, e.metrics.num_accepted_tokens) for e in outputs]
             found.append((told, [e.outputs[0].token_ids for e in outputs]))
             monkeypatch.setattr(DraftPasses, "can_draw", lambda *_: False)

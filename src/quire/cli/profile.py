@@ -121,8 +121,10 @@ def _report(namespace: argparse.Namespace, args: EngineArgs, results: LayerwiseR
         f"{args.model}: {seen.steps} steps, {seen.tokens} tokens, "
         f"{seen.num_seqs / max(1, seen.steps):.1f} sequences/step, {seen.wall_seconds:.3f} s; "
         f"model {seen.model_seconds / seen.wall_seconds:.1%}, "
-        f"operations {in_ops / seen.wall_seconds:.1%}\n"
+        f"operations {in_ops / seen.wall_seconds:.1%}"
     )
+    results.print_drafts()
+    print()
     if namespace.layerwise:
         results.print_model_table()
         print()

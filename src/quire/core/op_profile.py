@@ -85,6 +85,9 @@ class OpProfile(msgspec.Struct, frozen=True):
         prepare_seconds, sample_seconds: the rest of a step (see `CoreTimes`).
         rank_waits: the part of `model_seconds` in which each rank waited for others; empty without
             tensor parallelism.
+        draft_seconds: time of drafting, a part of `wall_seconds` beside the others.
+        draft_ops: operations of a draft model or head; `ops` are the target's, which verifies.
+        num_draft_tokens, num_accepted_tokens: tokens that were drafted, and those that counted.
     """
 
     steps: int
@@ -97,3 +100,7 @@ class OpProfile(msgspec.Struct, frozen=True):
     prepare_seconds: float = 0.0
     sample_seconds: float = 0.0
     rank_waits: list[float] = []
+    draft_seconds: float = 0.0
+    draft_ops: list[OpTime] = []
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0

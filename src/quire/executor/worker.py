@@ -137,7 +137,7 @@ class Worker:
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
-        self._profiling = Profiling(config.profiler, self._runner.model.meters, group)
+        self._profiling = Profiling(config.profiler, *self._runner.meters, group)
         resident.lap("plans")
         watch.lap("allocate_kv")
         self._warm_up(self._runner, parts.warm_up_steps(config.scheduler, plan.states))

@@ -138,6 +138,12 @@ class LayerwiseResults:
             lines.append((layer.module, used, f"{layer.peak:.2f}", str(layer.busiest)))
         _print_grid(lines, out or sys.stdout)
 
+    def print_drafts(self, out: TextIO | None = None) -> None:
+        """Print how many tokens were drafted and accepted; nothing without drafts."""
+        drafted, accepted = self.profile.num_draft_tokens, self.profile.num_accepted_tokens
+        if drafted:
+            print(f"drafts: {drafted:,} tokens, {accepted / drafted:.1%} accepted", file=out)
+
     def export_model_stats_table_csv(self, path: str | Path) -> None:
         """Write columns name, cpu_time_us, cuda_time_us, pct_time and trace (the path)."""
         rows = [[*self._entry(node).values(), "/".join(names)] for names, node in self.model.walk()]
@@ -152,7 +158,7 @@ class LayerwiseResults:
         """Return `context`, `summary_stats` (a list), `model_stats` (`entry` and `children`) and
         `experts` (a list of layers)."""
         context = msgspec.to_builtins(self.profile)
-        del context["ops"]
+        del context["ops"], context["draft_ops"]
         return {
             "context": context,
             "summary_stats": [self._details(node) for node in self.summary],
@@ -164,29 +170,35 @@ class LayerwiseResults:
         seen = self.profile
         step = Node("step", seen.wall_seconds)
         step.child("prepare").seconds = seen.prepare_seconds
-        model = step.child("model")
-        for op in seen.ops:
+        drafting = max(seen.draft_seconds, sum(op.seconds for op in seen.draft_ops))
+        if drafting:
+            self._add_modules(step.child("draft"), seen.draft_ops, drafting)
+        # A draft head computes a long prompt within the model's time.
+        verifying = seen.model_seconds - (drafting - seen.draft_seconds)
+        self._add_modules(step.child("model"), seen.ops, verifying)
+        step.child("sample").seconds = seen.sample_seconds
+        named = sum(part.seconds for part in step.children.values())
+        step.child("other").seconds = max(0.0, seen.wall_seconds - named)
+        return step
+
+    def _add_modules(self, model: Node, ops: Iterable[OpTime], seconds: float) -> None:
+        """Add the modules and ops of a model that took so long, and the rest of it as "python"."""
+        for op in ops:
             least = self._least_seconds(op)
             node = model
-            model.add(op, least)
+            model.add(op, None)  # it contains more than ops
             for name in op.module.split("."):
                 node = node.child(name)
                 node.add(op, least)
             node = node.child(op.name)
             node.add(op, least)
             node.calls += op.calls
-        model.child("python").seconds = max(0.0, seen.model_seconds - model.seconds)
-        model.seconds = max(seen.model_seconds, model.seconds)
-        step.child("sample").seconds = seen.sample_seconds
-        named = sum(part.seconds for part in step.children.values())
-        step.child("other").seconds = max(0.0, seen.wall_seconds - named)
-        for part in (step, model):
-            part.least_seconds = None  # they contain more than ops
-        return step
+        model.child("python").seconds = max(0.0, seconds - model.seconds)
+        model.seconds = max(seconds, model.seconds)
 
     def _operations(self) -> list[Node]:
         found: dict[str, Node] = {}
-        for op in self.profile.ops:
+        for op in (*self.profile.ops, *self.profile.draft_ops):
             name = f"{op.name} ({op.dtype}, {op.isa})"
             node = found.setdefault(name, Node(name))
             node.add(op, self._least_seconds(op))

@@ -43,6 +43,8 @@ class Profiling:
     """A worker's profilers.
 
     Args:
+        meters: of the model's ops.
+        draft_meters: of the ops of what drafts for it.
         group: the ranks that compute the model together.
 
     Raises:
@@ -53,6 +55,7 @@ class Profiling:
         self,
         config: ProfilerConfig,
         meters: Sequence[OpMeter],
+        draft_meters: Sequence[OpMeter] = (),
         group: RankGroup | None = None,
     ) -> None:
         self._trace: WorkerProfiler
@@ -66,7 +69,7 @@ class Profiling:
             self._trace = CudaProfiler(config)
         else:
             self._trace = TraceProfiler(config, meters)
-        self._ops = OpProfiler(meters, list if group is None else group.waited)
+        self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
         self._python = ThreadProfile()  # the core's thread; the steps' thread if steps overlap
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,

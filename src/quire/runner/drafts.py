@@ -19,6 +19,7 @@ from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
     from quire.ops.array import Array
+    from quire.ops.op_times import OpMeter
     from quire.runner.state import SequenceStates
 
 Agrees = Callable[[SamplingState, int, int, int], bool]
@@ -26,7 +27,13 @@ Agrees = Callable[[SamplingState, int, int, int], bool]
 
 
 class Proposer(Protocol):
-    """Guesses tokens. A wrong guess costs time and changes no token."""
+    """Guesses tokens. A wrong guess costs time and changes no token.
+
+    Attributes:
+        meters: of its ops, if it runs some.
+    """
+
+    meters: Sequence[OpMeter]
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         """Start a sequence whose tokens are in `slot`."""

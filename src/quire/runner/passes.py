@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress, count
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from quire.core.batch import Column, ModelOutput, SchedulerOutput, block_columns
 from quire.runner.drafts import Proposer, place_drafts
 from quire.runner.inputs import StepInputBuilder
 from quire.runner.state import SequenceStates
+
+if TYPE_CHECKING:
+    from quire.ops.op_times import OpMeter
 
 Compute = Callable[[SchedulerOutput, Column, Column | None], ModelOutput]
 """Runs the model once: a step, its slots, and the number of each sequence's drafts (or None)."""
@@ -23,6 +27,9 @@ class Passes:
 
     Each pass yields one token of each sequence, and one for each draft that was right. Without a
     proposer there are no drafts.
+
+    Attributes:
+        draft_meters: of the ops that draft.
     """
 
     def __init__(
@@ -31,6 +38,7 @@ class Passes:
         self._states = states
         self._inputs = inputs
         self._proposer = proposer
+        self.draft_meters: Sequence[OpMeter] = () if proposer is None else proposer.meters
         self._versions = count(-1, -1)  # of parts of a step, below all of the scheduler's
 
     def run(

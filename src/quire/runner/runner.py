@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
+    from quire.ops.op_times import OpMeter
     from quire.parallel.stage import Stage
 
 NO_TOKENS = token_columns([])
@@ -57,8 +59,7 @@ class ModelRunner:
         block_size: tokens in a KV block.
         num_blocks: blocks in the KV cache.
         kv_dtype: of keys and values: the model's dtype, bfloat16, int8 or 8-bit floats.
-        calculate_kv_scales: 8-bit floats have a scale a token and head, not the decoder's
-            `kv_units`.
+        calculate_kv_scales: 8-bit floats have a scale per token and head, not `kv_units`.
         decoder: the model with its weights.
         ops: the kernels that it runs on.
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
@@ -133,6 +134,11 @@ class ModelRunner:
         self._agrees = agrees
         self._passes = Passes(self.states, self._inputs, proposer)
         self._sampled, self._batch = 0, SamplingBatch([])
+
+    @property
+    def meters(self) -> tuple[Sequence[OpMeter], Sequence[OpMeter]]:
+        """Return the meters of the model's ops, and of those that draft for it."""
+        return self.model.meters, self._passes.draft_meters
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
@@ -306,10 +312,7 @@ class ModelRunner:
         )
 
     def _num_prompt_logprobs(self, slot: int) -> int | None:
-        """Return the number of log-probabilities per prompt token; None if they are not requested.
-
-        A sequence resumed with output has given them before its preemption.
-        """
+        """Return the log-probabilities wanted per prompt token; None if none are, or were given."""
         given = self.states.sampling[slot].num_output_tokens
         return None if given else self.states.prompt_logprobs.get(slot)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from quire.spec.vocabulary import DraftVocabulary
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
+    from quire.ops.op_times import OpMeter
 
 CATCH_UP_TOKENS = 256
 """Most tokens of prompts that a step's drafting computes: long prompts must not delay others."""
@@ -68,6 +70,7 @@ class DraftModelProposer:
             if config.enforce_eager or ops.new_plan is None
             else PlannedModel(decoder, ops, kv_caches, config.block_size, limits)
         )
+        self.meters: Sequence[OpMeter] = self._model.meters
         self._passes: DraftPasses | None = None
         if vocabulary is None:
             self._passes = DraftPasses.of(

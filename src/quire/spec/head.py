@@ -19,6 +19,7 @@ from quire.spec.vocabulary import DraftVocabulary
 if TYPE_CHECKING:
     from quire.models.draft_head import DraftHead
     from quire.ops.interface import Ops
+    from quire.ops.op_times import OpMeter
 
 WAITING_ROWS = 16
 """Rows of a decoding sequence that wait, while nothing is drafted, to be computed at once."""
@@ -75,6 +76,7 @@ class HeadProposer:
         self._model = HeadModel(
             config, head, ops, num_blocks=num_blocks, max_tokens=self._max_tokens
         )
+        self.meters: Sequence[OpMeter] = self._model.meters
         shape = (limits.max_num_seqs, self._room, self._model.row_size)
         self._rows: HostArray = np.empty(shape, dtype_of(config.dtype))
         # Of each slot: how many rows wait, and the position of the first one.

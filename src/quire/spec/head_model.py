@@ -11,6 +11,7 @@ from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata
+from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import Plan, record
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import one_token
@@ -28,6 +29,9 @@ class HeadModel:
     Args:
         config: of the head, with the target's limits.
         max_tokens: most tokens of one `forward`.
+
+    Attributes:
+        meters: of its ops.
     """
 
     def __init__(
@@ -49,8 +53,12 @@ class HeadModel:
         self.row_size = draft.row_size * max(len(draft.taps), 1)
         self._ops = ops
         self._plan: Plan | None = None
-        self.logits: Callable[[Array], Array] = lambda hidden: head.compute_logits(ops, hidden)
-        self._join: Callable[[Array], Array] = lambda rows: head.join(ops, rows)
+        timed = self._timed = TimedOps(ops, head.modules)
+        self.meters: list[OpMeter] = [timed]
+        self.logits: Callable[[Array], Array] = lambda hidden: head.compute_logits(
+            timed.table, hidden
+        )
+        self._join: Callable[[Array], Array] = lambda rows: head.join(timed.table, rows)
         if not config.enforce_eager and ops.new_plan is not None:
             self._record(config, max_tokens)
 
@@ -72,10 +80,12 @@ class HeadModel:
         result, most = self._plan.result(given), config.scheduler.max_num_seqs
         logits = record(ops, head.compute_logits, (result,), most, head.modules)
         self.logits = lambda hidden: logits.run((hidden,))
+        self.meters = [self._plan.meter, logits.meter]
         if head.reads_layers:
             wide = ops.array(np.zeros((1, self.row_size), dtype))
             join = record(ops, head.join, (wide,), max_tokens, head.modules)
             self._join = lambda rows: join.run((rows,))
+            self.meters.insert(0, join.meter)
 
     def join(self, rows: Array) -> Array:
         """Return the rows that `forward` takes, for rows of the target."""
@@ -86,7 +96,8 @@ class HeadModel:
     ) -> tuple[Array, Array]:
         """See `DraftHead.forward`."""
         if self._plan is None:
-            return self.head.forward(self._ops, ids, positions, hidden, self._caches, meta, rows)
+            ops = self._timed.table
+            return self.head.forward(ops, ids, positions, hidden, self._caches, meta, rows)
         self._plan.run((ids, positions, hidden, meta, rows))
         outputs, own = self._plan.outputs
         return outputs, own

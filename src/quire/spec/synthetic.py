@@ -12,6 +12,7 @@ class FullDrafts:
 
     def __init__(self, proposer: Proposer) -> None:
         self._proposer = proposer
+        self.meters = proposer.meters
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         self._proposer.begin(states, slot, new)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from quire import _native
@@ -9,6 +12,9 @@ from quire.core.batch import Column, NewSequence
 from quire.core.config import SpeculativeConfig
 from quire.ops.array import address
 from quire.runner.state import SequenceStates
+
+if TYPE_CHECKING:
+    from quire.ops.op_times import OpMeter
 
 MAX_ANSWER_TOKENS = 2**20
 """Most tokens of earlier answers that `suffix` searches: 36 bytes each."""
@@ -24,6 +30,7 @@ class TextIndexProposer:
     """
 
     def __init__(self, index: _native.DraftIndex, max_num_seqs: int) -> None:
+        self.meters: Sequence[OpMeter] = ()
         self._index = index
         # Slots, most drafts and drafts of a call. Looking up an address takes longer than copying.
         self._columns = np.empty((3, max_num_seqs), dtype=np.int64)

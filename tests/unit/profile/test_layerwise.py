@@ -68,6 +68,22 @@ def test_parts_add_up_to_the_step(results: LayerwiseResults) -> None:
     assert node(results, "step/other").seconds == pytest.approx(0.05)
 
 
+def test_a_drafter_is_apart_from_the_model_that_verifies() -> None:
+    drafting = [op("linear", "layers.0.attn.qkv", 0.04), op("logits", "lm_head", 0.02)]
+    drafts = {"draft_ops": drafting, "num_draft_tokens": 40, "num_accepted_tokens": 30}
+    # 0.01 seconds of the drafter's ops were within the model's time.
+    profile = msgspec.structs.replace(PROFILE, wall_seconds=1.1, draft_seconds=0.05, **drafts)
+    results, out = LayerwiseResults(profile), io.StringIO()
+    assert list(results.model.children) == ["prepare", "draft", "model", "sample", "other"]
+    assert node(results, "step/draft").seconds == pytest.approx(0.06)
+    assert node(results, "step/draft/layers/0/attn/qkv/linear").seconds == 0.04
+    assert node(results, "step/model").seconds == pytest.approx(0.79)
+    assert sum(part.seconds for part in results.model.children.values()) == pytest.approx(1.1)
+    assert node(results, "step/model/layers/0/attn/qkv/linear").seconds == 0.2
+    results.print_drafts(out)
+    assert out.getvalue() == "drafts: 40 tokens, 75.0% accepted\n"
+
+
 def test_modules_sum_up_their_operations(results: LayerwiseResults) -> None:
     assert node(results, "step/model/layers").seconds == pytest.approx(0.55)
     attn = node(results, "step/model/layers/0/attn")
