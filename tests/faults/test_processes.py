@@ -25,6 +25,11 @@ from tests.faults.requests import assert_no_secret, assert_unharmed
 PATIENCE = 120.0
 LONG = 8000
 """Tokens that take longer than what is done to the core meanwhile."""
+DRAFTS = {
+    "method": "ngram",
+    "prompt_lookup_max": 1,
+    "num_speculative_tokens_per_batch_size": [[1, 256, 1]],
+}
 STAND_BY_FILES = 14
 """Open files that a core takes which stands by: sockets and a pipe."""
 
@@ -38,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[Server]:
     flags = ("--num-gpu-blocks-override", "2048", "--step-timeout", "2")
-    with serving(model, *flags) as running:
+    with serving(model, *flags, "--speculative-config", json.dumps(DRAFTS)) as running:
         yield running
 
 
@@ -100,13 +105,15 @@ class Stream(threading.Thread):
 
 def test_row_39_sigkill_of_the_core(server: Server) -> None:
     """A stream gets an error event; what was told nothing gives the same tokens, seeded by chance
-    or not; the core is another one, and all is as before."""
+    or not; the core is another one, and all is as before. Drafts are in flight."""
     canary = server.text()
     fields = {"prompt": "b", "max_tokens": 2000, "ignore_eos": True, "seed": 1, "temperature": 1}
     alone = server.text(**fields)
     files = psutil.Process(server.process.pid).num_fds()
     killed = core(server)
+    drafts = server.metric("spec_decode_num_drafts_total")
     stream = Stream(server)
+    until(lambda: server.metric("spec_decode_num_drafts_total") > drafts)
     with ThreadPoolExecutor(1) as pool:
         killed.suspend()
         retried = pool.submit(server.text, **fields)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import combinations, replay, speculation, streams
+from tests.fuzz.asked import Asked
+from tests.fuzz.combinations import difference
+from tests.fuzz.engines import World
 
 
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
@@ -40,6 +45,40 @@ def test_the_prompt_s_logprobs_survive_the_sequence_that_reports_them() -> None:
 def test_streams_say_what_whole_answers_say() -> None:
     outcomes = replay.run("tests.fuzz.streams", streams.case, 4, seed=0)
     assert outcomes["served"] > 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"async_scheduling": True},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"num_scheduler_steps": 3}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_clients_may_leave_at_any_step_of_drafts(flags: dict[str, Any], tmp_path: Path) -> None:
+    """Each of them after one more step; all others get their answers, and no block is left."""
+    drafts = {"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
+    most = {"block_size": 8, "max_num_seqs": 12, "num_gpu_blocks_override": 64}
+    flags = {**most, "enable_prefix_caching": True, "speculative_config": drafts, **flags}
+    asked = [
+        Asked(
+            [5, 6, 7, number],
+            {"max_tokens": 24, "temperature": 1.0, "seed": number, "logprobs": 1},
+            comes=number,
+            stays=number // 2 + 1 if number % 2 else None,
+        )
+        for number in range(20)
+    ]
+    world = World("llama", {"max_model_len": 128, "dtype": "float32"}, flags, asked, oracle=True)
+    expected = combinations.alone(world, tmp_path)
+    engine, got = combinations.together(world, tmp_path, expected)
+    assert not [f for pair in zip(got, expected, strict=True) if (f := difference(*pair))]
+    cut = [sum(len(each["tokens"]) for each in answers) for answers in got[1::2]]
+    assert len({*cut} - {24}) > 3  # at different places
+    stats = engine.scheduler.stats().spec_decoding
+    assert stats.num_accepted_tokens > 100
+    assert stats.num_draft_tokens > stats.num_accepted_tokens
 
 
 @pytest.mark.parametrize("method", speculation.METHODS)
