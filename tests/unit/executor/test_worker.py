@@ -65,8 +65,8 @@ def held_bytes(thing: object, seen: set[int]) -> int:
         return thing.nbytes
     if isinstance(thing, list | tuple):
         return sum(held_bytes(part, seen) for part in thing)
-    names = {*getattr(thing, "__slots__", ()), *getattr(thing, "__dict__", {})} - {"cos_sin"}
-    return sum(held_bytes(getattr(thing, name), seen) for name in names)
+    names = {*getattr(thing, "__slots__", ()), *getattr(thing, "__dict__", {})}
+    return sum(held_bytes(getattr(thing, name), seen) for name in names - {"cos_sin", "rotations"})
 
 
 @pytest.mark.parametrize("tied", [False, True])
