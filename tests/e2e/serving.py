@@ -40,11 +40,11 @@ class Server:
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["text"])
 
-    def metric(self, name: str) -> float:
+    def metric(self, name: str, prefix: str = "vllm") -> float:
         """One number of /metrics; sums over labels."""
         text = self.http.get("/metrics").text
         families = text_string_to_metric_families(text)
-        return sum(s.value for f in families for s in f.samples if s.name == f"vllm:{name}")
+        return sum(s.value for f in families for s in f.samples if s.name == f"{prefix}:{name}")
 
     def wait_until_idle(self, seconds: float = 60.0) -> None:
         """Wait until no request and no KV block is in use."""

@@ -56,6 +56,8 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
     again = chat(server, image(url)).json()
     assert again["choices"][0]["message"]["content"] == answer
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
+    rows = server.metric("encoded_image_tokens_total", "quire")
+    assert rows == 20, "the second time no image is read"
     other = chat(server, image(data_url(2))).json()
     assert other["choices"][0]["message"]["content"] != answer
     parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]

@@ -171,6 +171,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """Free blocks that still hold a known prefix."""
     spec_decoding: SpecDecodingStats | None = None
     """None without speculative decoding."""
+    encoded_tokens: int | None = None
+    """Prompt tokens whose images the tower has read since the start; None before the first."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

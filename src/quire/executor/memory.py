@@ -13,6 +13,7 @@ from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import most_blocks
 from quire.kv.states import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
 from quire.models.memory import lora_bytes, state_bytes
+from quire.models.vision.layout import tower_activation_bytes
 
 FLOAT32 = 4
 PREFIX_SHARE = 4
@@ -93,12 +94,8 @@ def plan_memory(
     """
     block_bytes = config.block_size * kv_bytes_per_token
     activations = activation_bytes(config)
-    adapters = lora_bytes(config)
     useful = useful_blocks(config)
-    parts = {"runtime": runtime, "weights": weights, "activations": activations}
-    besides = ""
-    if adapters:
-        parts["adapters"], besides = adapters, f" - {adapters} adapters"
+    parts, besides = _fixed_parts(config, runtime, weights, activations)
     states, slot_bytes, room = None, state_bytes(config.model), 0
     if slot_bytes:
         cache = config.kv_cache_memory_bytes
@@ -131,6 +128,20 @@ def plan_memory(
     return MemoryPlan(
         blocks, block_bytes, runtime, weights, activations, formula, states, slot_bytes
     )
+
+
+def _fixed_parts(
+    config: EngineConfig, runtime: int, weights: int, activations: int
+) -> tuple[dict[str, int], str]:
+    """Return what is needed beside states and blocks, and the end of its part of the formula."""
+    parts = {"runtime": runtime, "weights": weights, "activations": activations}
+    encoder_cache = config.images.cache_bytes if config.images else 0
+    besides = ""
+    for name, size in (("adapters", lora_bytes(config)), ("encoder cache", encoder_cache)):
+        if size:
+            parts[name] = size
+            besides += f" - {size} {name}"
+    return parts, besides
 
 
 def _blocks_of_hashes(config: EngineConfig) -> int:
@@ -219,7 +230,8 @@ def activation_bytes(config: EngineConfig) -> int:
     """Return the bytes of the largest step's temporary tensors, as if all were float32.
 
     Per token: the residual stream and its copies, q, k, v, attention's output and the MLP's inner
-    layer. Also the logits, twice, and the rotary table, which is permanent.
+    layer. Also the logits, twice, the rotary table, which is permanent, and the largest image in
+    its tower. Plans of steps with and without given rows have their tensors each.
     """
     model, limits = config.model, config.scheduler
     inner = model.intermediate_size * (2 if config.lora and model.gated_mlp else 1)
@@ -241,8 +253,9 @@ def activation_bytes(config: EngineConfig) -> int:
     if (share := config.share) is not None and share.stages > 1:  # rows between stages
         token += config.steps_in_flight * model.hidden_size
         logits *= model.in_last_stage
-    step = limits.max_num_batched_tokens * token + 2 * rows * logits
-    return FLOAT32 * (step + rotations)
+    plans = 2 if config.images or config.enable_prompt_embeds else 1
+    step = plans * limits.max_num_batched_tokens * token + 2 * rows * logits
+    return FLOAT32 * (step + rotations) + tower_activation_bytes(config)
 
 
 def resident_bytes(held: int = 0) -> int:

@@ -31,6 +31,8 @@ class MetricsCollector:
             yield from self._host_tier(host)
         if self._stats.scheduler and (drafts := self._stats.scheduler.spec_decoding):
             yield from self._speculation(drafts)
+        if self._stats.scheduler and (encoded := self._stats.scheduler.encoded_tokens):
+            yield from self._images(encoded)
         if self._stats.adapters is not None:
             yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
         yield self._seconds()
@@ -107,6 +109,10 @@ class MetricsCollector:
             "position",
             {str(i): count for i, count in enumerate(drafts.num_accepted_tokens_per_pos)},
         )
+
+    def _images(self, encoded_tokens: int) -> Iterator[Family]:
+        text = "Prompt tokens whose images were read; an image in the encoder cache is not."
+        yield self._one("counter", "quire:encoded_image_tokens", text, encoded_tokens)
 
     def _seconds(self) -> Family:
         parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())

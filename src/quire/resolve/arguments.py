@@ -182,7 +182,7 @@ class EngineArgs:
     """Most images of one prompt, as JSON. Unset: '{"image": 16}'. 0 refuses images."""
     mm_processor_kwargs: str | None = None
     """Settings of the image processor, as JSON. Example: '{"max_pixels": 1003520}'."""
-    mm_processor_cache_gb: float = 4.0
+    mm_processor_cache_gb: float = 0.5
     """Memory for images that were read, in GiB. An image in it is not read again."""
     language_model_only: bool = False
     """Load a model that reads images without its tower. Images are then refused."""

@@ -41,14 +41,17 @@ class RowGiver:
         self._decoder = decoder
         self._ops = ops
         self._cache = encoder
+        self._encoded = 0
         self._axes: NDArray[np.int64] | None = None
         if encoder is not None and decoder.config.vision and decoder.config.vision.sections:
             self._axes = np.repeat(np.arange(3), decoder.config.vision.sections)
 
-    @property
-    def encoded_tokens(self) -> int:
-        """Return the rows of images that the tower has computed since the start."""
-        return 0 if self._cache is None else self._cache.encoded_tokens
+    def take_encoded(self) -> int:
+        """Return the rows of images that the tower has computed since the last call."""
+        if self._cache is None:
+            return 0
+        before, self._encoded = self._encoded, self._cache.encoded_tokens
+        return self._encoded - before
 
     def complete(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> StepInputs:
         """Return the step's inputs with the given rows, or as they are if there are none."""

@@ -175,6 +175,8 @@ class ModelRunner:
             states.undo(step)
             self._sampled = 0
             raise
+        if self._rows is not None:
+            output.encoded_tokens = self._rows.take_encoded()
         ends = computed + step.num_scheduled_tokens
         if self._ends:  # a row that should have sampled and did not computes its last token again
             last = states.num_tokens[slots] - 1

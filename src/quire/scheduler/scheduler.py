@@ -147,6 +147,7 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Apply the result of the oldest step in flight: append tokens, end requests."""
         flight = self._steps.land(step)
+        self._steps.num_encoded += result.encoded_tokens
         self._events.now = now
         self._events.computed(flight, now)
         for request in self._loading.end(step.step, result.failed_loads):

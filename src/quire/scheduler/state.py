@@ -73,6 +73,7 @@ class SchedulerState:
             host_tier=self.kv.tier.stats() if self.kv.tier else None,
             kv_blocks_cached=self.kv.pool.num_cached,
             spec_decoding=self.depth.stats if self.depth else None,
+            encoded_tokens=self.steps.num_encoded or None,
         )
 
     def check_integrity(self, requests: Mapping[str, Request]) -> None:

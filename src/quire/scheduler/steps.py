@@ -65,6 +65,7 @@ class Steps:
         removed: ids that the next step tells the executor to remove.
         num_done: the number of the last landed step.
         num_tokens: the tokens that it computed.
+        num_encoded: tokens whose images all landed steps have read.
         number: the number of the last scheduled step.
     """
 
@@ -75,6 +76,7 @@ class Steps:
         self.removed: list[str] = []
         self.num_done = 0
         self.num_tokens = 0
+        self.num_encoded = 0
         self.number = 0
         self._begun: float
 

@@ -69,6 +69,18 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
+def tower_activation_bytes(config: EngineConfig) -> int:
+    """Return the bytes of reading the largest image, as if all were float32; 0 without a tower."""
+    vision, images = config.model.vision, config.images
+    if vision is None or images is None:
+        return 0
+    pixels = images.crop**2 if images.crop else images.longest_edge
+    patches = pixels // vision.patch_size**2 + 1
+    # A patch and its copies; the residual stream, q, k, v, keys and values in the cache.
+    patch = 3 * vision.patch_values + 10 * vision.hidden_size + 3 * vision.intermediate_size
+    return 4 * patches * patch
+
+
 def tower_bytes(config: EngineConfig) -> int:
     """Return the bytes of an engine's tower, whose weights are never quantized; 0 without one."""
     if config.model.vision is None or config.images is None:
