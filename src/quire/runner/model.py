@@ -11,10 +11,11 @@ from quire.core.config import LOGITS_ROWS, SchedulerConfig
 from quire.layers.layer import Cache
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, StateSlots
+from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import Plan, WholePlan, record
 from quire.runner.inputs import StepInputs
+from quire.runner.recording import one_given_row, one_token
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -214,33 +215,3 @@ class PlannedModel:
 
     def logits(self, hidden: Array) -> Array:
         return self._logits.run((hidden,))
-
-
-def one_token(
-    ops: Ops, block_size: int, *, states: bool = False
-) -> tuple[Array, Array, AttentionMetadata]:
-    """Return ids, positions and metadata of a sequence of one token, in block 0.
-
-    With `states`, recurrent layers begin with zeros, and store their state in slot 0.
-    """
-    ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
-    meta = AttentionMetadata(
-        query_start_loc=np.array([0, 1], np.int32),
-        seq_lens=np.ones(1, np.int32),
-        block_tables=ops.array(np.zeros((1, 1), np.int32)),
-        slot_mapping=slots,
-        num_seqs=1,
-        block_size=block_size,
-        states=StateSlots(np.full(1, -1, np.int32), np.zeros(1, np.int64)) if states else None,
-    )
-    return ids, positions, meta
-
-
-def one_given_row(ops: Ops, decoder: Decoder) -> list[Array]:
-    """Return the embeddings of a token, and its rotations if images turn by three positions."""
-    vision = decoder.config.vision
-    found = [ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))]
-    if vision is not None and vision.sections:
-        assert decoder.rotations is not None, "the model has RoPE"
-        found.append(ops.array(np.array(ops.numpy(decoder.rotations)[:1])))
-    return found

@@ -14,7 +14,7 @@ from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import Plan, record
 from quire.runner.kv_tensors import allocate_kv_caches
-from quire.runner.model import one_token
+from quire.runner.recording import one_token
 
 if TYPE_CHECKING:
     from quire.models.draft_head import DraftHead
