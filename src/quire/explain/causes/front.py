@@ -60,7 +60,8 @@ def tokenization(case: Case) -> Suspect | None:
         lanes = max(1, e.args.tokenizer_pool_size)
         idle = w.share("idle")
         # Beside other programs a busy lane waits for a core for a part of its time.
-        if share < LEAST_LANE * lanes or share + case.waited * lanes < 0.5 * lanes or idle < 0.1:
+        waited = max(case.waited, e.host.loop_waited / e.host.seconds if e.host else 0.0)
+        if share < LEAST_LANE * lanes or share + waited * lanes < 0.5 * lanes or idle < 0.1:
             return None
         more = lanes + 1
         busy_lanes = share / lanes
