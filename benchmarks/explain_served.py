@@ -188,6 +188,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.table is not None:
         rows = [json.loads(line) for line in args.table.read_text().splitlines()]
+        rows = [row for row in rows if "fault" in row]
         print("\n".join([*table(rows), "", *rates(rows)]))
         return
     every = FAULTS | HEALTHY_LOADS
