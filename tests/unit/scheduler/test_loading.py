@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
@@ -9,6 +11,8 @@ from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.cost import StepCost
 from quire.core.request import Request
 from quire.kv.host_tier import HostTier
+from quire.kv.manager import Stored
+from quire.scheduler.loading import Loading
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.tier_cost import TierCost
 from tests.unit.scheduler.steps import request
@@ -388,3 +392,16 @@ def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch, cached: 
     s.schedule(0.0)
     left = (6 - cached) * BLOCK
     assert asked == [(6 * BLOCK, left, left, left)]
+
+
+def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
+    kv = Mock()
+    kv.admit_stored.return_value = [1], []
+    kv.enter.return_value = 1
+    loading = Loading(kv, 200)
+    for step, (name, priority) in enumerate({"low": 2, "high": 1}.items()):
+        asked = request(name, 2 * BLOCK)
+        asked.order = (priority, step)
+        loading.begin(step, asked, Stored([1], BLOCK))
+        assert loading.end(step, []) == []
+    assert [admitted.request.request_id for admitted in loading.run(200)] == ["high", "low"]

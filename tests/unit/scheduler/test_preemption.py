@@ -128,3 +128,13 @@ def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
     assert again.block_copies.loads
     compute(s, again)
     finish(s)
+
+
+def test_the_host_tier_needs_room_only_for_what_is_computed() -> None:
+    s = make(8, TierConfig(num_swap_slots=2))
+    s.add(request("a", 2 * BLOCK, max_tokens=9))
+    compute(s, s.schedule(0.0))
+    s.schedule(0.0)  # the next token has a block, too
+    s._preemption.preempt_last()
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().swapped_out == 2
