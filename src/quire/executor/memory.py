@@ -10,8 +10,7 @@ from resource import RUSAGE_SELF, getrusage
 
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
-from quire.kv.bounds import most_blocks
-from quire.kv.states import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
+from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT, most_blocks
 from quire.models.memory import lora_bytes, state_bytes
 from quire.models.vision.layout import tower_activation_bytes
 

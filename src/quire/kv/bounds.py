@@ -1,6 +1,11 @@
-"""How many blocks a sequence may hold."""
+"""How many blocks and snapshots a sequence may hold."""
 
 from __future__ import annotations
+
+LEAST_SPACING = 256
+"""Least tokens between the snapshots of a prompt."""
+SNAPSHOTS_PER_PROMPT = 8
+"""Snapshots that a prompt may leave, even if they take more memory than its keys and values."""
 
 
 def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk: int) -> int:

@@ -20,12 +20,8 @@ from quire.core.batch import NO_STATE, BlockLoad, FirstState
 from quire.core.config import StateConfig, TierConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
+from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
 from quire.kv.host_tier import HostTier
-
-LEAST_SPACING = 256
-"""Least tokens between the snapshots of a prompt."""
-SNAPSHOTS_PER_PROMPT = 8
-"""Snapshots that a prompt may leave, even if they take more memory than its keys and values."""
 
 
 def snapshot_distance(num_tokens: int, most: int) -> int:
