@@ -27,7 +27,7 @@ LEVELS: list[set[str]] = [
     {"core"},
     {"kv", "ops", "parallel", "checkpoint"},
     {"text"},
-    {"scheduler", "quant"},
+    {"scheduler", "quant", "routing"},
     {"layers"},
     {"lora", "sampling"},
     {"models"},
@@ -65,7 +65,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "tune.kernels": {"ops"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
-    | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "resolve"}
+    | {"kv", "scheduler", "routing", "models.cost", "models.memory", "engine.core", "resolve"}
     | {"models.weights.shares", "executor.base", "executor.memory", "executor.uniproc"},
 }
 
@@ -86,6 +86,7 @@ TORCH_FREE = {
     "metrics",
     "kv",
     "scheduler",
+    "routing",
     "checkpoint",
     "text",
     "explain",

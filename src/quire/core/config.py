@@ -364,6 +364,8 @@ class CacheConfig:
     tiers: TierConfig = TierConfig()
     states: StateConfig | None = None
     """None without recurrent layers."""
+    report_changes: bool = False
+    """Whether the pool notes which blocks enter and leave the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +524,8 @@ class EngineConfig:
     """File in which native code notes the present grammar (see `system.native_marks`)."""
     share: RankShare | None = None
     """Set if `model`, `num_threads` and the memory sizes are one worker's."""
+    report_cache: bool = False
+    """Whether step outputs name the blocks that enter and leave the prefix cache."""
     draft: EngineConfig | None = None
     """The draft model's; its limits are this engine's, except for `max_model_len`."""
 

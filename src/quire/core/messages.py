@@ -214,6 +214,15 @@ class Standing(msgspec.Struct, array_like=True, tag="standing"):
     """The standby core has imported everything and waits for its configuration."""
 
 
+class BlockChanges(msgspec.Struct, array_like=True):
+    """Hashes of KV blocks that entered and left a prefix cache since the last report."""
+
+    entered: list[bytes]
+    left: list[bytes]
+    emptied: bool = False
+    """All blocks left before these entered."""
+
+
 class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """All outputs of one step.
 
@@ -232,6 +241,8 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """Events since the last outputs, in order; mostly none."""
     num_new_tokens: list[int] = []
     """Number of new tokens of each of `request_ids`; one each if empty."""
+    blocks: BlockChanges | None = None
+    """Changes of the prefix cache, if a router asked for them and there are any."""
 
     def each(self) -> Iterator[CoreOutput]:
         """Yield all requests' outputs, plain ones first."""

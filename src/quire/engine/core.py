@@ -82,6 +82,7 @@ class EngineCore:
             config.model.common_window,
             config.tiers,
             executor.states,
+            config.report_cache,
         )
         self.scheduler = Scheduler(config.scheduler, cache, first_guess(config))
         self._in_flight: deque[_InFlight] = deque()
@@ -199,6 +200,7 @@ class EngineCore:
             self._begin()
         outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
         outputs.stats = self._stats()
+        outputs.blocks = self.scheduler.kv.pool.take_changes()
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         self._free_adapters()
@@ -208,7 +210,8 @@ class EngineCore:
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
         """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
-        return StepOutputs(outputs, self._stats(), self._clock(), times)
+        blocks = self.scheduler.kv.pool.take_changes()
+        return StepOutputs(outputs, self._stats(), self._clock(), times, blocks=blocks)
 
     def _stats(self) -> SchedulerStats:
         stats = self.scheduler.stats()

@@ -22,7 +22,6 @@ from quire.explain.causes.case import Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import Change, Report
 from quire.simulate.fleet import Replica, simulate
-from quire.simulate.router import new_router
 from quire.simulate.stages import ModelledStage
 from quire.simulate.workload import NO_PREFIX, Workload
 
@@ -122,7 +121,7 @@ class Replay:
     @staticmethod
     def _run(config: EngineConfig, load: _Load, cost: RooflineCost) -> _Speed:
         replica = Replica(config, config.num_blocks or 1, [ModelledStage(cost)])
-        outcome = simulate(load.workload, [replica], new_router("round-robin"), load.clients)
+        outcome = simulate(load.workload, [replica], num_clients=load.clients)
         seconds = float(np.nanmax(outcome.last) - np.nanmin(outcome.sent))
         return _Speed(float(outcome.tokens.sum()) / seconds, outcome.gaps.percentile(0.99))
 

@@ -6,6 +6,8 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from quire.core.messages import BlockChanges
+
 NO_PARENT = -1
 
 
@@ -19,10 +21,15 @@ class BlockPool:
 
     Args:
         on_evict: called with a block and its hash when it leaves the prefix cache for a new use.
+        report_changes: whether `take_changes` returns the changes of the prefix cache.
     """
 
     def __init__(
-        self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None
+        self,
+        num_blocks: int,
+        on_evict: Callable[[int, bytes], None] | None = None,
+        *,
+        report_changes: bool = False,
     ) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool of {num_blocks} blocks cannot hold anything")
@@ -35,6 +42,8 @@ class BlockPool:
         self._cached: dict[bytes, int] = {}
         self._parent = array("i", [NO_PARENT]) * num_blocks
         self._on_evict = on_evict
+        self._changes: dict[bytes, bool] | None = {} if report_changes else None
+        self._emptied = False
 
     @property
     def num_used(self) -> int:
@@ -130,6 +139,8 @@ class BlockPool:
                 cached[block_hash] = block
                 parents[block] = parent
                 parent = block
+                if self._changes is not None:
+                    self._changes[block_hash] = True
             else:
                 parent = cached.get(block_hash, NO_PARENT)
 
@@ -146,6 +157,8 @@ class BlockPool:
         if block_hash is not None:
             self._hash[block] = None
             del self._cached[block_hash]
+            if self._changes is not None:
+                self._changes[block_hash] = False
             if block in self._idle:
                 del self._idle[block]
                 if not self._ref_count[block]:
@@ -157,6 +170,21 @@ class BlockPool:
         self._cached.clear()
         self._blank += self._unused()
         self._idle.clear()
+        if self._changes is not None:
+            self._changes.clear()
+            self._emptied = True
+
+    def take_changes(self) -> BlockChanges | None:
+        """Return how the prefix cache has changed since the last call; None if it has not."""
+        if not (self._changes or self._emptied):
+            return None
+        assert self._changes is not None
+        entered = [block_hash for block_hash, is_here in self._changes.items() if is_here]
+        left = [block_hash for block_hash, is_here in self._changes.items() if not is_here]
+        changes = BlockChanges(entered, left, self._emptied)
+        self._changes.clear()
+        self._emptied = False
+        return changes
 
     def _unused(self) -> list[int]:
         """Return the unused idle blocks, the least recently used first."""

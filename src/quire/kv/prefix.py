@@ -40,7 +40,7 @@ class PrefixCache:
         tiers = config.tiers
         self.tier = HostTier(tiers) if tiers.num_slots else None
         offload = self.tier.offload if self.tier else None
-        self.pool = BlockPool(config.num_blocks, offload)
+        self.pool = BlockPool(config.num_blocks, offload, report_changes=config.report_changes)
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.caching = config.enable_prefix_caching
         self.window = config.sliding_window

@@ -24,10 +24,10 @@ from quire.engine.core import EngineCore
 from quire.executor.memory import plan_memory
 from quire.models.memory import kv_bytes_per_token, loaded_bytes
 from quire.models.weights.shares import stage_config
+from quire.routing.router import Prompts, Router
 from quire.simulate.clock import VirtualClock
 from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
-from quire.simulate.router import Router
 from quire.simulate.stages import ModelledStage, modelled_stages
 from quire.simulate.workload import Workload
 
@@ -124,6 +124,7 @@ class Replica:
             stages=stages, states=states,
         )  # fmt: skip
         self._core = EngineCore(config, executor, self.clock)
+        self.config = config
         self._encoder = msgspec.msgpack.Encoder()
         self._requests = msgspec.msgpack.Decoder(CoreInput)
         self._answers = msgspec.msgpack.Decoder(CoreMessage)
@@ -167,8 +168,8 @@ class Replica:
         self._line.append(index)
         self._make = make
 
-    def step(self, outcome: Outcome) -> list[int]:
-        """Compute one step, and return the requests that ended in it."""
+    def step(self, outcome: Outcome) -> StepOutputs | None:
+        """Compute one step; return its outputs, or None if the engine had no work."""
         stats = self._core.scheduler.stats()
         for _ in range(int(min(len(self._line), self._ahead - stats.num_waiting))):
             index = self._line.popleft()
@@ -179,26 +180,25 @@ class Replica:
         begin = self.clock()
         step = self._core.step()
         if step is None:
-            return []
+            return None
         told = self._answers.decode(self._encoder.encode(step))
         assert isinstance(told, StepOutputs)
         if told.stats is not None:
             self.history.note(begin, self.clock(), len(self._line), told.stats)
-        ended = outcome.note(told)
-        self.unfinished -= len(ended)
-        return ended
+        return told
 
 
 def simulate(
     workload: Workload,
     replicas: list[Replica],
-    router: Router,
+    router: Router | None = None,
     num_clients: int | None = None,
     request_seconds: float = 0.0,
 ) -> Outcome:
     """Run all requests of `workload`.
 
     Args:
+        router: chooses a replica for each request; needed if there are several.
         num_clients: most requests in flight. A request that arrives while all clients are busy is
             sent when the first is free. None means no limit.
         request_seconds: the front end's time per request. It handles one after the other, so
@@ -206,13 +206,9 @@ def simulate(
     """
     outcome = Outcome(workload)
     arrivals = workload.arrivals.tolist()
-    params = _Params()
-
-    def make(index: int, sent: float) -> AddRequest:
-        prompt = pack_tokens(workload.prompt(index))
-        wanted = params[int(workload.output_lens[index])]
-        return AddRequest(str(index), prompt, wanted, arrival_time=sent)
-
+    make = _messages(workload)
+    reports: list[tuple[float, int, StepOutputs]] = []
+    send = _sender(replicas, router, make, reports)
     free = [0.0] * min(num_clients or 0, len(arrivals))
     following, front_free = 0, 0.0
     while True:
@@ -222,23 +218,70 @@ def simulate(
             when = arrivals[following] if num_clients is None else max(arrivals[following], free[0])
             reached = max(front_free, when) + request_seconds
             if slowest is None or reached <= slowest.clock():
-                loads = [replica.unfinished for replica in replicas]
-                chosen = (
-                    0 if len(replicas) == 1 else router.choose(workload.prompt(following), loads)
-                )
                 if num_clients is not None:
                     heapq.heappop(free)
                 outcome.sent[following] = when
-                replicas[chosen].send(following, reached, make)
+                send(following, reached)
                 front_free = reached
                 following += 1
                 continue
         if slowest is None:
             return outcome
-        ended = slowest.step(outcome)
+        if (step := slowest.step(outcome)) is None:
+            continue
+        ended = outcome.note(step)
+        slowest.unfinished -= len(ended)
+        if router is not None:
+            heapq.heappush(reports, (slowest.clock(), replicas.index(slowest), step))
         if num_clients is not None:
             for _ in ended:
                 heapq.heappush(free, slowest.clock())
+
+
+Make = Callable[[int, float], AddRequest]
+"""Returns the message of a request, by its index and the time of its arrival."""
+
+
+def _messages(workload: Workload) -> Make:
+    params = _Params()
+
+    def make(index: int, sent: float) -> AddRequest:
+        prompt = pack_tokens(workload.prompt(index))
+        wanted = params[int(workload.output_lens[index])]
+        return AddRequest(str(index), prompt, wanted, arrival_time=sent)
+
+    return make
+
+
+def _sender(
+    replicas: list[Replica],
+    router: Router | None,
+    make: Make,
+    reports: list[tuple[float, int, StepOutputs]],
+) -> Callable[[int, float], None]:
+    """Return a function that sends a request to the replica that `router` chooses.
+
+    Args:
+        reports: heap of (end of a step, replica, its outputs). The router gets them at that time:
+            a step is computed here before requests that arrive in the meantime are sent.
+    """
+    if router is None:
+        [only] = replicas
+        return lambda index, now: only.send(index, now, make)
+    config = replicas[0].config
+    algo, seed = config.prefix_caching_hash_algo, config.prefix_caching_hash_seed
+    prompts = Prompts(config.block_size, algo, seed)
+
+    def send(index: int, now: float) -> None:
+        while reports and reports[0][0] <= now:
+            _, replica, step = heapq.heappop(reports)
+            router.note(replica, step)
+        prompt = prompts.of(make(index, now))
+        chosen = router.choose(prompt)
+        router.add(chosen, str(index), prompt)
+        replicas[chosen].send(index, now, make)
+
+    return send
 
 
 class _Params(dict[int, SamplingParams]):

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ import numpy as np
 from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError
+from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.resolve.flags import add_config_flag
@@ -81,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--router",
         choices=["round-robin", "least-loaded", "prefix-aware"],
         default="least-loaded",
-        help="which replica a request goes to " + shown,
+        help="which replica a request goes to; prefix-aware is the server's own " + shown,
     )
     results = parser.add_argument_group("results").add_argument
     results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")
@@ -101,12 +103,14 @@ def run(args: argparse.Namespace) -> int:
     if args.save_hardware:
         args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
     _check_lengths(workload, config)
+    config = replace(config, report_cache=args.router == "prefix-aware")
     replicas = [Replica.on(config, profile) for _ in range(args.replicas)]
+    cost = roofline(config, profile)
     begin = time.perf_counter()
     outcome = simulate(
         workload,
         replicas,
-        new_router(args.router),
+        new_router(args.router, args.replicas, config, cost) if args.replicas > 1 else None,
         args.num_clients,
         profile.request_overhead_seconds,
     )

@@ -21,7 +21,6 @@ from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.simulate.fleet import Outcome, Replica, simulate
-from quire.simulate.router import new_router
 from quire.simulate.workload import Workload
 from quire.system.hardware import Hardware
 from quire.tune.objective import Measurement, best_rate
@@ -142,7 +141,7 @@ class Simulator:
         workload = self._workload(rate)
         replica = self._replica(configuration, scale)
         clients = min(self._num_clients, len(workload))
-        outcome = simulate(workload, [replica], new_router("round-robin"), clients)
+        outcome = simulate(workload, [replica], num_clients=clients)
         return measurement_of(outcome, rate, self._slo)
 
     def _replica(self, configuration: Configuration, scale: Scale) -> Replica:

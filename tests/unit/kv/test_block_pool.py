@@ -17,7 +17,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(NUM_BLOCKS)
+        self.pool = BlockPool(NUM_BLOCKS, report_changes=True)
+        self.reported: set[bytes] = set()
         self.free = list(range(NUM_BLOCKS))
         self.users = [0] * NUM_BLOCKS
         self.cached: dict[bytes, int] = {}
@@ -101,6 +102,16 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.pool.ref_count(b) for b in range(NUM_BLOCKS)] == self.users
         for name in (b"a", b"b", b"c", b"d"):
             assert self.pool.find(name) == self.cached.get(name)
+
+    @rule()
+    def take_changes(self) -> None:
+        if (changes := self.pool.take_changes()) is not None:
+            if changes.emptied:
+                self.reported.clear()
+            self.reported.difference_update(changes.left)
+            self.reported.update(changes.entered)
+        assert self.reported == set(self.cached)
+        assert self.pool.take_changes() is None
 
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -13,8 +13,9 @@ from quire.core.cost import PROFILES, Link
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
+from quire.routing.router import CacheAwareRouter, Prompt, Router
 from quire.simulate.fleet import Outcome, Replica, simulate
-from quire.simulate.router import LeastLoaded, PrefixAware, RoundRobin, Router, new_router
+from quire.simulate.router import LeastLoaded, RoundRobin, new_router
 from quire.simulate.stages import modelled_stages
 from quire.simulate.workload import Workload, generate
 from quire.system.hardware import Hardware, detect
@@ -22,7 +23,7 @@ from quire.system.hardware import Hardware, detect
 
 def replicas(count: int = 1, num_blocks: int = 2000, **flags: Any) -> list[Replica]:
     args = EngineArgs(model="qwen3-0.6b", load_format="dummy", **flags)
-    config = resolve(args, detect()).config
+    config = replace(resolve(args, detect()).config, report_cache=True)
     stages = modelled_stages(config, PROFILES["l4"])
     return [Replica(config, num_blocks, stages) for _ in range(count)]
 
@@ -32,7 +33,7 @@ def load(count: int, rate: float = math.inf, **fields: Any) -> Workload:
 
 
 def run(work: Workload, fleet: list[Replica], router: Router | None = None, **how: Any) -> Outcome:
-    return simulate(work, fleet, router or LeastLoaded(), **how)
+    return simulate(work, fleet, router or LeastLoaded(len(fleet)), **how)
 
 
 def test_one_request_takes_what_the_cost_model_says() -> None:
@@ -87,24 +88,31 @@ def test_two_replicas_serve_more_than_one() -> None:
     assert two < 0.75 * one
 
 
+def router_of(policy: Any, fleet: list[Replica]) -> Router:
+    cost = roofline(fleet[0].config, PROFILES["l4"])
+    return new_router(policy, len(fleet), fleet[0].config, cost)
+
+
 def test_routers() -> None:
-    assert [RoundRobin().choose([], [9, 0])] == [0]
-    turns = RoundRobin()
-    assert [turns.choose([], [0, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
-    assert LeastLoaded().choose([], [3, 1, 1]) == 1
-    homes = PrefixAware()
-    assert homes.choose([1, 2], [1, 0]) == 1
-    assert homes.choose([1, 2], [1, 5]) == 1
-    assert homes.choose([1, 2], [1, 50]) == 0
-    assert type(new_router("prefix-aware")) is PrefixAware
+    prompt = Prompt([], 10)
+    turns, least = RoundRobin(3), LeastLoaded(3)
+    for i, chosen in enumerate([0, 1, 2, 0]):
+        assert turns.choose(prompt) == chosen
+        turns.add(chosen, str(i), prompt)
+    least.add(0, "a", prompt)
+    assert least.choose(prompt) == 1
+    least.add(1, "b", prompt)
+    least.remove("a")
+    assert least.choose(prompt) == 0
+    assert isinstance(router_of("prefix-aware", replicas()), CacheAwareRouter)
 
 
 def test_prefix_aware_routing_finds_more_in_the_cache() -> None:
-    work = load(400, rate=200.0, num_prefixes=60, prefix_len=512, seed=5)
-    hits = {
-        policy: run(work, replicas(4, num_blocks=800), new_router(policy)).cached
-        for policy in ("round-robin", "prefix-aware")
-    }
+    work = load(200, rate=200.0, num_prefixes=30, prefix_len=512, seed=5)
+    hits = {}
+    for policy in ("round-robin", "prefix-aware"):
+        fleet = replicas(4, num_blocks=600)
+        hits[policy] = run(work, fleet, router_of(policy, fleet)).cached
     assert hits["prefix-aware"] > 1.2 * hits["round-robin"]
 
 
