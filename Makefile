@@ -27,7 +27,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test test-all test-light newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
+.PHONY: help demo test test-all test-light newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars gpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -91,6 +91,9 @@ bench: $(VENV)/.quire  ## Measure this machine with the built-in model
 
 cpu-bars: $(VENV)/.quire-dev  ## Measure all that the CPU kernels are held to (CPU_BARS_ARGS="--peer vllm=PYTHON …")
 	@$(BIN)/python benchmarks/cpu_bars.py $(CPU_BARS_ARGS)
+
+gpu-bars: $(VENV)/.quire-dev  ## Measure a GPU's kernels and models (GPU_ARGS="--dry-run" tries it without one)
+	@$(BIN)/python benchmarks/gpu_bars.py $(GPU_ARGS)
 
 web:  ## Build the dashboard's page from web/ into the package (needs npm)
 	@cd web && npm ci --silent --ignore-scripts && npm run --silent build

@@ -30,6 +30,10 @@ for name in filter(lambda name: not _KEPT.fullmatch(name), list(os.environ)):
 
 os.environ.setdefault("QUIRE_TEST_SEED", "0")
 
+# Triton decides when it is imported whether its kernels are compiled or interpreted.
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Hundreds of processes import Quire: each would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -76,9 +76,15 @@ ALIASES = {
     "utils", "v1",
 }  # fmt: skip
 
-# The only importers of torch: its provider of ops, the profilers of torch and CUDA, and engines to
+# The only importers of torch: its providers of ops, the profilers of torch and CUDA, and engines to
 # compare with.
-TORCH_OWNERS = {"ops.torch_ops", "profile.torch_profiler", "profile.cuda_profiler", "bench.peers"}
+TORCH_OWNERS = {
+    "ops.torch_ops",
+    "ops.triton",
+    "profile.torch_profiler",
+    "profile.cuda_profiler",
+    "bench.peers",
+}
 # Rooms that never load torch, at any depth of nesting.
 TORCH_FREE = {
     "system",
@@ -101,7 +107,7 @@ TORCH_SIDE = TORCH_OWNERS | {"models.weights.host_offload"}
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
-OWNERS: dict[str, set[str]] = {"quire._native": {"ops", "spec"}, "triton": {"ops.torch_ops"}}
+OWNERS: dict[str, set[str]] = {"quire._native": {"ops", "spec"}, "triton": {"ops.triton"}}
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "system.env"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}

@@ -134,11 +134,11 @@ def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
 
 def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
     text = "from quire import _native\nimport triton"
-    assert lint(tmp_path, {"ops/torch_ops/native.py": text}) == []
+    assert lint(tmp_path, {"ops/triton/native.py": text}) == []
     assert lint(tmp_path, {"layers/norm.py": text}) == [
         "layers/norm.py:1: only ops, spec may import quire._native",
         "layers/norm.py:2: layers.norm must not load torch: triton",
-        "layers/norm.py:2: only ops.torch_ops may import triton",
+        "layers/norm.py:2: only ops.triton may import triton",
     ]
 
 

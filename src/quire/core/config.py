@@ -28,7 +28,9 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Policy = Literal["fcfs", "priority", "lpm"]
 HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
-OpsProvider = Literal["auto", "reference", "cpu"]
+OpsProvider = Literal["auto", "reference", "cpu", "triton"]
+ON_TORCH: frozenset[OpsProvider] = frozenset({"reference", "triton"})
+"""Providers whose arrays are torch's."""
 DeviceType = Literal["cpu", "cuda"]
 SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3"]
 HEAD_METHODS = ("mtp", "eagle", "eagle3")
@@ -514,7 +516,7 @@ class EngineConfig:
     pooling: PoolingConfig | None = None
     """None if the model generates text."""
     device: DeviceType = "cpu"
-    """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is "reference"."""
+    """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is one of `ON_TORCH`."""
     tensor_parallel_size: int = 1
     stage_layers: tuple[int, ...] = ()
     """How many layers each pipeline stage has; () for one stage."""

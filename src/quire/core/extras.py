@@ -12,6 +12,7 @@ _EXTRAS = {
     "opentelemetry.exporter.otlp.proto.http": "otel",
     "optuna": "tune",
     "torch": "torch",
+    "triton": "gpu",
     "xxhash": "xxhash",
 }
 """Module → extra."""
@@ -27,7 +28,7 @@ def require(module: str, user: str, param: str | None = None) -> None:
     Raises:
         ConfigError: it is not installed.
     """
-    if not _installed(module):
+    if not installed(module):
         raise ConfigError(
             f"{user} needs {module.partition('.')[0]}, which is not installed.",
             fix=f"Install it: pip install 'quire[{_EXTRAS[module]}]'.",
@@ -35,7 +36,8 @@ def require(module: str, user: str, param: str | None = None) -> None:
         )
 
 
-def _installed(module: str) -> bool:
+def installed(module: str) -> bool:
+    """Return whether a module can be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # a parent is missing

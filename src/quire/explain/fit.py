@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import DeviceType, EngineConfig
+from quire.core.config import ON_TORCH, DeviceType, EngineConfig
 from quire.core.cost import HardwareProfile, Link, RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.executor.memory import (
@@ -306,7 +306,7 @@ def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, ob
         yield {"max_num_batched_tokens": max(512, args.max_num_seqs)}
     if args.kv_cache_dtype == "auto":
         yield {"kv_cache_dtype": "int8"}
-    if config.quantization is None and config.ops != "reference":
+    if config.quantization is None and config.ops not in ON_TORCH:
         yield {"quantization": "int8"}
         yield {"quantization": "int4"}
     can_offload = config.ops != "reference" or config.device == "cuda"

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire import __version__
 from quire.checkpoint.samples import model_files, samples
+from quire.core.config import ON_TORCH
 from quire.resolve.engine import Resolved
 
 _DIGITS = 12
@@ -49,7 +50,7 @@ def fingerprint(
         config.calculate_kv_scales,
         config.tensor_parallel_size,
         None if config.pooling is None else asdict(config.pooling),
-        config.num_threads if config.ops == "reference" else None,
+        config.num_threads if config.ops in ON_TORCH else None,
         [facts.get("isa"), facts.get("ops")],
         resolved.source.config.get("eos_token_id"),
         dict(defaults),

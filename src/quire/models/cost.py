@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import EngineConfig, ModelConfig
+from quire.core.config import ON_TORCH, EngineConfig, ModelConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.models.layout import parameters
@@ -86,7 +86,7 @@ def product_dtype(config: EngineConfig) -> str:
     """Return the type in which most linear layers multiply."""
     if config.packing is not None:
         return config.dtype if QUANTIZATIONS[config.packing].kind == "s8_a16" else "int8"
-    if config.ops == "reference":
+    if config.ops in ON_TORCH:
         return config.dtype
     layers = [forms[0] for name, forms in config.weight_forms.items() if name.startswith("layers.")]
     integer = sum(form is not None and _in_integers(form) for form in layers)

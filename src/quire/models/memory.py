@@ -10,7 +10,7 @@ from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.vision.layout import tower_bytes
-from quire.models.weights.packed_bytes import packed_bytes, padded_rows, round_up
+from quire.models.weights.packed_bytes import coded_bytes, packed_bytes, padded_rows, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to
@@ -37,8 +37,11 @@ def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
     wide = model.norm == "rms_norm" and model.norm_gain != "rounded"
     if wide and parameter.kind == "norm":
         return parameter.numel * DTYPE_BYTES["float32"]
-    if parameter.name in config.weight_forms and config.ops != "reference":
-        return packed_bytes(parameter, config.weight_forms[parameter.name], item)
+    forms = config.weight_forms.get(parameter.name)
+    if forms is not None and config.ops == "triton":
+        return coded_bytes(parameter, forms, item)
+    if forms is not None and config.ops != "reference":
+        return packed_bytes(parameter, forms, item)
     if config.packing is not None and _is_linear(model, parameter):
         return quantized_bytes(parameter, QUANTIZATIONS[config.packing])
     return parameter.numel * item

@@ -238,7 +238,7 @@ class Ops(StepOps[A]):
     """What a provider of operations has: the ops of a step, and arrays and weights for them.
 
     Attributes:
-        provider: "reference" or "cpu".
+        provider: "reference", "triton" or "cpu".
         sources: op → who computes it: "reference" or "native avx512" …
         note: why this provider was chosen, where the choice was "auto".
         ranks: processes among which layers are split: over which `all_reduce` sums.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quire.core.config import OpsProvider
+from quire.core.config import ON_TORCH, OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.ops.device import CPU, Device
@@ -42,8 +42,8 @@ def load_ops(
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
     Args:
-        provider: "cpu" has native kernels, "reference" is plain torch. "auto" is "reference" on a
-            GPU, else "cpu".
+        provider: "cpu" has native kernels, "triton" has kernels for GPUs, "reference" is plain
+            torch. "auto" is "reference" on a GPU, else "cpu".
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
@@ -52,12 +52,12 @@ def load_ops(
     Raises:
         ConfigError: the native module, the instruction set or torch is missing.
     """
-    if provider == "reference" or not device.is_host:
+    if provider in ON_TORCH or not device.is_host:
         if quantization is not None:
-            raise ConfigError("the reference ops have no quantized products.", param="quantization")
+            raise ConfigError("ops on torch have no quantized products.", param="quantization")
         if group is not None:
-            raise ConfigError("the reference ops compute in one process.", param="--ops")
-        return _torch_ops(device)
+            raise ConfigError("ops on torch compute in one process.", param="--ops")
+        return _torch_ops(provider, device)
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.cpu import CpuOps
@@ -73,9 +73,14 @@ def load_ops(
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 
 
-def _torch_ops(device: Device) -> Ops[Any]:
-    """Return the reference; torch is imported here, and nowhere on the way to other ops."""
+def _torch_ops(provider: OpsProvider, device: Device) -> Ops[Any]:
+    """Return ops on torch, which is imported here, and nowhere on the way to other ops."""
     require("torch", "--ops reference", "--ops")
+    if provider == "triton":
+        require("triton", "--ops triton", "--ops")
+        from quire.ops.triton.provider import TritonOps
+
+        return TritonOps(device)
     from quire.ops.torch_ops.provider import TorchOps
 
     return TorchOps(device)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import DeviceType
+from quire.core.config import ON_TORCH, DeviceType, OpsProvider
 from quire.core.errors import ConfigError
-from quire.core.extras import require
+from quire.core.extras import installed, require
 from quire.resolve.arguments import EngineArgs
 from quire.system.gpu import torch_cuda_version
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -22,9 +22,11 @@ def resolve_device(
     Raises:
         ConfigError: the device does not exist, cannot do what the flags ask for, or needs torch.
     """
-    if args.device == "cuda" or args.ops == "reference":
-        flag = "--device cuda" if args.device == "cuda" else "--ops reference"
+    if args.device == "cuda" or args.ops in ON_TORCH:
+        flag = "--device cuda" if args.device == "cuda" else f"--ops {args.ops}"
         require("torch", flag, flag.split(maxsplit=1)[0].removeprefix("--"))
+    if args.ops == "triton":
+        require("triton", "--ops triton", "ops")
     gpu = hardware.gpu
     several = max(args.tensor_parallel_size, args.pipeline_parallel_size) > 1
     for_cpus = gpu is None or args.ops == "cpu" or several
@@ -48,8 +50,26 @@ def resolve_device(
             fix="Leave --ops out, or use --device cpu.",
             param="device",
         )
-    notes.append(f"device cuda: {gpu.name}, by the reference ops, in plain torch.")
-    return replace(args, ops="reference"), "cuda"
+    ops, why = _gpu_ops(args)
+    notes.append(f"device cuda: {gpu.name}, by {why}.")
+    return replace(args, ops=ops), "cuda"
+
+
+def _gpu_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
+    """Return the provider of a GPU's ops, and what the start log says of it."""
+    if args.ops == "reference":
+        return "reference", "the reference ops, in plain torch"
+    if args.cpu_offload_gb:
+        if args.ops == "triton":
+            raise ConfigError(
+                "Triton's kernels do not read weights that lie in host memory.",
+                fix="Use --ops reference, or leave --cpu-offload-gb out.",
+                param="ops",
+            )
+        return "reference", "the reference ops in plain torch, because of --cpu-offload-gb"
+    if args.ops == "auto" and not installed("triton"):
+        return "reference", "the reference ops in plain torch, because triton is not installed"
+    return "triton", "Triton's kernels"
 
 
 def memory_budget(

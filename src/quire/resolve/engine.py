@@ -16,6 +16,7 @@ from quire.core.config import (
     HEAD_METHODS,
     ITL_STRETCH,
     MAX_CONVERTED_HEAD_DIM,
+    ON_TORCH,
     DeviceType,
     EngineConfig,
     HashAlgo,
@@ -237,7 +238,7 @@ def _dtype(
     if args.dtype != "auto":
         return _DTYPES[args.dtype]
     if model.dtype == "float16":
-        if args.ops == "reference" and device == "cpu":
+        if args.ops in ON_TORCH and device == "cpu":
             notes.append(
                 "dtype float32: the reference ops compute the checkpoint's float16 slowly."
             )
@@ -303,7 +304,7 @@ def _cpu_offload(
     if not args.cpu_offload_gb:
         return 0
     on_gpu = config.device == "cuda"
-    if args.ops == "reference" and not on_gpu:
+    if args.ops in ON_TORCH and not on_gpu:
         raise value_error(
             args, "cpu_offload_gb", "the reference ops cannot read weights from files."
         )

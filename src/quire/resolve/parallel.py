@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ClusterConfig, EngineConfig
+from quire.core.config import ON_TORCH, ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.stages import partition
 from quire.models.weights.shares import worker_configs
@@ -77,7 +77,7 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         raise _error(args, name, why)
     for asked, what in (
         (config.device != "cpu", "only one process can use a GPU; add --device cpu."),
-        (args.ops == "reference", "the reference ops work with one process only."),
+        (args.ops in ON_TORCH, f"the ops of {args.ops} work with one process only."),
         (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import ModelConfig
+from quire.core.config import ON_TORCH, ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.core.registry import did_you_mean
@@ -72,7 +72,7 @@ def resolve_quantization(
     forms = rounded_forms(model, NAMES[wanted])
     notes.append(f"quantization {wanted}: {NAMES[wanted].about}. {_summary(forms)}")
     _note_activations(args, model, forms, notes)
-    native = wanted in QUANTIZATIONS and args.ops != "reference"
+    native = wanted in QUANTIZATIONS and args.ops not in ON_TORCH
     return Quantized(wanted, None, {} if native else forms)
 
 

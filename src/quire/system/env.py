@@ -24,6 +24,11 @@ def cpu_isa() -> str | None:
     return os.environ.get("QUIRE_CPU_ISA") or None
 
 
+def triton_interprets() -> bool:
+    """Return whether `TRITON_INTERPRET` has Triton interpret kernels, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def cache_dir() -> Path:
     """Return `QUIRE_CACHE_DIR`, the folder for reproducible files; default `~/.cache/quire`."""
     if explicit := os.environ.get("QUIRE_CACHE_DIR"):

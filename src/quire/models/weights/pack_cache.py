@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
-from quire.core.config import EngineConfig
+from quire.core.config import ON_TORCH, EngineConfig
 from quire.core.errors import QuireError
 from quire.models.memory import loaded_bytes
 from quire.system import env
@@ -59,7 +59,7 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
     size = loaded_bytes(config)
     if (
         config.load_format == "dummy"
-        or config.ops == "reference"
+        or config.ops in ON_TORCH
         or not SMALLEST_BYTES <= size <= config.pack_cache_bytes
         or size - (offload.saved_bytes if offload else 0) > config.memory_budget_bytes
     ):

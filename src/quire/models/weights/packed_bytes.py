@@ -34,6 +34,17 @@ def packed_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) 
     return _together(found).bytes(rows, columns)
 
 
+def coded_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) -> int:
+    """Return the most bytes of a linear weight as `ops.triton` stores it."""
+    first = forms[0]
+    if first is None or any(form != first for form in forms):
+        return parameter.numel * item
+    columns = parameter.shape[1]
+    halved = first.codes == "uint8" and first.bits <= 4 and columns % 2 == 0
+    groups = parameter.numel // columns * -(-columns // first.group)
+    return parameter.numel // (2 if halved else 1) + groups * 4 * (2 if first.second else 1)
+
+
 def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:
     """Return whether products with a weight whose parts have these forms round x to 8 bits."""
     known = [form for form in forms if form is not None]

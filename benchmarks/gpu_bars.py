@@ -1,0 +1,210 @@
+"""What a GPU's kernels reach of the card's own limits: `make gpu-bars`.
+
+    python benchmarks/gpu_bars.py [--dry-run] [--output FILE]
+
+The limits are measured first: bytes/s of a copy that no cache holds, and FLOP/s of a large product
+by torch. Then each kernel runs at the shapes of a 1B and an 8B model, and whole models of random
+weights decode. Rows are JSON lines; each says the card, the median and the range of its
+repetitions.
+
+`--dry-run` runs everything small on the CPU, in Triton's interpreter. It measures nothing, and
+shows that the command works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+if "--dry-run" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from torch import Tensor
+
+from quire.core.quantized import QuantizedWeight
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.providers import open_device
+from quire.ops.torch_ops.arrays import array
+from quire.ops.triton.provider import TritonOps
+
+REPETITIONS = 7
+RESULTS = Path(__file__).parent / "results" / "issue-27.jsonl"
+Row = dict[str, Any]
+
+
+class Card(NamedTuple):
+    """A GPU and its measured limits; on the CPU, which stands in for one, there are none."""
+
+    name: str
+    device: torch.device
+    bytes_per_second: float
+    flops: float
+
+    @property
+    def real(self) -> bool:
+        return self.device.type == "cuda"
+
+
+def seconds(card: torch.device, work: Callable[[], object]) -> list[float]:
+    """Return the time of one call in each repetition, by the card's own clock."""
+    work()
+    times = []
+    for _ in range(REPETITIONS):
+        if card.type != "cuda":
+            begin = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - begin)
+            continue
+        calls = 20
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1000 / calls)
+    return times
+
+
+def measured(dry: bool) -> Card:
+    """Return the card with the limits that torch's own copy and product reach."""
+    device = torch.device("cpu" if dry else "cuda")
+    size = 2**20 if dry else 2**31
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    to = torch.empty_like(source)
+    copied = min(seconds(device, lambda: to.copy_(source)))
+    n = 64 if dry else 8192
+    a = torch.randn(n, n, device=device).to(torch.bfloat16)
+    multiplied = min(seconds(device, lambda: a @ a))
+    name = "interpreter" if dry else torch.cuda.get_device_name()
+    return Card(name, device, 2 * size / copied, 2 * n**3 / multiplied)
+
+
+def row(card: Card, what: str, times: list[float], nbytes: int, flops: int = 0) -> Row:
+    """Return the row of a kernel that reads and writes so many bytes."""
+    median = statistics.median(times)
+    found: Row = {
+        "what": what, "card": card.name, "seconds": median, "range": [min(times), max(times)],
+    }  # fmt: skip
+    if card.real:
+        found["bandwidth_share"] = round(nbytes / median / card.bytes_per_second, 3)
+        if flops:
+            found["flop_share"] = round(flops / median / card.flops, 3)
+    return found
+
+
+def products(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Products at a model's shapes: one row, a batch, a prompt; dense, int8 and int4 weights."""
+    shapes = {"1B": (8192, 2048), "8B": (14336, 4096)} if card.real else {"tiny": (64, 64)}
+    rng = np.random.default_rng(0)
+    for name, (n, k) in shapes.items():
+        dense = torch.randn(n, k).to(torch.bfloat16)
+        codes = rng.integers(0, 16, (n, k), np.uint8)
+        scale = rng.uniform(0.01, 0.02, (n, k // 32)).astype(np.float16).astype(np.float32)
+        whole = rng.integers(-127, 128, (n, k), np.int8)
+        weights: dict[str, Any] = {
+            "bf16": array(dense),
+            "int4": QuantizedWeight(codes, 4, scale, 32, zero=np.full_like(scale, 8)),
+            "int8": QuantizedWeight(whole, 8, scale[:, :1].copy(), k),
+        }
+        for form, weight in weights.items():
+            packed = ops.pack_linear(weight)
+            for rows in (1, 16, 2048) if card.real else (1, 3):
+                x = torch.randn(rows, k, device=card.device).to(torch.bfloat16)
+                times = seconds(card.device, lambda x=x, packed=packed: ops.linear(x, packed))
+                nbytes = packed.nbytes + 2 * rows * (n + k)
+                what = f"linear {name} {form} {n}x{k} rows {rows}"
+                yield row(card, what, times, nbytes, 2 * rows * n * k)
+
+
+def attention(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Decode and prefill at 8B's heads."""
+    heads, kv_heads, width, block = (32, 8, 128, 16) if card.real else (4, 2, 16, 16)
+    cases = [(1, 8192, 1), (64, 2048, 1), (1, 4096, 4096)] if card.real else [(2, 32, 1)]
+    for sequences, length, new in cases:
+        blocks = sequences * length // block
+        shape = (blocks, kv_heads, block, width)
+        k, v = (torch.randn(shape, device=card.device).to(torch.bfloat16) for _ in range(2))
+        tables = torch.arange(blocks, dtype=torch.int32, device=card.device).view(sequences, -1)
+        q = torch.randn(sequences * new, heads, width, device=card.device).to(torch.bfloat16)
+        meta: AttentionMetadata[Tensor] = AttentionMetadata(
+            query_start_loc=np.arange(0, sequences * new + 1, new, dtype=np.int32),
+            seq_lens=np.full(sequences, length, np.int32),
+            block_tables=tables,
+            slot_mapping=torch.zeros(len(q), dtype=torch.int64, device=card.device),
+            num_seqs=sequences,
+            block_size=block,
+        )
+        cache = KVCache(k, v)
+        times = seconds(card.device, partial(ops.paged_attention, q, cache, meta, width**-0.5))
+        nbytes = k.nbytes + v.nbytes + 2 * q.nbytes
+        flops = 4 * heads * width * sequences * new * (length - new // 2)
+        yield row(card, f"attention {sequences} x {length}, {new} new", times, nbytes, flops)
+
+
+def models(card: Card) -> Iterator[Row]:
+    """Decode of whole models, by `quire bench latency`."""
+    names = ["qwen3-0.6b", "qwen3-1.7b", "qwen3-8b"] if card.real else ["opt-125m"]
+    for name in names:
+        for batch in (1, 256) if card.real else (1,):
+            command = [
+                sys.executable, "-m", "quire", "bench", "latency", "--model", name,
+                "--load-format", "dummy", "--dtype", "bfloat16", "--batch-size", str(batch),
+            ]  # fmt: skip
+            if not card.real:
+                print("would run:", " ".join(command[2:]))
+                continue
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            yield {
+                "what": f"latency {name} batch {batch}", "card": card.name,
+                "rc": done.returncode, "output": (done.stdout or done.stderr)[-2000:],
+            }  # fmt: skip
+
+
+def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Count rows whose bits differ between a batch and alone."""
+    n, k, rows = (4096, 4096, 256) if card.real else (32, 64, 3)
+    packed = ops.pack_linear(array(torch.randn(n, k).to(torch.bfloat16)))
+    x = torch.randn(rows, k, device=card.device).to(torch.bfloat16)
+    together = ops.linear(x, packed)
+    differing = sum(
+        not torch.equal(ops.linear(x[i : i + 1], packed)[0], together[i]) for i in range(rows)
+    )
+    yield {"what": f"rows of {rows} that differ alone", "card": card.name, "count": differing}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dry-run", action="store_true", help="small, on the CPU, interpreted")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="append rows to this file")
+    args = parser.parse_args()
+    if args.dry_run:
+        np.seterr(all="ignore")
+    elif not torch.cuda.is_available():
+        sys.exit("gpu_bars: torch sees no GPU. Use --dry-run to try the command without one.")
+    card = measured(args.dry_run)
+    ops = TritonOps(open_device("cpu" if args.dry_run else "cuda"))
+    limits = f"{card.bytes_per_second / 1e9:.0f} GB/s, {card.flops / 1e12:.1f} TFLOP/s"
+    print(f"{card.name}: {limits if card.real else 'nothing is measured'}")
+    for part in (same_bits(card, ops), products(card, ops), attention(card, ops), models(card)):
+        for found in part:
+            print(json.dumps(found))
+            if card.real:
+                with args.output.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

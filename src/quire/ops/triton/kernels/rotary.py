@@ -1,0 +1,105 @@
+"""Split a product into queries, keys and values; normalize, rotate and store them."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _round(x):
+    """Return x rounded to an integer, ties to even; |x| < 2²²."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def _scale_of(values, live, most):
+    """Return max|values| / most as a bfloat16 that is not below it; NaN if a value is NaN."""
+    sick = tl.sum((live & (values != values)).to(tl.int32), 0) > 0
+    exact = tl.max(tl.where(live, tl.abs(values), 0.0), 0) / most
+    bits = exact.to(tl.int32, bitcast=True)
+    above = ((bits + 0xFFFF) & -65536).to(tl.float32, bitcast=True)
+    return tl.where(sick, float("nan"), above)
+
+
+@triton.jit
+def _store(values, live, cached, scales, at, slot, unit, kind: tl.constexpr, most):
+    """Store one head's values: as they are, over `unit`, or with a scale of their own."""
+    if kind == "plain":
+        tl.store(cached + at, values.to(cached.dtype.element_ty), live)
+    elif kind == "unit":
+        limited = tl.clamp(values.to(tl.float32) / unit, -most, most, tl.PropagateNan.ALL)
+        tl.store(cached + at, limited.to(cached.dtype.element_ty), live)
+    else:
+        wide = values.to(tl.float32)
+        scale = _scale_of(wide, live, most)
+        tl.store(scales + slot, scale.to(tl.bfloat16))
+        if kind == "int8":
+            codes = _round(wide / scale)
+            finite = (codes >= -127.0) & (codes <= 127.0)
+            tl.store(cached + at, tl.where(finite, codes, 0.0).to(tl.int8), live)
+        else:
+            over = wide / tl.where(scale == 0.0, 1.0, scale)
+            limited = tl.clamp(over, -most, most, tl.PropagateNan.ALL)
+            tl.store(cached + at, limited.to(cached.dtype.element_ty), live)
+
+
+@triton.jit
+def _gained(values, factor, weight, at, live):
+    """Return values · factor · weight, rounded as a norm is."""
+    gain = tl.load(weight + at, live, 0.0)
+    scaled = (values.to(tl.float32) * factor).to(gain.dtype)
+    return (gain.to(tl.float32) * scaled.to(tl.float32)).to(gain.dtype).to(values.dtype)
+
+
+@triton.jit
+def _normed(values, partner, weight, at, partner_at, live, turned, width, eps):
+    """Return a head and its partners, normalized and rounded as `norms.rms_norm` does."""
+    wide = values.to(tl.float32)
+    factor = 1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / width + eps)
+    own = _gained(values, factor, weight, at, live)
+    return own, _gained(partner, factor, weight, partner_at, turned)
+
+
+@triton.jit
+def rope_kv_write(
+    qkv, positions, cos_sin, q_norm, k_norm, eps, k_cache, v_cache, k_scale, v_scale, k_unit,
+    v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
+    width: tl.constexpr, rotary: tl.constexpr, q_normed: tl.constexpr, k_normed: tl.constexpr,
+    kind: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One head of one token: query, key or value by its number."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    at = tl.arange(0, block)
+    live = at < width
+    source = qkv + row * qkv_stride + head * width
+    values = tl.load(source + at, live, 0.0)
+    is_value = head >= heads + kv_heads
+    if not is_value:
+        half: tl.constexpr = rotary // 2
+        turned = at < rotary
+        other = tl.where(at < half, at + half, at - half)
+        partner = tl.load(source + other, turned, 0.0)
+        if head < heads:
+            if q_normed:
+                values, partner = _normed(
+                    values, partner, q_norm, at, other, live, turned, width, eps
+                )
+        elif k_normed:
+            values, partner = _normed(values, partner, k_norm, at, other, live, turned, width, eps)
+        if rotary > 0:
+            angle = cos_sin + tl.load(positions + row) * rotary + at % half
+            cos = tl.load(angle, turned, 1.0)
+            sin = tl.load(angle + half, turned, 0.0)
+            sin = tl.where(at < half, -sin, sin)
+            rotated = values.to(tl.float32) * cos + partner.to(tl.float32) * sin
+            values = tl.where(turned, rotated, values.to(tl.float32)).to(values.dtype)
+    if head < heads:
+        tl.store(q_out + (row * heads + head) * width + at, values, live)
+    else:
+        slot = tl.load(slots + row)
+        kv_head = (head - heads) % kv_heads
+        where = (slot // block_size * kv_heads + kv_head) * block_size + slot % block_size
+        if is_value:
+            _store(values, live, v_cache, v_scale, where * width + at, where, v_unit, kind, most)
+        else:
+            _store(values, live, k_cache, k_scale, where * width + at, where, k_unit, kind, most)

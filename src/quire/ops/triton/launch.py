@@ -1,0 +1,75 @@
+"""What every launch needs: whether kernels can run, and the sizes of their tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.core.errors import ConfigError
+from quire.ops.device import Device
+from quire.system import env
+
+LEAST_CAPABILITY = (8, 0)
+"""Cards before it have no bfloat16 products."""
+
+COMPUTE: dict[torch.dtype, Any] = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+}
+"""Torch's name of a type → Triton's."""
+
+
+def interpreted() -> bool:
+    """Return whether Triton's interpreter runs the kernels, on the CPU."""
+    return env.triton_interprets()
+
+
+def check(device: Device) -> None:
+    """Raise ConfigError if the kernels cannot run on this device."""
+    if device.is_host:
+        if not interpreted():
+            raise ConfigError(
+                "Triton's kernels run on a GPU.",
+                fix="Use --device cuda; or set TRITON_INTERPRET=1, which is slow, to try them.",
+                param="--ops",
+            )
+        return
+    if interpreted():
+        raise ConfigError(
+            "TRITON_INTERPRET is set, and the interpreter computes on the CPU alone.",
+            fix="Unset TRITON_INTERPRET, or use --device cpu.",
+            param="--ops",
+        )
+    found = torch.cuda.get_device_capability()
+    if found < LEAST_CAPABILITY:
+        raise ConfigError(
+            f"Triton's kernels need compute capability {_version(LEAST_CAPABILITY)}; "
+            f"this GPU has {_version(found)}.",
+            fix="Use --ops reference.",
+            param="--ops",
+        )
+
+
+def _version(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least n."""
+    return int(triton.next_power_of_2(n))
+
+
+def warps(block: int) -> int:
+    """Return the warps of a program that reduces a row of `block` elements."""
+    return min(max(block // 256, 1), 16)
+
+
+def processors(device: torch.device) -> int:
+    """Return how many programs the device runs at once, at least."""
+    if device.type != "cuda":
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,77 @@
+"""The provider "triton": kernels for GPUs, and plain torch for what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quire.core.dtypes import FLOAT32, DType, HostArray
+from quire.core.quantized import Weights
+from quire.ops.device import CPU, Device
+from quire.ops.packed_file import StoredLinear
+from quire.ops.torch_ops import quantized, reference
+from quire.ops.torch_ops.arrays import tensor, torch_dtype
+from quire.ops.torch_ops.provider import TorchOps
+from quire.ops.torch_ops.quantized import QuantizedWeight
+from quire.ops.triton import attention, experts, launch, linear, rows
+from quire.ops.triton.weights import coded, embedding, vocab_embedding
+from quire.ops.weights import Epilogue, LinearWeight
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "linear": linear.linear,
+    "logits": linear.logits,
+    "head_linear": linear.head_linear,
+    "moe": experts.moe,
+    "rms_norm": rows.rms_norm,
+    "add_rms_norm": rows.add_rms_norm,
+    "layer_norm": rows.layer_norm,
+    "add_layer_norm": rows.add_layer_norm,
+    "activation": rows.activation,
+    "argmax": rows.argmax,
+    "rope_kv_write": attention.rope_kv_write,
+    "paged_attention": attention.paged_attention,
+}
+"""Op → what launches its kernel; the other ops are torch's."""
+
+
+class TritonOps(TorchOps):
+    """Ops on an NVIDIA GPU; on the CPU with Triton's interpreter, which is for tests.
+
+    Raises:
+        ConfigError: the device cannot run the kernels.
+    """
+
+    provider = "triton"
+
+    def __init__(self, device: Device = CPU) -> None:
+        launch.check(device)
+        super().__init__(device)
+        vars(self).update(KERNELS, embedding=embedding, vocab_embedding=vocab_embedding)
+        self.sources = {op: "triton" if op in KERNELS else "torch" for op in self.sources}
+
+    @property
+    def isa(self) -> str:
+        return "triton interpreter" if self.device.is_host else "triton cuda"
+
+    def pack_linear(
+        self,
+        weight: Weights | StoredLinear,
+        bias: HostArray | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        head: bool = False,
+        exact: bool = False,
+        dtype: DType = FLOAT32,
+        experts: int = 1,
+    ) -> LinearWeight:
+        if isinstance(weight, StoredLinear):
+            raise TypeError("Triton takes no stored weight")
+        parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
+        given = None if bias is None else tensor(bias).to(self._torch)
+        if all(isinstance(part, QuantizedWeight) for part in parts):
+            packed = coded(parts, given, epilogue, experts, torch_dtype(dtype))
+            if packed is not None and packed.shape[0] % experts == 0:
+                return packed
+        return reference.pack_linear(
+            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype), experts=experts
+        )

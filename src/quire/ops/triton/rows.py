@@ -1,0 +1,92 @@
+"""Ops on rows: norms, activations, the largest logit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.core.config import Activation
+from quire.ops.filters import FloatRow
+from quire.ops.sample_row import TokenIds
+from quire.ops.triton.kernels import elementwise, norms
+from quire.ops.triton.launch import power_of_two, warps
+from quire.ops.weights import GATED, GATED_BY
+
+UNGATED: dict[str, str] = {kind: name for name, kind in GATED_BY.items()}
+"""A gated activation → what multiplies the other half."""
+BLOCK = 1024
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `reference.rms_norm`."""
+    return _norm(norms.rms_norm, x, None, (weight,), eps)[0]
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See `reference.add_rms_norm`."""
+    return _norm(norms.rms_norm, x, residual, (weight,), eps)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """See `reference.layer_norm`."""
+    return _norm(norms.layer_norm, x, None, (weight, bias), eps)[0]
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """See `reference.add_layer_norm`."""
+    return _norm(norms.layer_norm, x, residual, (weight, bias), eps)
+
+
+def _norm(
+    kernel: Any, x: Tensor, residual: Tensor | None, gains: tuple[Tensor, ...], eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of the rows of x [..., width], or of x + residual, and that sum."""
+    width = x.shape[-1]
+    rows = _rows(x)
+    more = rows if residual is None else _rows(residual)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    total = out if residual is None else torch.empty_like(out)
+    block = power_of_two(width)
+    if len(rows):
+        kernel[(len(rows),)](
+            rows, more, *gains, out, total, width, rows.stride(0), more.stride(0), eps,
+            add=residual is not None, block=block, num_warps=warps(block),
+        )  # fmt: skip
+    return out, total
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return [rows, width], each row contiguous."""
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def activation(x: Tensor, kind: Activation) -> Tensor:
+    """See `reference.activation`."""
+    gated = kind in GATED
+    rows = _rows(x)
+    width = rows.shape[1] // (1 + gated)
+    out = torch.empty((*x.shape[:-1], width), dtype=x.dtype, device=x.device)
+    if out.numel():
+        elementwise.activation[(len(rows), -(-width // BLOCK))](
+            rows, out, width, rows.stride(0),
+            kind=UNGATED.get(kind, kind), gated=gated, block=BLOCK,
+        )  # fmt: skip
+    return out
+
+
+def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
+    """See `torch_ops.sampling.argmax`."""
+    rows, width = logits.shape
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    peaks = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    if rows:
+        block = min(4096, power_of_two(width))
+        elementwise.argmax[(rows,)](
+            logits, tokens, peaks, width, logits.stride(0), block=block, num_warps=warps(block)
+        )
+    return tokens.cpu().numpy(), peaks.cpu().numpy()

@@ -1,0 +1,121 @@
+"""Compile every launch for real cards, without one: python -m tests.triton.compiling CAPABILITY
+
+The launches are those of the ops on small arrays. In place of running, each is compiled to the
+card's machine code, by Triton and the assembler that comes with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from quire.ops.metadata import KVCache
+from quire.ops.torch_ops.quantized import parts_of
+from quire.ops.torch_ops.reference import DenseWeight
+from quire.ops.triton import attention, experts, linear, rows
+from quire.ops.triton.weights import coded
+from tests.triton.test_attention import CACHES, empty_cache, metadata
+from tests.triton.test_products import quantized
+
+TYPES = {
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int8: "*i8",
+    torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
+}  # fmt: skip
+
+
+def type_of(value: Any) -> str:
+    """Return Triton's name of an argument's type, as a launch would choose it."""
+    if isinstance(value, torch.Tensor):
+        return TYPES[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    return "constexpr" if value is None or value == 1 else "i32"
+
+
+class Compiler:
+    """Compiles what is launched."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+        self._known: set[object] = set()
+        self.compiled: list[str] = []
+
+    def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> None:
+        options = {n: given.pop(n) for n in ("num_warps", "enable_fp_fusion") if n in given}
+        values = dict(zip(kernel.arg_names, args, strict=False)) | given
+        fixed = {p.name for p in kernel.params if p.is_constexpr}
+        signature = {n: "constexpr" if n in fixed else type_of(values[n]) for n in values}
+        signature = {name: signature[name] for name in kernel.arg_names}
+        constants = {
+            (i,): values[n] for i, n in enumerate(signature) if signature[n] == "constexpr"
+        }
+        key = (kernel.__name__, *signature.values(), *constants.values(), *options.values())
+        if key in self._known:
+            return
+        self._known.add(key)
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        built = triton.compile(source, target=self._target, options=options)
+        assert built.asm["cubin"]
+        self.compiled.append(kernel.__name__)
+
+
+def launch_everything(dtype: torch.dtype) -> None:
+    """Call each op that launches kernels, with each form of weight and cache."""
+    x = torch.randn(3, 96).to(dtype)
+    gain = torch.ones(96, dtype=dtype)
+    rows.add_rms_norm(x, x, gain, 1e-6)
+    rows.layer_norm(x, gain, gain, 1e-6)
+    for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
+        rows.activation(x, kind)
+    rows.argmax(torch.randn(2, 5000))
+    forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
+    for name in ("int8", "codes", "zeros", "offsets", "book", "ordered"):
+        parts: Any = parts_of(quantized(name, 70, 96, seed=1))
+        forms.append(coded(parts, None, "none", 1, dtype))
+    linear.SEGMENT = 64
+    attention.SEGMENT = 128
+    for programs in (0, 1000):
+        linear.processors = lambda device, n=programs: n
+        attention.processors = lambda device, n=programs: n
+        for weight in forms:
+            linear.linear(x, weight)
+        meta = metadata([300, 9], [3, 1], 16)
+        for kind in CACHES:
+            if CACHES[kind] != dtype and (CACHES[kind].itemsize > 1 or dtype != torch.bfloat16):
+                continue
+            cache: KVCache[Any] = empty_cache(kind, 2, 16, 80)
+            qkv = torch.randn(4, 8 * 80).to(dtype)
+            q = attention.rope_kv_write(
+                qkv, torch.arange(4), torch.randn(9, 32), gain[:80], gain[:80], 1e-6, cache,
+                meta.slot_mapping, 4, 2, 80,
+            )  # fmt: skip
+            attention.paged_attention(q, cache, meta, 0.1, window=512)
+            attention.paged_attention(q, cache, meta, 0.1, softcap=3.0, sinks=torch.ones(4))
+    stacked = DenseWeight(torch.randn(4 * 64, 96).to(dtype), None, "silu_mul", 4)
+    down = DenseWeight(torch.randn(4 * 96, 32).to(dtype), None, "none", 4)
+    chosen = torch.tensor([[0, 2], [1, 3], [0, 1]])
+    experts.moe(x, chosen, torch.rand(3, 2), stacked, down)
+
+
+def main() -> None:
+    compiler = Compiler(int(sys.argv[1]))
+
+    def run(kernel: Any, *args: Any, **given: Any) -> None:
+        compiler.launch(kernel, *args, **given)
+
+    JITFunction.run = run
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        launch_everything(dtype)
+    print(len(compiler.compiled), "launches compiled:", *np.unique(compiler.compiled))
+
+
+if __name__ == "__main__":
+    main()

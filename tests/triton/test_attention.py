@@ -1,0 +1,210 @@
+"""Attention and its cache: against the reference, and the same bits however it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops import paged_attention as plain
+from quire.ops.torch_ops import reference
+from quire.ops.triton import attention
+
+BLOCKS = 40
+CACHES = {
+    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+    "int8": torch.int8, "fp8": torch.float8_e4m3fn, "fp8_scaled": torch.float8_e5m2,
+}  # fmt: skip
+
+
+def empty_cache(kind: str, kv_heads: int, block_size: int, width: int) -> KVCache[Tensor]:
+    shape = (BLOCKS, kv_heads, block_size, width)
+    k, v = (torch.zeros(shape, dtype=CACHES[kind]) for _ in range(2))
+    if kind in ("int8", "fp8_scaled"):
+        scales = [torch.zeros(shape[:3], dtype=torch.bfloat16) for _ in range(2)]
+        return KVCache(k, v, *scales)
+    return KVCache(k, v, k_unit=0.5 if kind == "fp8" else 1.0)
+
+
+def metadata(lengths: list[int], news: list[int], block_size: int) -> AttentionMetadata[Tensor]:
+    """Sequences of these lengths, whose last tokens are new; their blocks are scattered."""
+    blocks = torch.from_numpy(np.random.default_rng(1).permutation(BLOCKS).astype(np.int32))
+    tables, used, slots = torch.zeros(len(lengths), 20, dtype=torch.int32), 0, []
+    for i, (length, new) in enumerate(zip(lengths, news, strict=True)):
+        count = -(-length // block_size)
+        tables[i, :count] = blocks[used : used + count]
+        used += count
+        slots += [
+            int(tables[i, p // block_size]) * block_size + p % block_size
+            for p in range(length - new, length)
+        ]
+    return AttentionMetadata(
+        query_start_loc=np.cumsum([0, *news]).astype(np.int32),
+        seq_lens=np.array(lengths, np.int32),
+        block_tables=tables,
+        slot_mapping=torch.tensor(slots),
+        num_seqs=len(lengths),
+        block_size=block_size,
+    )
+
+
+def filled(kind: str, meta: AttentionMetadata[Tensor], heads: int, kv_heads: int, width: int,
+           dtype: torch.dtype = torch.float32) -> KVCache[Tensor]:  # fmt: skip
+    """A cache in which all tokens of the sequences are written, by the reference."""
+    cache = empty_cache(kind, kv_heads, meta.block_size, width)
+    lengths = meta.seq_lens.tolist()
+    everything = metadata(lengths, lengths, meta.block_size)
+    values = torch.randn(
+        2, sum(lengths), kv_heads, width, generator=torch.Generator().manual_seed(3)
+    )
+    reference.write_kv(*values.to(dtype), cache, everything.slot_mapping)
+    return cache
+
+
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some tens of keys have several segments of several tiles."""
+    monkeypatch.setattr(attention, "SEGMENT", 16)
+    monkeypatch.setattr(attention, "KEYS", 16)
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "window": {"window": 19},
+    "chunked": {"window": 24, "chunked": True},
+    "capped": {"softcap": 2.0, "sinks": torch.tensor([0.3, -1.0, 2.0, 0.5])},
+    "encoder": {"causal": False},
+    "local": {"causal": False, "window": 9},
+}
+
+
+SOON = ("causal", "window", "capped")
+
+
+@pytest.mark.parametrize(
+    "rule", [rule if rule in SOON else pytest.param(rule, marks=pytest.mark.slow) for rule in RULES]
+)
+def test_rules(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_segments(monkeypatch)
+    given = RULES[rule]
+    news = [8, 1] if given.get("causal", True) else [18, 5]
+    meta = metadata([40, 10] if given.get("causal", True) else news, news, 16)
+    cache = filled("float32", meta, 4, 2, 24)
+    q = torch.randn(sum(news), 4, 24, generator=torch.Generator().manual_seed(5))
+    expected = plain.paged_attention(q, cache, meta, 0.2, **given)
+    found = attention.paged_attention(q, cache, meta, 0.2, **given)
+    # Weights sum to 1; both sum some hundred products of float32.
+    assert torch.allclose(found, expected, rtol=0, atol=2e-6)
+    monkeypatch.setattr(attention, "processors", lambda device: 0)
+    assert torch.equal(attention.paged_attention(q, cache, meta, 0.2, **given), found)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_caches(kind: str) -> None:
+    dtype = CACHES[kind] if kind in ("float16", "bfloat16") else torch.float32
+    meta = metadata([33, 60], [1, 5], 8)
+    cache = filled(kind, meta, 6, 2, 40, dtype)
+    q = torch.randn(6, 6, 40, generator=torch.Generator().manual_seed(6)).to(dtype)
+    expected = plain.paged_attention(q, cache, meta, 0.15)
+    found = attention.paged_attention(q, cache, meta, 0.15)
+    # In 16 bits, softmax weights are rounded before they multiply values of about 1.
+    atol = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(kind, 4e-6)
+    assert torch.allclose(found, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
+def test_chunks_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt at once, in chunks, beside others, with and without split segments."""
+    short_segments(monkeypatch)
+    kind = str(dtype).removeprefix("torch.")
+    whole = metadata([24], [24], 16)
+    cache = filled(kind, whole, 4, 1, 16, dtype)
+    q = torch.randn(24, 4, 16, generator=torch.Generator().manual_seed(7)).to(dtype)
+    expected = attention.paged_attention(q, cache, whole, 0.3)
+    for first, last, programs in ((1, 9, 0), (9, 23, 1000), (23, 24, 1000)):
+        monkeypatch.setattr(attention, "processors", lambda device, n=programs: n)
+        chunk = metadata([last], [last - first], 16)
+        found = attention.paged_attention(q[first:last], cache, chunk, 0.3)
+        assert torch.equal(found, expected[first:last])
+
+
+@pytest.mark.parametrize(
+    ("kind", "norm"),
+    [("float32", "head"), ("float16", "whole"), ("int8", "none"), ("int8", "head")],
+)
+def test_what_is_written(kind: str, norm: str) -> None:
+    """The same q and the same cache as the reference; a rotation may round the other way."""
+    heads, kv_heads, width = 3, 2, 24
+    meta = metadata([4, 30], [4, 2], 8)
+    generator = torch.Generator().manual_seed(8)
+    qkv = torch.randn(6, (heads + 2 * kv_heads) * width, generator=generator)
+    if kind == "float16":
+        qkv = qkv.half()
+    positions = torch.tensor([*range(4), 28, 29])
+    angles = torch.rand(64, 8, generator=generator)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), 1)
+    gains: list[Tensor | None] = [None, None]
+    if norm != "none":
+        wide = norm == "whole"
+        gains = [
+            torch.rand(width * (n if wide else 1), generator=generator).to(qkv.dtype)
+            for n in (heads, kv_heads)
+        ]
+    found, expected = (empty_cache(kind, kv_heads, 8, width) for _ in range(2))
+    rest = (meta.slot_mapping, heads, kv_heads, width)
+    q = attention.rope_kv_write(qkv.clone(), positions, cos_sin, *gains, 1e-6, found, *rest)
+    plain_q = reference.rope_kv_write(
+        qkv.clone(), positions, cos_sin, *gains, 1e-6, expected, *rest
+    )
+    half = 2.0**-11 if kind == "float16" else 2.0**-22
+    assert torch.allclose(q.float(), plain_q.float(), rtol=4 * half, atol=4 * half)
+    steps = 1 / 127 if kind == "int8" else 4 * half
+    for a, b, a_scale, b_scale in zip(
+        found[:2], expected[:2], found[2:4], expected[2:4], strict=True
+    ):
+        assert a is not None
+        assert b is not None
+        numbers, wanted = a.float(), b.float()
+        if a_scale is not None and b_scale is not None:
+            assert torch.equal(a_scale == 0, b_scale == 0)
+            numbers = numbers * a_scale.float()[..., None]
+            wanted = wanted * b_scale.float()[..., None]
+        largest = wanted.abs().amax(-1, keepdim=True)
+        assert ((numbers - wanted).abs() <= 1.01 * steps * largest).all()
+        assert (numbers == wanted).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_scaled"])
+def test_8_bit_floats_are_written(kind: str) -> None:
+    """Numbers that 8 bits hold exactly: the interpreter rounds others wrongly."""
+    meta = metadata([3], [3], 8)
+    found, expected = (empty_cache(kind, 1, 8, 16) for _ in range(2))
+    most = torch.finfo(found.k.dtype).max
+    qkv = torch.randint(-7, 8, (3, 48), generator=torch.Generator().manual_seed(9)) / 8
+    qkv[:, 16::16] = most / 1024
+    args = (meta.slot_mapping, 1, 1, 16)
+    for op, cache in ((attention.rope_kv_write, found), (reference.rope_kv_write, expected)):
+        op(qkv.clone(), torch.arange(3), None, None, None, 0.0, cache, *args)
+    for a, b in zip(found.tensors, expected.tensors, strict=True):
+        assert torch.equal(a.float(), b.float())
+
+
+def test_a_sick_value_spoils_its_own_scale() -> None:
+    meta = metadata([3], [3], 8)
+    qkv = torch.ones(3, 3 * 16)
+    qkv[1, 20] = torch.nan
+    qkv[2, 40] = torch.inf
+    cache = empty_cache("int8", 1, 8, 16)
+    attention.rope_kv_write(
+        qkv, torch.arange(3), None, None, None, 0.0, cache, meta.slot_mapping, 1, 1, 16
+    )
+    assert cache.k_scale is not None
+    assert cache.v_scale is not None
+    block = int(meta.block_tables[0, 0])
+    assert cache.k_scale[block, 0, :3].isfinite().tolist() == [True, False, True]
+    assert cache.v_scale[block, 0, :3].isfinite().tolist() == [True, True, False]
