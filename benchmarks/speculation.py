@@ -217,7 +217,10 @@ def main() -> None:
         for row in BARS[name]():
             print(json.dumps(row), flush=True)
             if args.json:
-                write_json(args.json, row | circumstances("speculation"))
+                write_json(
+                    args.json,
+                    row | circumstances("speculation", "python benchmarks/speculation.py"),
+                )
 
 
 if __name__ == "__main__":
