@@ -1,1 +1,1 @@
-"""Chooses a replica for each request: the server's router and the simulator's."""
+"""Chooses a replica for each request by its cached prefix; `simulate` uses it."""

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--router",
         choices=["round-robin", "least-loaded", "prefix-aware"],
         default="least-loaded",
-        help="which replica a request goes to; prefix-aware is the server's own " + shown,
+        help="which replica a request goes to; prefix-aware knows each cache " + shown,
     )
     results = parser.add_argument_group("results").add_argument
     results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")

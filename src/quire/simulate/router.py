@@ -1,4 +1,4 @@
-"""Policies that choose a replica for a request: the server's router, and two simple ones."""
+"""Policies that choose a replica for a request: the cache-aware router, and two simple ones."""
 
 from __future__ import annotations
 
