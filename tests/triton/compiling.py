@@ -67,7 +67,7 @@ class Compiler:
         self.compiled.append(kernel.__name__)
 
 
-def launch_everything(dtype: torch.dtype) -> None:
+def launch_everything(dtype: torch.dtype, capability: int) -> None:
     """Call each op that launches kernels, with each form of weight and cache."""
     x = torch.randn(3, 96).to(dtype)
     gain = torch.ones(96, dtype=dtype)
@@ -91,6 +91,8 @@ def launch_everything(dtype: torch.dtype) -> None:
         for kind in CACHES:
             if CACHES[kind] != dtype and (CACHES[kind].itemsize > 1 or dtype != torch.bfloat16):
                 continue
+            if kind == "fp8" and capability < 89:  # plain torch reads it there
+                continue
             cache: KVCache[Any] = empty_cache(kind, 2, 16, 80)
             qkv = torch.randn(4, 8 * 80).to(dtype)
             q = attention.rope_kv_write(
@@ -113,7 +115,7 @@ def main() -> None:
 
     JITFunction.run = run
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        launch_everything(dtype)
+        launch_everything(dtype, int(sys.argv[1]))
     print(len(compiler.compiled), "launches compiled:", *np.unique(compiler.compiled))
 
 

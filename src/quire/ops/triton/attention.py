@@ -13,7 +13,7 @@ from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
 from quire.ops.triton.kernels import attention as kernels
 from quire.ops.triton.kernels import rotary
-from quire.ops.triton.launch import COMPUTE, power_of_two, processors
+from quire.ops.triton.launch import COMPUTE, has_float8, power_of_two, processors
 from quire.ops.triton.rows import rms_norm
 
 ROWS = 64
@@ -25,7 +25,9 @@ SEGMENT = 512
 
 def supported(cache: KVCache[Tensor]) -> bool:
     """Return whether the kernels read this cache; they do not rotate heads of 4 bits."""
-    return not cache.packed and cache.v is not None
+    if cache.packed or cache.v is None:
+        return False
+    return cache.k.dtype != torch.float8_e4m3fn or has_float8(cache.k.device)
 
 
 def rope_kv_write(

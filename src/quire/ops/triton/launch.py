@@ -54,6 +54,11 @@ def check(device: Device) -> None:
         )
 
 
+def has_float8(device: torch.device) -> bool:
+    """Return whether the device converts from and to e4m3, which Ada and Hopper began with."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def _version(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 
