@@ -8,6 +8,7 @@ from quire.core.config import ON_TORCH, DeviceType, OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.extras import installed, require
 from quire.resolve.arguments import EngineArgs
+from quire.system import env
 from quire.system.gpu import torch_cuda_version
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
 
@@ -67,6 +68,8 @@ def _gpu_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
                 param="ops",
             )
         return "reference", "the reference ops in plain torch, because of --cpu-offload-gb"
+    if args.ops == "auto" and env.triton_interprets():
+        return "reference", "the reference ops in plain torch, because of TRITON_INTERPRET"
     if args.ops == "auto" and not installed("triton"):
         return "reference", "the reference ops in plain torch, because triton is not installed"
     return "triton", "Triton's kernels"

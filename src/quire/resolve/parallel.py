@@ -77,7 +77,7 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         raise _error(args, name, why)
     for asked, what in (
         (config.device != "cpu", "only one process can use a GPU; add --device cpu."),
-        (args.ops in ON_TORCH, f"the ops of {args.ops} work with one process only."),
+        (args.ops in ON_TORCH, f"the {args.ops} ops work with one process only."),
         (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:

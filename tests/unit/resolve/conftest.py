@@ -9,4 +9,4 @@ from quire.core import extras
 
 @pytest.fixture(autouse=True)
 def torch_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_installed", lambda module: True)
+    monkeypatch.setattr(extras, "installed", lambda module: True)

@@ -364,6 +364,7 @@ class Guesser:
         self.rng = rng
         self.guesses = 0
         self.slots: set[int] = set()
+        self.meters: tuple[()] = ()
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         assert slot not in self.slots

@@ -32,7 +32,8 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
     """Return the kind of a model that reads images; None if Quire has none under its name."""
     classes = config.get("architectures")
     found = classes if isinstance(classes, list) else []
-    return next((CLASSES[name] for name in found if name in CLASSES), None)
+    names = (name for name in found if isinstance(name, str))
+    return next((CLASSES[name] for name in names if name in CLASSES), None)
 
 
 def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
