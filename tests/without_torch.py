@@ -1,4 +1,4 @@
-"""Pytest plugin: without torch, a module or test that imports it is skipped, not failed.
+"""Pytest plugin: without torch or Triton, a module or test that imports it is skipped, not failed.
 
 A finder behind all others sees only imports of modules that are not installed. It skips what tests
 import, and the modules of Quire that exist for torch. An import elsewhere in Quire fails as ever.
@@ -14,13 +14,14 @@ from types import FrameType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NEED_TORCH = ("torch", "peft", "compressed_tensors")
+NEED_TORCH = ("torch", "triton", "peft", "compressed_tensors")
 IMPORTERS = tuple(
     str(ROOT / path)
     for path in (
         "benchmarks/",
         "tests/",
         "src/quire/ops/torch_ops/",
+        "src/quire/ops/triton/",
         "src/quire/profile/torch_profiler.py",
         "src/quire/bench/peers/",
     )
