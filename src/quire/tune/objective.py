@@ -95,7 +95,7 @@ def best_rate(
     tried: set[float] = set()
     missed, doubts = [high], True
     while low == 0.0 or high / low > RESOLUTION:
-        if high < LOWEST * top.requests_s:
+        if not kept and high < LOWEST * top.requests_s:
             return Found(None, f"even {high:.3g} requests/s are too many")
         rate = rounded(_next(low, high, expected))
         if rate in tried or not low < rate < high:

@@ -32,6 +32,14 @@ def search(limit: float, capacity: float, **options: object) -> tuple[Found, lis
     return best_rate(measure, 0.95, **options), asked  # type: ignore[arg-type]
 
 
+def test_a_rate_that_was_kept_counts_however_low_it_is() -> None:
+    """The search gives up below a 32nd of the throughput, but not what it has found."""
+    found, asked = search(0.27, 10.0, guess=lambda: 0.26)
+    assert 0.26 in asked
+    assert found.best is not None
+    assert 0.26 <= found.best.rate <= 0.27
+
+
 @given(RATES, st.floats(0.1, 2.0), st.one_of(st.none(), st.floats(0.1, 10)))
 def test_finds_the_highest_rate(capacity: float, share: float, wrong: float | None) -> None:
     """Whatever the guess: fractions of a request a second included."""
