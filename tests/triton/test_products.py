@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -27,11 +28,14 @@ def rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float32) 
 
 def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     rng = RNG(seed)
-    bits, group = {"int8": (8, k), "codes": (8, 32), "book": (4, 32)}.get(form, (4, 32))
+    bits, group = {"int8": (8, k), "codes": (8, 32), "float8": (8, k)}.get(form, (4, 32))
     shape = (n, -(-k // group))
     scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
     if form in ("int8", "codes"):
         return QuantizedWeight(rng.integers(-127, 128, (n, k), np.int8), bits, scale, group)
+    if form == "float8":
+        floats = rng.standard_normal((n, k)).astype(ml_dtypes.float8_e4m3fn)
+        return QuantizedWeight(floats, bits, scale, group)
     codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
     extra: dict[str, Any] = {
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
@@ -55,7 +59,7 @@ def close(found: Tensor, x: Tensor, w: Tensor, half: float) -> bool:
     return bool(((found.double() - exact).abs() <= bound + 1e-9).all())
 
 
-@pytest.mark.parametrize("form", ["codes", "zeros", "offsets", "book", "ordered"])
+@pytest.mark.parametrize("form", ["codes", "float8", "zeros", "offsets", "book", "ordered"])
 def test_grouped_codes(ops: TritonOps, form: str) -> None:
     whole = quantized(form, 70, 96, seed=1)
     packed = ops.pack_linear([whole.rows(0, 30), whole.rows(30, 40)])

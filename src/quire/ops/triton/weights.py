@@ -11,6 +11,7 @@ from torch import Tensor
 from quire.ops.torch_ops import reference
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.torch_ops.reference import DenseWeight
+from quire.ops.triton.launch import has_float8
 from quire.ops.weights import Epilogue, LinearWeight
 
 Form = Literal["codes", "zeros", "offsets", "book", "int8"]
@@ -54,7 +55,7 @@ class CodedWeight:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows `ids` (int64 [T]) as numbers: [T, K] of `dtype`."""
-        codes = self.codes[ids]
+        codes = self.codes.view(torch.uint8)[ids].view(self.codes.dtype)  # 8-bit floats too
         if self.halves:
             codes = torch.stack((codes & 15, codes >> 4), -1).flatten(1)
 
@@ -112,6 +113,8 @@ def coded(
     if not all(_alike(first, part) for part in parts):
         return None
     if first.input_scale is not None:  # activations of a fixed scale
+        return None
+    if first.codes.dtype == torch.float8_e4m3fn and not has_float8(first.codes.device):
         return None
     codes = torch.cat([part.codes for part in parts])
     scale = _smallest(torch.cat([part.scale for part in parts]))

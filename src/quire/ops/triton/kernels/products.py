@@ -33,7 +33,7 @@ def _weights(
     else:
         at = k + tl.arange(0, block_k)
         there = live[:, None] & (at < width)[None, :]
-        codes = tl.load(w + row[:, None] * width + at[None, :], there, 0)
+        codes = tl.load(w + row[:, None] * width + at[None, :], there, 0.0)
     values = codes.to(compute)
     if form != "dense":
         column = k + tl.arange(0, block_k)
