@@ -5,28 +5,28 @@ import triton.language as tl
 
 
 @triton.jit
-def rms_norm(
-    x,
-    residual,
-    weight,
-    out,
-    total,
-    width,
-    x_stride,
-    residual_stride,
-    eps,
-    add: tl.constexpr,
-    block: tl.constexpr,
-):
-    """Write the RMS norm of x, or of x + residual, and that sum."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, block)
-    live = at < width
+def _read(
+    x, residual, total, row, at, live, width, x_stride, residual_stride, add: tl.constexpr
+):  # fmt: skip
+    """Return a row of x, or of x + residual, which is also written to `total`."""
     values = tl.load(x + row * x_stride + at, live, 0.0)
     if add:
         more = tl.load(residual + row * residual_stride + at, live, 0.0)
         values = (values.to(tl.float32) + more.to(tl.float32)).to(values.dtype)
         tl.store(total + row * width + at, values, live)
+    return values
+
+
+@triton.jit
+def rms_norm(
+    x, residual, weight, out, total, width, x_stride, residual_stride, eps,
+    add: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Write the RMS norm of x, or of x + residual, and that sum."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, block)
+    live = at < width
+    values = _read(x, residual, total, row, at, live, width, x_stride, residual_stride, add)
     wide = values.to(tl.float32)
     scaled = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / width + eps))
     gain = tl.load(weight + at, live, 0.0)
@@ -36,28 +36,14 @@ def rms_norm(
 
 @triton.jit
 def layer_norm(
-    x,
-    residual,
-    weight,
-    bias,
-    out,
-    total,
-    width,
-    x_stride,
-    residual_stride,
-    eps,
-    add: tl.constexpr,
-    block: tl.constexpr,
-):
+    x, residual, weight, bias, out, total, width, x_stride, residual_stride, eps,
+    add: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     """Write the layer norm of x, or of x + residual, and that sum."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     live = at < width
-    values = tl.load(x + row * x_stride + at, live, 0.0)
-    if add:
-        more = tl.load(residual + row * residual_stride + at, live, 0.0)
-        values = (values.to(tl.float32) + more.to(tl.float32)).to(values.dtype)
-        tl.store(total + row * width + at, values, live)
+    values = _read(x, residual, total, row, at, live, width, x_stride, residual_stride, add)
     wide = values.to(tl.float32)
     mean = tl.sum(wide, 0) / width
     away = tl.where(live, wide - mean, 0.0)
