@@ -266,9 +266,8 @@ class Steps:
         if states is None:
             return columns
         slots: list[int] = []
-        for row, first, run in blocks:
-            table = states.table(self._running.request_ids[row])
-            slots += table[first : first + len(run)]
+        for row, first, _ in blocks:  # a run is the end of its table
+            slots += states.table(self._running.request_ids[row])[first:]
         return np.concatenate([columns, np.array([slots], dtype=np.int64)])
 
     def _new_sequence(self, request: Request) -> NewSequence:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.config import HashAlgo
+from quire.core.images import ImageSpan
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
 from quire.core.request import EMBEDDED, Request
@@ -119,3 +120,20 @@ def test_tokens_behind_embeddings_are_hashed_too() -> None:
         given.token_ids.extend([token] * 4)
         hashes.append(hasher(4).extend(given))
     assert [a == b for a, b in zip(*hashes, strict=True)] == [True, False]
+
+
+@given(st.integers(0, 50), st.integers(1, 40), st.sampled_from([8, 16]))
+def test_images_part_exactly_the_blocks_from_their_first_row_on(
+    start: int, rows: int, size: int
+) -> None:
+    """Equal tokens: another image, and the same image a token later."""
+
+    def hashes(first: int, digest: bytes) -> list[bytes]:
+        asked = request([7] * 96)
+        asked.images = (ImageSpan(first, rows, digest, None, (1, 1), b""),)
+        return hasher(size).extend(asked)
+
+    ours = hashes(start, b"a" * 32)
+    for theirs in (hashes(start, b"b" * 32), hashes(start + 1, b"a" * 32)):
+        for index, (ours_hash, theirs_hash) in enumerate(zip(ours, theirs, strict=True)):
+            assert (ours_hash == theirs_hash) == ((index + 1) * size <= start)

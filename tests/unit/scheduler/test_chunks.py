@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.cost import RooflineCost
-from quire.scheduler.chunks import SLACK, TILE, LevelChunks
+from quire.scheduler.chunks import LEAST, SLACK, TILE, LevelChunks
 
 CHEAP_READS = RooflineCost(1e9, 1e4, 1e10, 1e7, 1e6, 1e11, 1e13, 5e12)
 """A chunk of 2,048 multiplies for 2 s/1,000 · 1,024, and reads weights for 10 ms."""
@@ -55,3 +55,27 @@ def test_prompts_behind_each_other_fill_the_stages() -> None:
     level = LevelChunks(CHEAP_READS, 2, MOST)
     assert level.tokens(4_000, 0, prompts=1) < level.tokens(4_000, 0, prompts=50)
     assert level.tokens(64, 0, prompts=64) < MOST
+
+
+class Linear:
+    """A step takes its tokens' number of seconds, and a start."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        assert num_seqs == 1
+        return self.start + num_tokens
+
+
+def test_the_last_stage_waits_for_the_first_chunk() -> None:
+    """n chunks on s stages take n + s - 1 times: the largest size that is near the best."""
+    for stages in (1, 2, 3, 4, 8):
+        for length in (512, 4_096, 20_000):
+            sizes = [MOST >> halved for halved in range(8) if MOST >> halved >= LEAST]
+            totals = {c: (-(-length // c) + stages - 1) * (30.0 + c) for c in sizes}
+            best = max(c for c in sizes if totals[c] <= SLACK * min(totals.values()))
+            found = LevelChunks(Linear(30.0), stages, MOST).tokens(length, 0)
+            assert best <= found < best + TILE

@@ -1,0 +1,60 @@
+"""Slots of recurrent states, and which of them are snapshots."""
+
+from __future__ import annotations
+
+from quire.core.config import StateConfig, TierConfig
+from quire.core.request import Request
+from quire.core.sampling_params import SamplingParams
+from quire.kv.states import StateCache
+
+BLOCK = 16
+
+
+def request(num_tokens: int) -> Request:
+    made = Request("r", [7] * num_tokens, SamplingParams(), arrival_time=0, max_model_len=9_999)
+    made.block_hashes += [bytes([index]) * 32 for index in range(num_tokens // BLOCK)]
+    return made
+
+
+def admitted(num_tokens: int) -> tuple[StateCache, Request]:
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK)
+    asked = request(num_tokens)
+    cache.begin_step()
+    cache.admit(asked, 0, 0, enters=True)
+    return cache, asked
+
+
+def snapshots(cache: StateCache) -> list[int]:
+    """Return after how many blocks a state is stored."""
+    return [index + 1 for index, slot in enumerate(cache.table("r")) if slot >= 0]
+
+
+def test_a_snapshot_is_taken_behind_the_last_block_before_the_last_token() -> None:
+    """A prompt of whole blocks computes its last token anew: its last block is not behind it."""
+    for num_tokens, last in ((4 * BLOCK, 3), (4 * BLOCK + 1, 4)):
+        cache, _ = admitted(num_tokens)
+        cache.extend("r", num_tokens // BLOCK)
+        assert snapshots(cache)[0] == last
+
+
+def test_a_snapshot_enters_once() -> None:
+    cache, asked = admitted(4 * BLOCK + 1)
+    cache.extend("r", 4)
+    cache.enter("r", asked.block_hashes, 0, 4)
+    assert len(cache.entered) == 1
+    cache.enter("r", asked.block_hashes, 4, 4)
+    assert len(cache.entered) == 1
+
+
+def test_a_stored_state_that_a_step_computes_is_not_loaded_again() -> None:
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK, TierConfig(num_offload_slots=8))
+    assert cache.tier is not None
+    asked = request(4 * BLOCK + 1)
+    keys = asked.block_hashes
+    cache.begin_step()
+    assert cache.stored(keys) == (0, None)
+    (slot,) = cache.pool.allocate(1)
+    cache.pool.remember([slot], [keys[3]])
+    cache.pool.release([slot])
+    cache.pool.allocate(cache.pool.num_free)  # evicts it into the tier
+    assert cache.stored(keys) == (4, keys[3])
