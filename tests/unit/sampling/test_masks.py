@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import MinNewTokensLengthLogitsProcessor, NoBadWordsLogitsProcessor
 from transformers.generation.logits_process import SequenceBiasLogitsProcessor
@@ -119,6 +119,7 @@ def test_each_mask_alone_is_needed(params: dict[str, Any]) -> None:
     assert not Masks.needed(SamplingParams(), 0)
 
 
+@example([[2, 1], [3, 2, 0]], [3, 2])  # two lengths behind one token
 @given(st.lists(st.lists(TOKEN, min_size=1, max_size=4), max_size=12), st.lists(TOKEN, max_size=6))
 def test_bad_words_are_those_that_the_output_begins(
     words: list[list[int]], said: list[int]

@@ -49,6 +49,13 @@ def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
     assert (tier.slots_used, tier.num_requests_swapped) == (0, 0)
 
 
+def test_blocks_are_swapped_out_where_no_cost_is_known() -> None:
+    s = preempted("auto")
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().swapped_out == 2
+    finish(s)
+
+
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
     assert s.kv.tier is not None

@@ -181,3 +181,18 @@ def test_nothing_is_computed_behind_a_last_token_that_is_being_sampled() -> None
     s.add(request("a", 4, max_tokens=1))
     s.schedule(0.0)
     assert s.schedule(0.0).empty
+
+
+def test_stages_have_nothing_to_compute_while_all_requests_are_in_flight() -> None:
+    """Requests of one step are not in the next: with two stages the other one waits for more."""
+    for stages, ready in ((1, True), (2, False)):
+        limits = SchedulerConfig(1000, 4, 64, micro_batches=stages)
+        s = Scheduler(limits, CacheConfig(BLOCK, 64))
+        s.add(request("a", 4))
+        assert s.has_ready()
+        batch = s.schedule(0.0)
+        assert s.has_ready() == ready
+        s.add(request("b", 4))
+        assert s.has_ready()
+        s.update(batch, sampled(s, batch, 5), 1.0)
+        assert s.has_ready()
