@@ -110,10 +110,7 @@ class SamplingState:
         """Return whether the logits of the next tokens are drawn from as they are."""
         params = self.params
         return not (
-            self._penalizes
-            or params.structured_outputs is not None
-            or params.limits_thinking
-            or Masks.needed(params, self.num_output_tokens)
+            self._penalizes or params.reads_output or Masks.needed(params, self.num_output_tokens)
         )
 
     def draw_key(self, ahead: int) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
 from quire.ops.filters import FloatRow
 from quire.sampling.state import SamplingState
+
+
+THINKING = ThinkingMarks(("<think>",), ("</think>",))
 
 
 def edit(state: SamplingState, logits: FloatRow) -> None:
@@ -29,6 +34,24 @@ def test_min_tokens_turns_into_plain_greedy() -> None:
         seen.append((state.plain_greedy, bool(np.isfinite(logits[0]))))
         count += 1
     assert seen == [(False, False), (False, False), (True, True)]
+
+
+@pytest.mark.parametrize(
+    ("params", "unedited"),
+    [
+        ({}, True),
+        ({"temperature": 0.7, "top_k": 3, "logprobs": 2}, True),
+        ({"structured_outputs": StructuredOutputsParams(regex="a")}, False),
+        ({"thinking_token_budget": 5, "thinking_marks": THINKING}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"logit_bias": {1: 1.0}}, False),
+        ({"min_tokens": 2}, False),
+    ],
+)
+def test_drafts_see_whether_logits_are_edited(params: dict[str, Any], unedited: bool) -> None:
+    tokens, count = np.zeros(16, dtype=np.int32), np.array([3])
+    state = SamplingState(SamplingParams(**params), tokens, count, 3, (0,))
+    assert state.unedited == unedited
 
 
 def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
