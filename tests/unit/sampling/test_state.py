@@ -13,7 +13,6 @@ from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
 from quire.ops.filters import FloatRow
 from quire.sampling.state import SamplingState
 
-
 THINKING = ThinkingMarks(("<think>",), ("</think>",))
 
 
