@@ -49,7 +49,7 @@ class Window(msgspec.Struct, frozen=True):
             could not be.
         scrapes, scrape_seconds: answers of GET /metrics, and their CPU seconds.
         adapters: most adapters that running and waiting sequences wanted at a time.
-        mix: arrived requests by what they ask for.
+        mix: requests in flight at any time of the window by what they ask for.
         drafted_passes: passes of a sequence with drafts, in speculative decoding.
         draft_tokens, accepted_tokens: drafts, and right ones.
         draft_seconds: time that drafting took, which is a part of `prepare`.

@@ -48,6 +48,7 @@ class _Totals:
     latencies: list[int]
     scrape_seconds: float
     mix: RequestMix
+    ended_mix: RequestMix
     refused: Counter[str]
 
 
@@ -177,7 +178,7 @@ class Probe:
             kv_share=gauges.mean("kv_share"),
             adapters=gauges.adapters,
             draft_seconds=last.draft_seconds - first.draft_seconds,
-            mix=last.mix.since(first.mix),
+            mix=last.mix.since(first.ended_mix),
             refused=dict(last.refused - first.refused),
             arrivals=[],
             **counts,
@@ -226,6 +227,7 @@ class Probe:
             list(stats.inter_token_latency.counts),
             stats.scrape_seconds,
             copy(stats.mix),
+            copy(stats.ended_mix),
             stats.refused.copy(),
         )
 

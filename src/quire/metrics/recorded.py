@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
+
+from quire.metrics.request_mix import RequestMix
 
 MOST_RECORDED = 256
 
@@ -25,6 +28,13 @@ class RecordedRequest(msgspec.Struct):
     shared_tokens: int = 0
     sequences: int = 1
     output_tokens: int = 0
+
+
+class Arrival(NamedTuple):
+    """A request in flight: its lengths, and what it asks for."""
+
+    record: RecordedRequest
+    asks: RequestMix
 
 
 Recorded = deque[RecordedRequest]

@@ -61,6 +61,11 @@ class RequestMix(msgspec.Struct):
         self.structures += params.structured_outputs is not None
         self.stops += bool(params.stop or params.stop_token_ids)
 
+    def join(self, other: RequestMix) -> None:
+        """Add the counts of other requests."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def since(self, first: RequestMix) -> RequestMix:
         """Return the counts since `first`."""
         return RequestMix(

@@ -15,7 +15,7 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies
 from quire.metrics.progress_log import ProgressLog
-from quire.metrics.recorded import RecordedRequest, recorded
+from quire.metrics.recorded import Arrival, RecordedRequest, recorded
 from quire.metrics.repeats import RepeatedPrefixes
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.times import FrontTimes, joined
@@ -45,8 +45,8 @@ class EngineStats:
         """Sequences by finish reason."""
         self.repeated_tokens = 0
         """Prompt tokens that repeat the beginning of an earlier prompt."""
-        self.mix = RequestMix()
-        """Arrived requests by what they ask for."""
+        self.mix, self.ended_mix = RequestMix(), RequestMix()
+        """Arrived and ended requests by what they ask for."""
         self.recorded = recorded()
         self.rejected = self.slow_outputs = self.aborted_tokens = 0
         """Requests refused because the queue was full; outputs that waited because their client
@@ -149,16 +149,18 @@ class EngineStats:
         cache_salt: str | None = None,
         params: SamplingParams | PoolingParams = _PLAIN,
         options: RequestOptions = NO_OPTIONS,
-    ) -> RecordedRequest:
-        """Record a new request; pass the record to `on_request_finished`."""
+    ) -> Arrival:
+        """Record a new request; pass the arrival to `on_request_finished`."""
         repeats = self._repeats.note(prompt_token_ids, cache_salt)
         self.repeated_tokens += repeats.leading
-        self.mix.add(params, options, repeats)
+        asks = RequestMix()
+        asks.add(params, options, repeats)
+        self.mix.join(asks)
         record = RecordedRequest(time.monotonic(), len(prompt_token_ids), repeats.leading)
         if isinstance(params, SamplingParams):
             record.sequences, record.output_tokens = params.n, params.max_tokens or 0
         self.recorded.append(record)
-        return record
+        return Arrival(record, asks)
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
         """Record the first token of a request (of the first of its n sequences to have one)."""
@@ -197,10 +199,11 @@ class EngineStats:
         tokens: int,
         n: int,
         max_tokens: int | None,
-        record: RecordedRequest | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
-        if record is not None:
-            record.output_tokens = tokens // n
+        if arrival is not None:
+            arrival.record.output_tokens = tokens // n
+            self.ended_mix.join(arrival.asks)
         self._finish_times.append(m.finished_time)
         self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
         if m.first_scheduled_time:

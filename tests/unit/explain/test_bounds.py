@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
 from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
 from quire.explain.causes.case import WORTH
@@ -184,3 +186,16 @@ def test_requests_in_flight_are_no_idle_time_before_their_first_step() -> None:
     assert probe.ended_steps == 1
     stats.in_flight = lambda: 0
     assert probe.ended_steps is None
+
+
+def test_requests_count_while_they_are_in_flight() -> None:
+    """Streams that began before the window are its load; requests that had ended are not."""
+    stats, clock = EngineStats(), Clock()
+    wants = SamplingParams(logprobs=5)
+    ended, _ = (stats.on_arrival([1, 2, 3], params=wants) for _ in range(2))
+    stats.on_request_finished(RequestMetrics(), 3, 1, 1, None, ended)
+    probe = Probe(stats, clock)
+    stats.on_arrival([1, 2, 3])
+    clock.now += 1.0
+    mix = probe.end().window.mix
+    assert (mix.requests, mix.logprobs, mix.top_logprobs) == (2, 1, 5)

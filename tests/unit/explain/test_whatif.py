@@ -97,7 +97,6 @@ def test_a_server_simulates_in_a_child_process() -> None:
 
 def test_requests_are_recorded_with_their_lengths() -> None:
     stats = EngineStats()
-    first = stats.on_arrival(list(range(200)))
-    again = stats.on_arrival(list(range(200)))
+    first, again = (stats.on_arrival(list(range(200))).record for _ in range(2))
     assert (first.prompt_tokens, first.shared_tokens, again.shared_tokens) == (200, 0, 192)
     assert first.arrived <= again.arrived

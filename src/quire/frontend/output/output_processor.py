@@ -105,7 +105,7 @@ class OutputProcessor:
         salt, adapter = request.options.cache_salt, request.options.lora_request
         if adapter is not None:  # the same prefix with an adapter has other blocks
             salt = f"{salt or ''} {adapter.lora_int_id}"
-        state.record = self._stats.on_arrival(
+        state.arrival = self._stats.on_arrival(
             state.known_tokens, salt, request.params, request.options
         )
         self._requests[request.request_id] = state
@@ -323,7 +323,7 @@ class OutputProcessor:
             sum(s.num_tokens for s in state.sequences),
             len(state.sequences),
             request.params.max_tokens,
-            state.record,
+            state.arrival,
         )
         if self._tracer is not None:
             self._tracer.put(

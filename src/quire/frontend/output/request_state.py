@@ -12,7 +12,7 @@ from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline
-from quire.metrics.recorded import RecordedRequest
+from quire.metrics.recorded import Arrival
 from quire.text.stop import StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
 
@@ -23,13 +23,14 @@ class RequestState:
     Attributes:
         num_running: sequences that have not ended, including the probe.
         lacks_prompt: outputs wait for the prompt's log-probabilities.
+        arrival: for statistics.
         held: outputs have waited.
         sink: takes the outputs; None if the caller of `process` does.
-        record: of the arrival, for statistics.
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
     __slots__ = (
+        "arrival",
         "held",
         "kind",
         "lacks_prompt",
@@ -39,7 +40,6 @@ class RequestState:
         "pooled",
         "probe",
         "prompt_logprobs",
-        "record",
         "request",
         "retried",
         "sequences",
@@ -54,7 +54,7 @@ class RequestState:
         self.sink = sink
         self.kind = request.params.output_kind
         self.retried = False
-        self.record: RecordedRequest | None = None
+        self.arrival: Arrival | None = None
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
         self.timelines: list[Timeline] = []
         self._begin(tokenizer)
