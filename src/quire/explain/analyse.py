@@ -97,7 +97,7 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
             share = saving(changes[0].estimated_gain)
             finding = msgspec.structs.replace(finding, share=share)
             kind = kind if share >= WORTH else Kind.ELSEWHERE
-            finding = msgspec.structs.replace(finding, fault=kind < Kind.LIMIT)
+            finding = msgspec.structs.replace(finding, fault=kind < Kind.DEMAND)
     return Suspect(finding, [c for c in changes if c.estimated_gain > LEAST_GAIN], kind)
 
 

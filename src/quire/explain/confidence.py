@@ -28,7 +28,7 @@ def sure(found: Sequence[Suspect], case: Case, halves: Sequence[str]) -> list[Su
     sure_of = []
     for suspect in found:
         finding, trust = suspect.finding, 1.0
-        if suspect.kind not in (Kind.PROVEN, Kind.CLIENTS, Kind.NEIGHBOUR):
+        if suspect.kind not in (Kind.PROVEN, Kind.CLIENTS, Kind.NEIGHBOUR, Kind.DEMAND):
             trust *= 0.85 if crowded else 1.0
             trust *= 1.0 if case.estimate.measured else 0.85
         trust *= 1.0 if case.window.steps >= FEW_STEPS else 0.8

@@ -507,6 +507,18 @@ def test_estimates_stay_within_reason(cause: str) -> None:
         assert 0.0 < change.estimated_gain < 20.0
 
 
+def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:
+    alone, _ = FAULTS["few_clients"]
+    bound = profile(("linear", "layers.0.mlp.up", 9.0, 36.0, 20.0), model_seconds=9.1)
+    host = FAULTS["busy_neighbour"][0].host
+    report = explain(msgspec.structs.replace(alone, ops=bound, host=host))
+    named = [finding.cause for finding in report.causes]
+    assert named == ["busy_neighbour", "few_clients", "memory_bandwidth"]
+    assert [finding.fault for finding in report.causes] == [True, False, False]
+    offline = explain(msgspec.structs.replace(alone, ops=bound, offline=True))
+    assert offline.verdict.cause == "memory_bandwidth"
+
+
 def test_good_drafts_are_no_cause() -> None:
     for evidence in (drafting(44000), drafting(44000, draft_seconds=0.05)):
         assert "poor_drafts" not in {cause.cause for cause in explain(evidence).causes}

@@ -40,6 +40,7 @@ SERVED = {
     "float32": ("wide_weights",),
     "grammar": ("structures",),
     "http": ("http_overload",),
+    "http_starved": ("http_overload",),
     "leaving": ("aborted_requests",),
     "logprobs": ("logprobs",),
     "lora": ("adapter_seats",),

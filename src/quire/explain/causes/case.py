@@ -43,9 +43,11 @@ class Kind(IntEnum):
     """Counts prove it, but it is the clients'."""
     NEIGHBOUR = 3
     """Others use the machine, which hides no cause of the engine's own."""
-    LIMIT = 4
+    DEMAND = 4
+    """Counts prove that too little is asked at a time: the engine loses nothing."""
+    LIMIT = 5
     """The machine can do no more."""
-    ELSEWHERE = 5
+    ELSEWHERE = 6
     """The engine loses no time."""
 
 
@@ -54,6 +56,7 @@ CONFIDENCE = {
     Kind.WASTE: 0.75,
     Kind.CLIENTS: 0.9,
     Kind.NEIGHBOUR: 0.9,
+    Kind.DEMAND: 0.9,
     Kind.LIMIT: 0.8,
     Kind.ELSEWHERE: 0.8,
 }
@@ -165,6 +168,6 @@ def found(
         if c.estimated_gain > LEAST_GAIN
     ]
     finding = Finding(
-        cause, text, min(1.0, share), rounded, kind < Kind.LIMIT, confidence=CONFIDENCE[kind]
+        cause, text, min(1.0, share), rounded, kind < Kind.DEMAND, confidence=CONFIDENCE[kind]
     )
     return Suspect(finding, useful, kind)

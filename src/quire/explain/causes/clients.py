@@ -121,7 +121,7 @@ def unmet_stops(case: Case) -> Suspect | None:
 def few_clients(case: Case) -> Suspect | None:
     """So few requests come at a time that each step reads all weights for one or two."""
     w = case.window
-    if not 0 < w.demand <= 2 or w.share("idle") > 0.5 or w.waiting > 0.5:
+    if case.evidence.offline or not 0 < w.demand <= 2 or w.share("idle") > 0.5 or w.waiting > 0.5:
         return None
     gain = case.estimate.batch_gain(float(MORE_CLIENTS))
     if gain < GAIN:
@@ -132,7 +132,7 @@ def few_clients(case: Case) -> Suspect | None:
         f"them. {MORE_CLIENTS} requests at a time would give {1 + gain:.1f} times the tokens.",
         1.0 - w.share("idle"),
         [],
-        Kind.ELSEWHERE,
+        Kind.DEMAND,
         demand=w.demand,
         gain=gain,
     )

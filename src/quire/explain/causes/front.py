@@ -11,8 +11,8 @@ BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
 LEAST_LANE = 0.15
 """Share of its time that a tokenizer's process must compute to delay the core."""
-LEAST_LOOP = 0.15
-"""The same, however long the thread waits for a core beside other programs."""
+LEAST_LOOP = 0.3
+"""Share of the engine's CPU time that the event loop must take to delay the core."""
 
 
 def queueing(case: Case) -> Suspect | None:
@@ -104,10 +104,10 @@ def http_overload(case: Case) -> Suspect | None:
     """The thread that serves HTTP is busy all the time."""
     w, e = case.window, case.evidence
     busy = w.share("http", "detokenize", "send")
-    if e.offline or e.tls or busy < _busy_loop(case) or w.share("detokenize") > busy / 2:
+    if e.offline or e.tls or not _fills_loop(case, busy) or w.share("detokenize") > busy / 2:
         return None
     # Beside other programs a busy loop proves nothing, unless the core waits for it.
-    lost = max(min(w.share("idle"), busy), 0.5 * (busy - BUSY_LOOP))
+    lost = max(min(w.share("idle"), _loop_time(case, busy)), 0.5 * (busy - BUSY_LOOP))
     return suspect(
         "http_overload",
         f"The API process's thread is {min(1.0, busy):.0%} busy with connections, requests and "
@@ -119,18 +119,25 @@ def http_overload(case: Case) -> Suspect | None:
     )
 
 
-def _busy_loop(case: Case) -> float:
-    """Return the share of a core from which the event loop is busy all the time that it runs."""
+def _fills_loop(case: Case, busy: float, most: float = BUSY_LOOP) -> bool:
+    """Return whether the event loop hardly rests, and takes much of the engine's CPU time."""
+    host = case.evidence.host
+    own = 1.0 if host is None or not host.own else min(1.0, host.own / host.seconds)
+    return _loop_time(case, busy) >= most and busy >= LEAST_LOOP * own
+
+
+def _loop_time(case: Case, busy: float) -> float:
+    """Return the share of the window in which the event loop's thread ran or waited for a core."""
     host = case.evidence.host
     if host is not None and host.loop_waited:
-        return max(LEAST_LOOP, BUSY_LOOP - host.loop_waited / host.seconds)
-    return BUSY_LOOP * (1.0 - case.waited)
+        return min(1.0, busy + host.loop_waited / host.seconds)
+    return min(1.0, busy / (1.0 - case.waited))
 
 
 def tls(case: Case) -> Suspect | None:
     """Encryption keeps the thread that serves HTTP busy."""
     w, e = case.window, case.evidence
-    if not e.tls or w.share("http", "send") < _busy_loop(case) / 2:
+    if not e.tls or not _fills_loop(case, w.share("http", "send"), BUSY_LOOP / 2):
         return None
     busy = min(1.0, w.share("http", "send"))
     lost = 0.5 * busy
