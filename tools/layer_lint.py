@@ -45,6 +45,7 @@ LEVELS: list[set[str]] = [
     {"bench"},
     {"tune", "quantize"},
     {"cli"},
+    {"ray"},
 ]
 
 # Tools see Quire as a user does. A module's own entry adds to its room's; it holds below it, too.
@@ -107,7 +108,11 @@ TORCH_SIDE = TORCH_OWNERS | {"models.weights.host_offload"}
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
-OWNERS: dict[str, set[str]] = {"quire._native": {"ops", "spec"}, "triton": {"ops.triton"}}
+OWNERS: dict[str, set[str]] = {
+    "quire._native": {"ops", "spec"},
+    "triton": {"ops.triton"},
+    "ray": {"ray"},
+}
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "system.env"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}

@@ -456,11 +456,14 @@ class ClusterConfig:
     Attributes:
         nnodes: number of machines.
         master_addr, master_port: where node 0 listens for the others.
+        flags: with Ray, the engine's arguments as JSON, from which each other machine resolves its
+            configuration. Empty if somebody starts the machines.
     """
 
     nnodes: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
+    flags: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ _EXTRAS = {
     "matplotlib": "plot",
     "opentelemetry.exporter.otlp.proto.http": "otel",
     "optuna": "tune",
+    "ray": "ray",
     "torch": "torch",
     "triton": "gpu",
     "xxhash": "xxhash",

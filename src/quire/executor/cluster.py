@@ -1,8 +1,4 @@
-"""Node 0's connections to the other machines of an engine, and what both sides agree on first.
-
-    node n → node 0    Join; Welcome, or Refused and the end
-    node n → node 0    for each of its workers an Attach; then that worker's frames (`frames`)
-    node n → node n-1  for each worker of its first stage an Attach; then rows (`parallel.stage`)
+"""Node 0's connections to the other machines of an engine; see `joining` for what they say.
 
 Nobody listens any more once all of them are there.
 """
@@ -17,150 +13,31 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
-
-from quire.core.config import EngineConfig
+from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.models.weights.digest import model_digest
-from quire.models.weights.shares import shared_config, worker_grid
-from quire.parallel.handshake import (
-    Arrival,
-    Doorman,
-    HandshakeError,
-    receive_frame,
-    send_frame,
+from quire.executor.joining import (
+    LOCAL,
+    Attach,
+    Join,
+    Refused,
+    Welcome,
+    cluster_key,
+    encode,
+    offer_of,
+    own_join,
+    refusal,
 )
-from quire.system import env
+from quire.executor.placement import Placement
+from quire.models.weights.shares import shared_config, worker_grid
+from quire.parallel.handshake import Arrival, Doorman, HandshakeError, send_frame
 
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 300.0
 """How long node 0 waits for the others, and they for it."""
 REMIND_SECONDS = 10.0
-LEAST_KEY = 16
-"""Characters of the shortest key."""
-LOCAL = {
-    "model_path", "tokenizer_path", "memory_budget_bytes", "num_threads", "pack_cache_bytes",
-    "profiler",
-}  # fmt: skip
-"""Fields of `EngineConfig` that each machine decides for itself."""
-_DERIVED = {"stage_layers", "step_timeout", "marks_path", "cluster", "scheduler", "model"}
-"""Fields that node 0 decides, or that follow from others."""
-
-
-class Join(msgspec.Struct, tag=True, array_like=True):
-    """A machine offers its workers.
-
-    Attributes:
-        model: see `model_digest`.
-    """
-
-    version: str
-    node: int
-    config: EngineConfig
-    model: str
-
-
-class Attach(msgspec.Struct, tag=True, array_like=True):
-    """The connection is a worker's: its line to the executor, or its way from the stage before."""
-
-    attempt: str
-    worker: int
-    rows: bool
-
-
-class Welcome(msgspec.Struct, tag=True, array_like=True):
-    """All machines are there; `before` is where the one before listens for `Attach`."""
-
-    attempt: str
-    before: tuple[str, int]
-    config: EngineConfig
-
-
-class Refused(msgspec.Struct, tag=True, array_like=True):
-    """The machine cannot belong to this engine; says why, by name."""
-
-    why: str
-
-
-encode = msgspec.msgpack.Encoder().encode
-_offers = msgspec.msgpack.Decoder(Join | Attach)
-_replies = msgspec.msgpack.Decoder(Welcome | Refused)
-
-
-def offer_of(frame: bytes) -> Join | Attach:
-    """Return what a machine sent; raise `HandshakeError` if it is no message."""
-    try:
-        offer: Join | Attach = _offers.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HandshakeError(f"it sent no valid message: {error}") from None
-    return offer
-
-
-def reply_of(frame: bytes) -> Welcome | Refused:
-    """Return node 0's reply; raise `HandshakeError` if it is none."""
-    try:
-        reply: Welcome | Refused = _replies.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HandshakeError(f"it sent no valid message: {error}") from None
-    return reply
-
-
-def cluster_key() -> bytes:
-    """Return the key of all machines of an engine.
-
-    Raises:
-        ConfigError: there is none, or it is short.
-    """
-    key = env.cluster_key()
-    if key is None or len(key) < LEAST_KEY:
-        what = "is not set" if key is None else f"has {len(key)} characters"
-        raise ConfigError(
-            f"QUIRE_CLUSTER_KEY {what}; the machines of an engine prove to each other that they "
-            f"know it.",
-            fix=f"Set it to the same {LEAST_KEY} or more random characters on all of them, such "
-            "as the output of `openssl rand -hex 32`.",
-            param="QUIRE_CLUSTER_KEY",
-        )
-    return key.encode()
-
-
-def own_join(config: EngineConfig, node: int) -> Join:
-    """Return what a machine says of itself."""
-    from quire import __version__
-
-    return Join(__version__, node, config, model_digest(config))
-
-
-def refusal(own: Join, other: Join) -> str | None:
-    """Return why a machine cannot belong to the engine; None if it can."""
-    if other.version != own.version:
-        return f"node {other.node} has Quire {other.version}, and node 0 has {own.version}"
-    nodes = own.config.cluster.nnodes
-    if other.config.cluster.nnodes != nodes:
-        return f"node {other.node} has nnodes {other.config.cluster.nnodes}, and node 0 has {nodes}"
-    if not 0 < other.node < nodes:
-        return f"node_rank is {other.node}; with nnodes {nodes} it is at most {nodes - 1}"
-    for name, here, there in _compared(own.config, other.config):
-        if here != there:
-            return f"node {other.node} has {name} {there}, and node 0 has {here}"
-    if other.config.model != own.config.model or other.model != own.model:
-        return f"node {other.node} has another model: config.json or weights differ from node 0's"
-    return None
-
-
-def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each field that must be the same, from both."""
-    for field in dataclasses.fields(EngineConfig):
-        if field.name not in LOCAL | _DERIVED:
-            yield field.name, getattr(own, field.name), getattr(other, field.name)
-    for field in dataclasses.fields(own.scheduler):
-        if field.name != "max_model_len":  # it may be what fits into the memory
-            name = field.name
-            yield name, getattr(own.scheduler, name), getattr(other.scheduler, name)
 
 
 class Cluster:
@@ -172,7 +49,10 @@ class Cluster:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self._key = cluster_key()
+        self._placement: Placement | None = None
+        if config.cluster.flags:
+            self._placement = Placement(config)
+        self._key = self._placement.key if self._placement is not None else cluster_key()
         self._grid = worker_grid(config)
         self._joined: dict[int, socket.socket] = {}
         self._closing = False
@@ -193,7 +73,10 @@ class Cluster:
             ConfigError: the address cannot be used.
             EngineDeadError: a machine is missing after `JOIN_SECONDS`; names it.
         """
-        gathering = _Gathering(self._config, self._key)
+        placement = self._placement
+        where = self._config.cluster if placement is None else placement.start()
+        fails = None if placement is None else placement.failure
+        gathering = _Gathering(self._config, where, self._key, fails)
         try:
             joins = gathering.joins()
             rows, lines = gathering.attached()
@@ -233,6 +116,8 @@ class Cluster:
         self._closing = True
         for connection in self._joined.values():
             with_shutdown(connection)
+        if self._placement is not None:
+            self._placement.close()
 
 
 def with_shutdown(connection: socket.socket) -> None:
@@ -247,15 +132,26 @@ class _Gathering:
 
     Attributes:
         connections: of the machines that have joined.
+
+    Args:
+        where: where this machine listens.
+        fails: returns why the other machines cannot start, once that is known.
     """
 
-    def __init__(self, config: EngineConfig, key: bytes) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        where: ClusterConfig,
+        key: bytes,
+        fails: Callable[[], Exception | None] | None = None,
+    ) -> None:
         self._config = config
+        self._where = where
+        self._fails = fails
         self._own = own_join(config, 0)
         self._grid = worker_grid(config)
         self._attempt = os.urandom(8).hex()
         self._deadline = time.monotonic() + JOIN_SECONDS
-        where = config.cluster
         try:
             self._doorman = Doorman(where.master_addr, where.master_port, key)
         except OSError as error:
@@ -289,7 +185,7 @@ class _Gathering:
             logger.info("node %d has joined from %s", message.node, arrival.host)
             found[message.node] = message
             self.connections[message.node], self._hosts[message.node] = arrival[0], arrival.host
-        where = self._config.cluster
+        where = self._where
         for node, connection in self.connections.items():
             host = where.master_addr if node == 1 else self._hosts[node - 1]
             before = host, where.master_port + node - 1
@@ -318,11 +214,16 @@ class _Gathering:
 
     def _next(self, wanted: str) -> tuple[Join | Attach, Arrival]:
         """Return the next message of a machine with the key; `wanted` is for the log."""
-        while (left := self._deadline - time.monotonic()) > 0:
-            arrival = self._doorman.next(min(left, REMIND_SECONDS))
+        remind = time.monotonic() + REMIND_SECONDS
+        while (now := time.monotonic()) < self._deadline:
+            if self._fails is not None and (failure := self._fails()) is not None:
+                raise failure
+            arrival = self._doorman.next(min(self._deadline, remind, now + 0.2) - now)
             if arrival is None:
-                host, port = self._doorman.address
-                logger.warning("waiting at %s:%d for %s", host, port, wanted)
+                if time.monotonic() >= remind:
+                    host, port = self._doorman.address
+                    logger.warning("waiting at %s:%d for %s", host, port, wanted)
+                    remind += REMIND_SECONDS
             elif isinstance(arrival, HandshakeError):
                 logger.warning("%s", arrival)
             else:
@@ -341,24 +242,3 @@ class _Gathering:
 
     def close(self) -> None:
         self._doorman.close()
-
-
-def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
-    """Return node 0's reply to a `Join`.
-
-    Raises:
-        ConfigError: it refuses this machine.
-        OSError: it ended, or did not reply in time.
-    """
-    connection.settimeout(seconds)
-    try:
-        reply = reply_of(receive_frame(connection))
-    except HandshakeError as error:
-        raise ConnectionError(str(error)) from None
-    if isinstance(reply, Refused):
-        raise ConfigError(
-            f"Node 0 refuses this machine: {reply.why}.",
-            fix="Start all machines with the same Quire, model, flags and key.",
-            param="node_rank",
-        )
-    return reply

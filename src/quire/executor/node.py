@@ -16,8 +16,9 @@ from itertools import count
 
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.executor.cluster import (
-    JOIN_SECONDS,
+from quire.executor.cluster import JOIN_SECONDS, with_shutdown
+from quire.executor.crew import Crew, node_ends, rank_cpus
+from quire.executor.joining import (
     Attach,
     Join,
     Welcome,
@@ -26,9 +27,7 @@ from quire.executor.cluster import (
     offer_of,
     own_join,
     wait_for_reply,
-    with_shutdown,
 )
-from quire.executor.crew import Crew, node_ends, rank_cpus
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
 from quire.parallel.handshake import Arrival, Doorman, HandshakeError, dial
@@ -46,17 +45,24 @@ def lend_workers(config: EngineConfig, node: int) -> None:
         ConfigError: node 0 refuses this machine, or has another key.
         EngineDeadError: nobody is there for `JOIN_SECONDS`.
     """
-    machine = _Machine(config, node)
+    machine = Machine(config, node, cluster_key())
     for attempt in count():
         if attempt:
+            logger.info("joining again")
             time.sleep(AGAIN_SECONDS)
         machine.lend()
 
 
-class _Machine:
-    def __init__(self, config: EngineConfig, node: int) -> None:
+class Machine:
+    """This machine, as one of an engine's.
+
+    Args:
+        key: of all machines of the engine.
+    """
+
+    def __init__(self, config: EngineConfig, node: int, key: bytes) -> None:
         self._join = own_join(config, node)
-        self._key = cluster_key()
+        self._key = key
         self._grid = worker_grid(config)
         self._workers = self._grid.workers_of(node)
         self._cluster = config.cluster
@@ -76,7 +82,7 @@ class _Machine:
             welcome = wait_for_reply(connection, JOIN_SECONDS)
             self._work(connection, welcome, deadline)
         except (OSError, HandshakeError) as error:
-            logger.warning("%s has ended: %s; joining again", self._name, error)
+            logger.warning("%s has ended: %s", self._name, error)
         finally:
             with_shutdown(connection)
 
@@ -110,7 +116,7 @@ class _Machine:
             crew.close(patience=0.0)
             for descriptor in (memory, woken, wake):
                 os.close(descriptor)
-        logger.warning("%s has ended, or a worker here; joining again", self._name)
+        logger.warning("%s has ended, or a worker here", self._name)
 
     def _start(self, crew: Crew, memory: int, welcome: Welcome, deadline: float) -> None:
         """Connect each worker and start its process; no end stays open here."""

@@ -173,6 +173,9 @@ class EngineArgs:
     """Address at which node 0 listens for the other machines."""
     master_port: int = 29501
     """Its port there. Machine N, unless it is the last, listens on this port + N."""
+    distributed_executor_backend: Literal["mp", "uni", "none", "ray"] | None = None
+    """`ray` lets Ray choose and start the machines of a pipeline: one per stage, or --nnodes.
+    Default: processes of this machine, and machines that you start."""
     pack_cache_bytes: int = 20 * 2**30
     """Maximum bytes of packed weights on disk, which make the next start faster. They are in
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
+
+import msgspec
 
 from quire.core.config import ON_TORCH, ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError
@@ -14,6 +17,8 @@ from quire.system.hardware import Hardware
 
 _RANKS, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _PARTITION = "VLLM_PP_LAYER_PARTITION"
+_OWN_FLAGS = {"distributed_executor_backend", "master_addr", "master_port", "profiler_config"}
+"""Arguments of node 0 that are not those of machines started by Ray."""
 
 
 def with_workers(
@@ -27,39 +32,58 @@ def with_workers(
             cannot be divided, or a flag works with one process only.
     """
     ranks, stages = args.tensor_parallel_size, args.pipeline_parallel_size
-    if stages % args.nnodes:
+    nnodes = args.nnodes
+    on_ray = args.distributed_executor_backend == "ray"
+    if on_ray and stages == 1:
+        notes.append("distributed_executor_backend ray: one stage needs no other machine.")
+    elif on_ray and nnodes == 1:
+        nnodes = stages
+    if stages % nnodes:
         why = f"pipeline_parallel_size is {stages}; each machine has as many stages as the others."
-        raise _error(args, "nnodes", why, f"Set --pipeline-parallel-size {args.nnodes}.")
-    workers = ranks * stages // args.nnodes  # on each machine
+        raise _error(args, "nnodes", why, f"Set --pipeline-parallel-size {nnodes}.")
+    workers = ranks * stages // nnodes  # on each machine
     if ranks * stages == 1:
         return config
     _check(args, config, hardware, workers)
     threads = max(1, config.num_threads // workers)
+    cluster = ClusterConfig(nnodes, args.master_addr, args.master_port)
+    if on_ray and nnodes > 1:
+        cluster = replace(cluster, flags=_flags(args, nnodes, workers * threads))
     config = replace(
-        config,
-        tensor_parallel_size=ranks,
-        num_threads=workers * threads,
-        cluster=ClusterConfig(args.nnodes, args.master_addr, args.master_port),
+        config, tensor_parallel_size=ranks, num_threads=workers * threads, cluster=cluster
     )
     if stages > 1:
         config = _with_stages(config, stages)
     worker_configs(config)  # raises if the model cannot be divided
     each = f"{workers} process{'es' if workers > 1 else ''} "
-    if args.nnodes > 1:
-        each += f"on each of {args.nnodes} machines, "
+    if nnodes > 1:
+        each += f"on each of {nnodes} machines, "
     each += f"of {threads} thread{'s' if threads > 1 else ''}"
     if ranks > 1:
         notes.append(f"{_RANKS} {ranks}: {each}.")
     if stages > 1:
         note = f"{_STAGES} {stages}: {'' if ranks > 1 else each + ', '}layers "
         note += f"{' + '.join(map(str, config.stage_layers))}."
-        if args.nnodes == 1:
+        if nnodes == 1:
             note += (
                 " On one machine each token waits for all stages, one after the other: "
                 f"--tensor-parallel-size {workers} is faster."
             )
         notes.append(note)
     return config
+
+
+def _flags(args: EngineArgs, nnodes: int, threads: int) -> str:
+    """Return the arguments of Ray's other machines, as JSON; see `ClusterConfig.flags`."""
+    given = {
+        field.name: value
+        for field in fields(args)
+        if (value := getattr(args, field.name)) != field.default and field.name not in _OWN_FLAGS
+    }
+    for name in {"model", "tokenizer", "download_dir"} & given.keys():
+        if (path := Path(given[name])).exists():
+            given[name] = str(path.resolve())
+    return msgspec.json.encode(given | {"nnodes": nnodes, "num_threads": threads}).decode()
 
 
 def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: int) -> None:

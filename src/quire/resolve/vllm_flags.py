@@ -131,9 +131,6 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets the log level", switch=False),
     "tokenizer_mode": Foreign("Quire has one tokenizer mode", ("auto", "fast")),
-    "distributed_executor_backend": Foreign(
-        "ranks are processes of this machine", ("mp", "uni", "none")
-    ),
     "guided_decoding_backend": Foreign(
         "llguidance handles structures", ("auto", "guidance", "llguidance")
     ),

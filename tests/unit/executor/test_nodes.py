@@ -16,7 +16,7 @@ import pytest
 
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.executor import cluster
+from quire.executor import cluster, joining
 from quire.executor.choice import make_executor
 from quire.executor.node import lend_workers
 from quire.executor.uniproc import UniprocExecutor
@@ -120,7 +120,7 @@ def test_two_machines_give_the_tokens_of_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def refused(whole: EngineConfig, other: EngineConfig, node: int = 1) -> str:
     """Why node 0 refuses a machine."""
-    gathering = cluster._Gathering(whole, KEY.encode())
+    gathering = cluster._Gathering(whole, whole.cluster, KEY.encode())
 
     def wait() -> None:
         with suppress(EngineDeadError):
@@ -140,7 +140,7 @@ def refused(whole: EngineConfig, other: EngineConfig, node: int = 1) -> str:
 def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "REMIND_SECONDS", 0.1)
     whole = nodes_config()
-    join = cluster.own_join(whole, 1)
+    join = joining.own_join(whole, 1)
     for changed, why in (
         ({"dtype": "bfloat16", "kv_cache_dtype": "float32"}, "dtype bfloat16, and node 0 has flo"),
         ({"block_size": 32}, "block_size 32, and node 0 has 16"),
@@ -151,17 +151,17 @@ def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
         ({"model": dataclasses.replace(whole.model, vocab_size=65)}, "another model"),
         ({"cluster": dataclasses.replace(whole.cluster, nnodes=3)}, "nnodes 3, and node 0 has 2"),
     ):
-        other = cluster.own_join(dataclasses.replace(whole, **changed), 1)  # type: ignore[arg-type]
-        assert why in str(cluster.refusal(join, other))
+        other = joining.own_join(dataclasses.replace(whole, **changed), 1)  # type: ignore[arg-type]
+        assert why in str(joining.refusal(join, other))
     for changes, why in (
         ({"version": "0.0"}, "Quire 0.0, and node 0 has"),
         ({"model": "x"}, "weights differ"),
         ({"node": 2}, "node_rank is 2"),
     ):
-        assert why in str(cluster.refusal(join, msgspec.structs.replace(join, **changes)))
-    assert cluster.refusal(join, cluster.own_join(whole, 1)) is None
+        assert why in str(joining.refusal(join, msgspec.structs.replace(join, **changes)))
+    assert joining.refusal(join, joining.own_join(whole, 1)) is None
     memory = dataclasses.replace(whole, memory_budget_bytes=2**31, num_threads=7, model_path="m")
-    assert cluster.refusal(join, cluster.own_join(memory, 1)) is None
+    assert joining.refusal(join, joining.own_join(memory, 1)) is None
     assert "block_size" in refused(whole, dataclasses.replace(whole, block_size=32))
 
 
@@ -210,15 +210,15 @@ def test_frames_of_a_handshake_decode_or_are_refused() -> None:
     """Mutated in one to four places, or cut; one hundred thousand of them."""
     noise = random.Random(6)
     frames = [
-        cluster.encode(cluster.Attach("0123456789abcdef", 3, rows=True)),
-        cluster.encode(cluster.Refused("why")),
+        joining.encode(joining.Attach("0123456789abcdef", 3, rows=True)),
+        joining.encode(joining.Refused("why")),
     ]
     refusals = 0
     for number in range(100_000):
         frame = bytearray(frames[number % 2])
         for _ in range(noise.randrange(1, 5)):
             frame[noise.randrange(len(frame))] = noise.randrange(256)
-        decoded = cluster.offer_of if number % 2 == 0 else cluster.reply_of
+        decoded = joining.offer_of if number % 2 == 0 else joining.reply_of
         try:
             decoded(bytes(frame[: noise.randrange(len(frame) + 8)]))
         except HandshakeError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quire.core.config import EngineConfig
+from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.memory import loaded_bytes
 from quire.models.weights.shares import worker_configs
@@ -117,3 +118,16 @@ def test_spellings(flag: str) -> None:
     parser = argparse.ArgumentParser()
     EngineArgs.add_cli_args(parser)
     assert EngineArgs.from_cli_args(parser.parse_args([flag, "2"])).tensor_parallel_size == 2
+
+
+def test_ray_has_a_machine_for_each_stage() -> None:
+    """The others resolve the same configuration; one stage needs no other machine."""
+    fields: dict[str, Any] = {"pipeline_parallel_size": 4, "distributed_executor_backend": "ray"}
+    config = resolved(**fields, master_port=7)
+    assert (config.cluster.nnodes, config.cluster.master_port) == (4, 7)
+    other = resolve(EngineArgs(**json.loads(config.cluster.flags)), MACHINE).config
+    assert other == replace(config, cluster=ClusterConfig(4))
+    assert resolved(**fields, nnodes=2).cluster.nnodes == 2
+    assert resolved(distributed_executor_backend="ray").cluster == ClusterConfig()
+    with pytest.raises(ConfigError, match="each machine has as many stages"):
+        resolved(**fields, nnodes=3)

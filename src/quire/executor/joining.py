@@ -1,0 +1,164 @@
+"""What the machines of an engine agree on before they compute together.
+
+node n → node 0    Join; Welcome, or Refused and the end
+node n → node 0    for each of its workers an Attach; then that worker's frames (`frames`)
+node n → node n-1  for each worker of its first stage an Attach; then rows (`parallel.stage`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.models.weights.digest import model_digest
+from quire.parallel.handshake import HandshakeError, receive_frame
+from quire.system import env
+
+LEAST_KEY = 16
+"""Characters of the shortest key."""
+LOCAL = {
+    "model_path", "tokenizer_path", "memory_budget_bytes", "num_threads", "pack_cache_bytes",
+    "profiler",
+}  # fmt: skip
+"""Fields of `EngineConfig` that each machine decides for itself."""
+_DERIVED = {"stage_layers", "step_timeout", "marks_path", "cluster", "scheduler", "model"}
+"""Fields that node 0 decides, or that follow from others."""
+
+
+class Join(msgspec.Struct, tag=True, array_like=True):
+    """A machine offers its workers.
+
+    Attributes:
+        model: see `model_digest`.
+    """
+
+    version: str
+    node: int
+    config: EngineConfig
+    model: str
+
+
+class Attach(msgspec.Struct, tag=True, array_like=True):
+    """The connection is a worker's: its line to the executor, or its way from the stage before."""
+
+    attempt: str
+    worker: int
+    rows: bool
+
+
+class Welcome(msgspec.Struct, tag=True, array_like=True):
+    """All machines are there; `before` is where the one before listens for `Attach`."""
+
+    attempt: str
+    before: tuple[str, int]
+    config: EngineConfig
+
+
+class Refused(msgspec.Struct, tag=True, array_like=True):
+    """The machine cannot belong to this engine; says why, by name."""
+
+    why: str
+
+
+encode = msgspec.msgpack.Encoder().encode
+_offers = msgspec.msgpack.Decoder(Join | Attach)
+_replies = msgspec.msgpack.Decoder(Welcome | Refused)
+
+
+def offer_of(frame: bytes) -> Join | Attach:
+    """Return what a machine sent; raise `HandshakeError` if it is no message."""
+    try:
+        offer: Join | Attach = _offers.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise HandshakeError(f"it sent no valid message: {error}") from None
+    return offer
+
+
+def reply_of(frame: bytes) -> Welcome | Refused:
+    """Return node 0's reply; raise `HandshakeError` if it is none."""
+    try:
+        reply: Welcome | Refused = _replies.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise HandshakeError(f"it sent no valid message: {error}") from None
+    return reply
+
+
+def cluster_key() -> bytes:
+    """Return the key of all machines of an engine.
+
+    Raises:
+        ConfigError: there is none, or it is short.
+    """
+    key = env.cluster_key()
+    if key is None or len(key) < LEAST_KEY:
+        what = "is not set" if key is None else f"has {len(key)} characters"
+        raise ConfigError(
+            f"QUIRE_CLUSTER_KEY {what}; the machines of an engine prove to each other that they "
+            f"know it.",
+            fix=f"Set it to the same {LEAST_KEY} or more random characters on all of them, such "
+            "as the output of `openssl rand -hex 32`.",
+            param="QUIRE_CLUSTER_KEY",
+        )
+    return key.encode()
+
+
+def own_join(config: EngineConfig, node: int) -> Join:
+    """Return what a machine says of itself."""
+    from quire import __version__
+
+    return Join(__version__, node, config, model_digest(config))
+
+
+def refusal(own: Join, other: Join) -> str | None:
+    """Return why a machine cannot belong to the engine; None if it can."""
+    if other.version != own.version:
+        return f"node {other.node} has Quire {other.version}, and node 0 has {own.version}"
+    nodes = own.config.cluster.nnodes
+    if other.config.cluster.nnodes != nodes:
+        return f"node {other.node} has nnodes {other.config.cluster.nnodes}, and node 0 has {nodes}"
+    if not 0 < other.node < nodes:
+        return f"node_rank is {other.node}; with nnodes {nodes} it is at most {nodes - 1}"
+    for name, here, there in _compared(own.config, other.config):
+        if here != there:
+            return f"node {other.node} has {name} {there}, and node 0 has {here}"
+    if other.config.model != own.config.model or other.model != own.model:
+        return f"node {other.node} has another model: config.json or weights differ from node 0's"
+    return None
+
+
+def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each field that must be the same, from both."""
+    for field in dataclasses.fields(EngineConfig):
+        if field.name not in LOCAL | _DERIVED:
+            yield field.name, getattr(own, field.name), getattr(other, field.name)
+    for field in dataclasses.fields(own.scheduler):
+        if field.name != "max_model_len":  # it may be what fits into the memory
+            name = field.name
+            yield name, getattr(own.scheduler, name), getattr(other.scheduler, name)
+
+
+def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
+    """Return node 0's reply to a `Join`.
+
+    Raises:
+        ConfigError: it refuses this machine.
+        OSError: it ended, or did not reply in time.
+    """
+    connection.settimeout(seconds)
+    try:
+        reply = reply_of(receive_frame(connection))
+    except HandshakeError as error:
+        raise ConnectionError(str(error)) from None
+    if isinstance(reply, Refused):
+        raise ConfigError(
+            f"Node 0 refuses this machine: {reply.why}.",
+            fix="Start all machines with the same Quire, model, flags and key.",
+            param="node_rank",
+        )
+    return reply

@@ -1,0 +1,1 @@
+"""Ray starts the machines of an engine (`nodes`); needs `quire[ray]`."""

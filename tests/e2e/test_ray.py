@@ -1,0 +1,104 @@
+"""A pipeline over the machines of a Ray cluster, here three groups of processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.serving import QUIRE, Server, serving, until
+from tests.e2e.tiny_model import write_tiny_model
+from tests.faults.test_processes import LONG, Stream, healthy
+from tests.unit.executor.test_nodes import free_port
+
+cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs quire[ray]")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+ON_RAY = ("--pipeline-parallel-size", "2", "--distributed-executor-backend", "ray")
+BLOCKS = ("--num-gpu-blocks-override", "2048", "--num-threads", "1")
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three machines of one CPU each. `serve` runs on the first."""
+    found = cluster_utils.Cluster(initialize_head=True, head_node_args=NODE)
+    try:
+        for _ in range(2):
+            found.add_node(**NODE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_ADDRESS", found.address)
+            yield found
+    finally:
+        found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "long"
+    return write_tiny_model(folder, max_position_embeddings=LONG + 192)
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Any, model: Path) -> Iterator[Server]:
+    with serving(model, *BLOCKS, *ON_RAY, "--step-timeout", "5") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> str:
+    """What one process answers."""
+    with serving(model, *BLOCKS) as alone:
+        return alone.text()
+
+
+def far_worker(cluster: Any) -> tuple[Any, psutil.Process]:
+    """The Ray node with a worker of the engine, and that worker."""
+    for node in cluster.list_all_nodes():
+        raylet = node.all_processes["raylet"][0].process
+        for process in psutil.Process(raylet.pid).children(recursive=True):
+            if "quire.executor.rank" in " ".join(process.cmdline()):
+                return node, process
+    raise AssertionError("no machine has a worker")
+
+
+def test_two_machines_give_the_text_of_one_process(server: Server, expected: str) -> None:
+    assert server.text() == expected
+
+
+@pytest.mark.parametrize("lost", ["worker", "machine"])
+def test_another_takes_the_place_of_what_was_lost(
+    cluster: Any, server: Server, expected: str, lost: str
+) -> None:
+    """A stream gets an error event. Then the answers are as before."""
+    node, worker = far_worker(cluster)
+    stream = Stream(server)
+    if lost == "worker":
+        os.kill(worker.pid, signal.SIGKILL)
+    else:
+        cluster.remove_node(node, allow_graceful=False)
+    assert stream.error()["code"] == "engine_restarting"
+    until(lambda: healthy(server))
+    assert server.text() == expected
+
+
+def test_missing_machines_are_explained(cluster: Any, model: Path) -> None:
+    """What is needed, and what each machine has."""
+    command = [*QUIRE, "serve", str(model), *ON_RAY[2:], "-pp", "2", "--nnodes", "2"]
+    command += ["--tensor-parallel-size", "2", "--master-port", str(free_port())]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "waiting for machines" in line)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert "2 machines with 2 free CPUs each are needed" in line
+    assert "of 1 CPUs free, this machine)" in line
