@@ -140,10 +140,8 @@ class KVCacheManager(PrefixCache):
         """
         if self.states is None:
             return None
-        branch = 0
-        if self.caching:
-            branch = len(self.find_blocks(self.hasher.extend(request)))
-        load = self.states.admit(request, prefix, branch, enters=self.caching, stored=stored)
+        branch = len(self.find_blocks(self.hasher.extend(request))) if self.caching else None
+        load = self.states.admit(request, prefix, branch, stored)
         self.states.extend(request.request_id, len(self.tables[request.request_id]))
         return load
 

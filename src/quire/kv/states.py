@@ -42,21 +42,20 @@ class _Held:
 
     Attributes:
         last: the last position before its last token, at its admission.
-        branch: a position at which earlier requests went on with other tokens; 0 if unknown.
+        branch: a position at which earlier requests went on with other tokens, or 0; None if its
+            snapshots may not enter the prefix cache, so that none are taken.
         table: the state table, parallel to the block table.
         spacing: blocks between the snapshots of its prompt.
         snapshots: position → slot, ascending: the state that it begins with, and snapshots that it
             may still begin a step with.
-        enters: whether its snapshots may enter the prefix cache.
     """
 
     first: FirstState
     last: int
-    branch: int
+    branch: int | None
     spacing: int
     table: list[int]
     snapshots: deque[tuple[int, int]] = field(default_factory=deque)
-    enters: bool = True
 
 
 class StateCache:
@@ -140,16 +139,14 @@ class StateCache:
         self,
         request: Request,
         prefix: int,
-        branch: int,
-        *,
-        enters: bool,
+        branch: int | None,
         stored: bytes | None = None,
     ) -> BlockLoad | None:
         """Give a request its working slots, and the state after its first `prefix` blocks.
 
         Args:
-            branch: length in blocks of its cached prefix, with or without a state.
-            enters: whether to take snapshots for the prefix cache.
+            branch: length in blocks of its cached prefix, with or without a state; None if there
+                is no prefix cache to take snapshots for.
             stored: the key of that state in the tier.
 
         Returns:
@@ -168,7 +165,7 @@ class StateCache:
         first = FirstState(start, self.pool.allocate(self._per_request))
         last = (request.num_tokens - 1) // self._block_size
         spacing = snapshot_distance(request.num_tokens, self._widest) // self._block_size
-        held = _Held(first, last, branch, spacing, [NO_STATE] * prefix, enters=enters)
+        held = _Held(first, last, branch, spacing, [NO_STATE] * prefix)
         if prefix:
             held.snapshots.append((prefix, start))
         self._held[request.request_id] = held
@@ -182,13 +179,14 @@ class StateCache:
         held = self._held[request_id]
         for position in range(len(held.table) + 1, num_blocks + 1):
             slot = NO_STATE
-            wanted = held.enters and self._wants(held, position)
-            if wanted and self.pool.num_free > self._per_request:
+            if self._wants(held, position) and self.pool.num_free > self._per_request:
                 (slot,) = self.pool.allocate(1)
                 held.snapshots.append((position, slot))
             held.table.append(slot)
 
     def _wants(self, held: _Held, position: int) -> bool:
+        if held.branch is None:
+            return False
         return position >= held.last or position == held.branch or position % held.spacing == 0
 
     def enter(self, request_id: str, hashes: Sequence[bytes], known: int, num_blocks: int) -> None:
@@ -229,7 +227,7 @@ class StateCache:
         if self.tier:
             self.tier.forget_all()
         for held in self._held.values():
-            held.enters = False
+            held.branch = None
 
     @property
     def num_held(self) -> int:

@@ -55,7 +55,7 @@ class RunningBatch:
         drafted, accepted: recent drafts whose predecessors were right, and the right ones.
     """
 
-    def __init__(self, max_num_seqs: int, block_size: int, micro_batches: int = 1) -> None:
+    def __init__(self, max_num_seqs: int, block_size: int, micro_batches: int) -> None:
         """`micro_batches`: see `SchedulerConfig`."""
         self._block_size = block_size
         self._micro_batches = micro_batches

@@ -53,7 +53,7 @@ class InFlight:
     rows: slice | Column
     begun: float
     prefills: list[int]
-    quiet: bool = False
+    quiet: bool
     departed: list[int] = field(default_factory=list)
 
 

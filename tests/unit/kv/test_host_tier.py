@@ -135,6 +135,14 @@ def test_a_block_that_is_there_already_is_not_stored_again() -> None:
     assert tier.take_copies() is None
 
 
+def test_a_block_that_is_evicted_again_leaves_its_slot_last() -> None:
+    tier = HostTier(TierConfig(num_offload_slots=2))
+    for key in (KEYS[0], KEYS[1], KEYS[0], KEYS[2]):
+        tier.offload(0, key)
+        tier.take_copies()
+    assert [tier.find(key) for key in KEYS[:3]] == [True, False, True]
+
+
 def test_what_a_step_uses_is_not_evicted_in_it() -> None:
     tier = HostTier(TierConfig(num_offload_slots=1))
     tier.offload(0, KEYS[0])

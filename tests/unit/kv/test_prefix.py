@@ -25,6 +25,10 @@ def test_who_waits_for_a_state_of_this_step() -> None:
     assert kv.arrives(second, blocks[:1])
     assert not kv.arrives(second, blocks[:2])
     assert not kv.arrives(whole, [])
+    same = request("same", [1] * 2 * BLOCK)  # computes its last token, so its last block
+    kv.hasher.extend(same)
+    assert kv.arrives(same, [])
+    assert not kv.arrives(same, blocks[:1])
     kv.begin_step()
     assert not kv.arrives(second, [])
     assert kv.find_prefix(second) == blocks[:2]

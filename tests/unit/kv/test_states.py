@@ -20,7 +20,7 @@ def admitted(num_tokens: int) -> tuple[StateCache, Request]:
     cache = StateCache(StateConfig(40, 0, 4096), BLOCK)
     asked = request(num_tokens)
     cache.begin_step()
-    cache.admit(asked, 0, 0, enters=True)
+    cache.admit(asked, 0, 0)
     return cache, asked
 
 
@@ -58,3 +58,20 @@ def test_a_stored_state_that_a_step_computes_is_not_loaded_again() -> None:
     cache.pool.release([slot])
     cache.pool.allocate(cache.pool.num_free)  # evicts it into the tier
     assert cache.stored(keys) == (4, keys[3])
+
+
+def test_a_state_is_not_evicted_from_the_tier_to_make_room_for_it() -> None:
+    cache = StateCache(StateConfig(2, 0, 4096), BLOCK, TierConfig(num_offload_slots=1))
+    assert cache.tier is not None
+    asked = request(4 * BLOCK + 1)
+    keys = asked.block_hashes
+    cache.begin_step()
+    cache.tier.offload(0, keys[3])
+    cache.tier.take_copies()
+    slots = cache.pool.allocate(2)
+    cache.pool.remember(slots, keys[:2])
+    cache.pool.release(slots)
+    load = cache.admit(asked, 4, 0, stored=keys[3])
+    assert load is not None
+    assert (load.key, load.slot) == (keys[3], 0)
+    assert cache.tier.find(keys[3])

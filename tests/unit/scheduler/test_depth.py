@@ -33,7 +33,7 @@ COMPUTE_BOUND = RooflineCost(1e6, 1e4, 1e9, 1e7, 1e3, 1e10, 1e10, 1e13, 1e-4)
 
 def batch(size: int, max_tokens: int = 100) -> RunningBatch:
     """Requests that decode; each has computed all tokens but its last."""
-    running = RunningBatch(64, 16)
+    running = RunningBatch(64, 16, 1)
     admitted = []
     for number in range(size):
         params = SamplingParams(max_tokens=max_tokens)
@@ -71,7 +71,9 @@ def land(
     )
     tokens = [array("i") for _ in running.requests]
     place = slice(None) if rows is None else np.array(rows)
-    flight = InFlight(step, running.requests, tokens, ones, [], [], running.version, place, 0.0, [])
+    flight = InFlight(
+        step, running.requests, tokens, ones, [], [], running.version, place, 0.0, [], quiet=False
+    )
     drafts = None if drafted is None else np.atleast_2d(drafted)
     result = ModelOutput(
         np.zeros((len(running), 1), dtype=np.int64),

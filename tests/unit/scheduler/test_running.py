@@ -17,7 +17,7 @@ from tests.unit.scheduler.test_loading import compute, finish
 
 
 def test_rows_and_versions() -> None:
-    running = RunningBatch(4, BLOCK)
+    running = RunningBatch(4, BLOCK, 1)
     first = running.version
     assert first != 0  # which stands for no batch
     requests = [request(name, 4) for name in "abc"]
@@ -71,8 +71,8 @@ def test_several_passes_only_while_all_decode_and_nobody_waits(why: str) -> None
         compute(s, s.schedule(0.0))
         s.add(request("e", 1, max_tokens=40))
     elif why == "a prompt":
-        s.add(request("d", 100))
-        compute(s, s.schedule(0.0))
+        s.add(request("d", 41))
+        compute(s, s.schedule(0.0))  # 39 tokens of it: two are left
     elif why == "loading":
         s.add(request("a2", 7 * BLOCK))
         assert s.schedule(0.0).block_copies is not None
