@@ -25,7 +25,7 @@ class TierCost:
         state_tokens: tokens whose keys and values take as many bytes as a state.
     """
 
-    def __init__(self, cost: StepCost, block_size: int, state_tokens: int = 0) -> None:
+    def __init__(self, cost: StepCost, block_size: int, state_tokens: int) -> None:
         self._cost = cost
         self._block_size = block_size
         self._state_tokens = state_tokens

@@ -130,6 +130,28 @@ def test_what_the_budget_is_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked.pop() == ([1, 21], [32, 39], 0)
 
 
+def test_what_chunks_are_chosen_from_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only if no request decodes: the length of the first prompt, its computed part, and how many
+    prompts follow one another."""
+    s = new(Tokens(), max_itl_stretch=4.0, micro_batches=2)
+    asked: list[tuple[int, int, int]] = []
+
+    def tokens(length: int, computed: int, prompts: int = 1) -> int:
+        asked.append((length, computed, prompts))
+        return 48
+
+    monkeypatch.setattr(s._step_size._chunks, "tokens", tokens)
+    s.add(request("a", 60))
+    s.add(request("b", 30))
+    assert step(s)[0] == {"a": 48}
+    assert asked.pop() == (60, 0, 2)
+    assert step(s)[0] == {"a": 12, "b": 30}
+    assert asked.pop() == (60, 48, 2)
+    s.add(request("c", 70))
+    assert "c" in step(s)[0]
+    assert asked == []
+
+
 def drafting(most: int = 3) -> Scheduler:
     speculative = SpeculativeConfig(
         "ngram", most, num_speculative_tokens_per_batch_size=((1, 9, most),)
@@ -206,3 +228,13 @@ def test_drafts_come_with_each_pass(waits: bool) -> None:
     assert batch.num_passes == passes
     assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4 * passes, 4 * passes]
+
+
+def test_what_the_tower_has_read_adds_up() -> None:
+    s = make()
+    s.add(request("a", 4))
+    assert s.stats().encoded_tokens is None
+    step(s, encoded_tokens=5)
+    step(s)
+    step(s, encoded_tokens=2)
+    assert s.stats().encoded_tokens == 7

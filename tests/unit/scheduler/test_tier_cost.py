@@ -24,7 +24,7 @@ def new(flops: float, bandwidth: float = 1e10) -> TierCost:
         attention_flops_per_second=flops,
         copy_bytes_per_second=bandwidth,
     )
-    return TierCost(cost, BLOCK)
+    return TierCost(cost, BLOCK, 0)
 
 
 def copies(stores: int = 0, loads: int = 0, files: int = 0) -> BlockCopies:
@@ -114,8 +114,8 @@ class Exact:
 def test_a_swap_pays_if_two_copies_are_faster_than_computing(num_tokens: int) -> None:
     again = Exact(0.0).computing(0, num_tokens)
     even = again / (2 * num_tokens)
-    assert not TierCost(Exact(even), BLOCK).swap_pays(num_tokens)
-    assert TierCost(Exact(even * (1 - 1e-9)), BLOCK).swap_pays(num_tokens)
+    assert not TierCost(Exact(even), BLOCK, 0).swap_pays(num_tokens)
+    assert TierCost(Exact(even * (1 - 1e-9)), BLOCK, 0).swap_pays(num_tokens)
 
 
 @pytest.mark.parametrize(("num_tokens", "num_saved"), [(16, 16), (64, 16), (64, 48), (5, 1)])
@@ -127,23 +127,23 @@ def test_a_load_pays_if_one_copy_is_faster(
     for from_files in {0, 1, num_loaded}:
         asked = num_tokens, num_saved, num_loaded, from_files
         even = again / num_loaded
-        assert not TierCost(Exact(even * (1 + 1e-9)), BLOCK).load_pays(*asked)
-        assert TierCost(Exact(even * (1 - 1e-9)), BLOCK).load_pays(*asked)
-    assert not TierCost(Exact(again), BLOCK).load_pays(num_tokens, num_saved, 1)
+        assert not TierCost(Exact(even * (1 + 1e-9)), BLOCK, 0).load_pays(*asked)
+        assert TierCost(Exact(even * (1 - 1e-9)), BLOCK, 0).load_pays(*asked)
+    assert not TierCost(Exact(again), BLOCK, 0).load_pays(num_tokens, num_saved, 1)
 
 
 def test_copies_that_take_a_millisecond_teach_and_shorter_ones_do_not() -> None:
     for blocks, files in ((1, 0), (0, 1)):
-        tiers = TierCost(Exact(LEAST / BLOCK), BLOCK)
+        tiers = TierCost(Exact(LEAST / BLOCK), BLOCK, 0)
         tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
         assert tiers.copy_seconds(BLOCK, files * BLOCK) == 2 * LEAST
-        tiers = TierCost(Exact(0.99 * LEAST / BLOCK), BLOCK)
+        tiers = TierCost(Exact(0.99 * LEAST / BLOCK), BLOCK, 0)
         tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
         assert tiers.copy_seconds(BLOCK, files * BLOCK) == 0.99 * LEAST
 
 
 def test_copies_of_every_kind_count_and_files_take_what_is_left() -> None:
-    tiers = TierCost(Exact(1.0), BLOCK)
+    tiers = TierCost(Exact(1.0), BLOCK, 0)
     many = copies(stores=2, loads=3)
     many.spills.extend([(0, b""), (1, b"")])
     tiers.observe(many, 7 * BLOCK * 3.0)
@@ -151,13 +151,13 @@ def test_copies_of_every_kind_count_and_files_take_what_is_left() -> None:
     assert tiers.copy_seconds(1, from_files=1) == 1.0
     tiers.observe(copies(stores=2, files=4), (2 * 3.0 + 4 * 5.0) * BLOCK)
     assert tiers.copy_seconds(3, from_files=1) == 2 * 3.0 + 5.0
-    fast = TierCost(Exact(1.0), BLOCK)
+    fast = TierCost(Exact(1.0), BLOCK, 0)
     fast.observe(copies(stores=2, files=4), 0.5)  # less than the others alone should take
     assert fast.copy_seconds(1, from_files=1) == 0.0
 
 
 def test_copies_are_averaged_and_outliers_are_cut() -> None:
-    tiers, average = TierCost(Exact(1.0), BLOCK), 0.0
+    tiers, average = TierCost(Exact(1.0), BLOCK, 0), 0.0
     for i, ratio in enumerate([1.0, 1.5, 1.25, 1.75] * 6):
         tiers.observe(copies(loads=1), ratio * BLOCK)
         average += (ratio - average) / min(i + 1, MEMORY)
@@ -173,7 +173,7 @@ def test_copies_are_averaged_and_outliers_are_cut() -> None:
 
 @pytest.mark.parametrize("files", [0, 1])
 def test_only_copies_left_undone_age_what_was_learned(files: int) -> None:
-    tiers = TierCost(Exact(1.0), BLOCK)
+    tiers = TierCost(Exact(1.0), BLOCK, 0)
     tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)
 
     def pays(num_tokens: int) -> bool:
