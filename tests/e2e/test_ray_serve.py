@@ -1,0 +1,120 @@
+"""Replicas of a server in Ray Serve: the same answers, and no stream lost in an update."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from quire.ray import build_app
+from tests.e2e.serving import serving, until
+from tests.e2e.tiny_model import write_tiny_model
+
+ray = pytest.importorskip("ray", reason="needs quire[ray]")
+serve = pytest.importorskip("ray.serve", reason="needs quire[ray]")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+TOKENS = 6_000
+ASKED = {"model": "tiny", "prompt": "once upon", "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "long"
+    return write_tiny_model(folder, max_position_embeddings=TOKENS + 192)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    """What talks to Ray Serve's proxy."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray.init(num_cpus=3, object_store_memory=80 * 2**20, include_dashboard=False)
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as found:
+            yield found
+        serve.shutdown()
+    finally:
+        ray.shutdown()
+
+
+def deploy(model: Path, **flags: Any) -> None:
+    args = {"model": str(model), "num_threads": 1, "served_model_name": "tiny", **flags}
+    serve.run(build_app(args), name="quire")
+
+
+def servers() -> list[psutil.Process]:
+    """The processes of the replicas' servers."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "quire.ray.replica" in words:
+            found.append(process)
+    return found
+
+
+def answer(client: httpx.Client) -> str:
+    response = client.post("/v1/completions", json=ASKED | {"max_tokens": 8})
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+def text_of(line: str) -> str:
+    return str(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
+
+
+def test_a_stream_outlives_a_rolling_update(client: httpx.Client, model: Path) -> None:
+    """The text is that of a server without Ray, whole and once; then the new replica answers."""
+    with serving(model, "--num-threads", "1") as alone:
+        whole = alone.text(**ASKED, max_tokens=TOKENS)
+        short = alone.text(**ASKED, max_tokens=8)
+    deploy(model)
+    assert answer(client) == short
+    [old] = servers()
+    body = ASKED | {"max_tokens": TOKENS, "stream": True}
+    update = threading.Thread(target=deploy, args=(model,), kwargs={"max_num_seqs": 7})
+    events = []
+    with client.stream("POST", "/v1/completions", json=body) as stream:
+        for line in filter(None, stream.iter_lines()):
+            if not events:
+                update.start()
+            events.append(line)
+        ended = time.time()
+    update.join()
+    assert events.pop() == "data: [DONE]"
+    assert "".join(map(text_of, events)) == whole
+    until(lambda: not old.is_running())
+    [new] = servers()
+    assert new.pid != old.pid
+    assert new.create_time() < ended, "the stream ended before the update began"
+    assert answer(client) == short
+
+
+def test_a_replica_whose_server_died_is_replaced(client: httpx.Client, model: Path) -> None:
+    deploy(model)
+    before = answer(client)
+    [server] = servers()
+    server.kill()
+
+    def answers() -> bool:
+        response = client.post("/v1/completions", json=ASKED | {"max_tokens": 8})
+        if response.status_code != 200:
+            assert response.status_code in (500, 503), response.text
+            return False
+        return bool(response.json()["choices"][0]["text"] == before)
+
+    until(answers, 120)
+    [successor] = servers()
+    assert successor.pid != server.pid
