@@ -174,7 +174,7 @@ def prefixes(model: str, repetitions: int) -> dict[str, Any]:
             assert llm.stats.scheduler is not None
             host = llm.stats.scheduler.host_tier
             assert host is not None
-            assert host.files_used
+            assert host.saved
     best = {place: min(seconds) for place, seconds in found.items()}
     print(f"\nfirst token of {PREFIX} tokens, by where their blocks are")
     for place, seconds in best.items():

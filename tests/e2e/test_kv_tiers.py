@@ -149,7 +149,7 @@ def ask(llm: LLM, number: int) -> tuple[list[int], int]:
 def test_evicted_prefixes_come_back_from_memory_and_disk(offloading: LLM) -> None:
     first = [ask(offloading, number) for number in range(12)]
     assert all(cached == 0 for _, cached in first)
-    assert host_stats(offloading).files_used > 0
+    assert host_stats(offloading).saved > 0
     again = [ask(offloading, number) for number in range(12)]
     assert [tokens for tokens, _ in again] == [tokens for tokens, _ in first]
     assert all(cached == 72 for _, cached in again)
@@ -174,7 +174,7 @@ def test_damage_is_noticed_and_computed_again(offloading: LLM, place: str) -> No
     first = [ask(offloading, number) for number in range(12)]
     if place == "memory":
         worker_host(offloading).slots ^= np.int64(1)
-    files = [path for path in worker_files(offloading).folder.iterdir() if path.name != "in-use"]
+    files = [*worker_files(offloading).folder.folder.iterdir()]
     assert files
     for path in files:
         data = path.read_bytes()
@@ -182,27 +182,44 @@ def test_damage_is_noticed_and_computed_again(offloading: LLM, place: str) -> No
             path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         elif place == "gone":
             path.unlink()
-    again = [ask(offloading, number) for number in range(12)]
-    assert [tokens for tokens, _ in again] == [tokens for tokens, _ in first]
+    again = [ask(offloading, number) for number in reversed(range(12))]  # memory first
+    assert [tokens for tokens, _ in reversed(again)] == [tokens for tokens, _ in first]
     assert host_stats(offloading).failed > 0
     offloading.call("check_integrity")
 
 
 def test_two_engines_with_one_folder(model: str, tmp_path: Path) -> None:
-    """Each finds what it kept itself, while the other writes, and after the other has gone."""
+    """One finds what the other computed, also after that has gone."""
     with make_offloading(model, tmp_path) as one:
+        first = [ask(one, number) for number in range(12)]
+        worker_files(one)
         with make_offloading(model, tmp_path) as two:
-            first = [(ask(one, number), ask(two, 11 - number)) for number in range(12)]
-            again = [(ask(one, number), ask(two, 11 - number)) for number in range(12)]
-            assert host_stats(two).files_used > 0
-        last = [ask(one, number) for number in range(12)]
-        assert host_stats(one).failed == 0
-    answers = [tokens for (tokens, _), _ in first]
-    for turn in (first, again):
-        assert [tokens for (tokens, _), _ in turn] == answers
-        assert [tokens for _, (tokens, _) in reversed(turn)] == answers
-    assert {cached for pair in again for _, cached in pair} == {72}
-    assert last == [(tokens, 72) for tokens in answers]
+            there = [ask(two, number) for number in range(16)]
+            worker_files(two)
+    with make_offloading(model, tmp_path) as three:
+        again = [ask(three, number) for number in range(16)]
+        three.call("check_integrity")
+        assert host_stats(three).failed == 0
+    assert [cached for _, cached in first] == [0] * 12
+    assert [cached for _, cached in there] == [72] * 12 + [0] * 4
+    assert [cached for _, cached in again] == [72] * 16
+    assert [tokens for tokens, _ in there[:12]] == [tokens for tokens, _ in first]
+    assert [tokens for tokens, _ in again] == [tokens for tokens, _ in there]
+
+
+@pytest.mark.parametrize(
+    "other", [{"dtype": "bfloat16"}, {"kv_cache_dtype": "int8"}, {"block_size": 8}]
+)
+def test_other_settings_share_no_files(model: str, tmp_path: Path, other: dict[str, Any]) -> None:
+    directory = str(tmp_path)
+    with make(model, kv_offloading_dir=directory) as llm:
+        ask(llm, 1)
+    with make(model, kv_offloading_dir=directory, **other) as llm:
+        assert ask(llm, 1)[1] == 0
+        llm.call("check_integrity")
+    with make(model, kv_offloading_dir=directory) as llm:
+        assert ask(llm, 1)[1] == 64
+    assert len(list(tmp_path.glob("quire-kv-*"))) == 2
 
 
 def test_damage_to_swapped_blocks_is_noticed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,13 +238,6 @@ def test_damage_to_swapped_blocks_is_noticed(model: str, monkeypatch: pytest.Mon
         assert host_stats(llm).failed > 0
 
 
-def test_files_go_with_the_engine(model: str, tmp_path: Path) -> None:
-    with make(model, kv_offloading_size=0.001, kv_offloading_dir=str(tmp_path / "new")) as llm:
-        assert llm.facts["host_kv_bytes"]
-        assert list((tmp_path / "new").iterdir())
-    assert not list((tmp_path / "new").iterdir())
-
-
 @pytest.mark.parametrize(
     ("flags", "param"),
     [
@@ -235,7 +245,9 @@ def test_files_go_with_the_engine(model: str, tmp_path: Path) -> None:
         ({"swap_space": 1e6}, "swap_space"),
         ({"kv_offloading_size": 1e6}, "kv_offloading_size"),
         ({"kv_offloading_size": float("inf")}, "kv_offloading_size"),
-        ({"kv_offloading_dir": "/tmp/somewhere"}, "kv_offloading_dir"),
+        ({"kv_offloading_dir": "d", "enable_prefix_caching": False}, "kv_offloading_dir"),
+        ({"kv_offloading_dir": "d", "kv_offloading_disk_size": 1e-6}, "kv_offloading_disk_size"),
+        ({"kv_offloading_dir": "d", "prefix_caching_hash_algo": "xxhash"}, "kv_offloading_dir"),
         ({"kv_offloading_size": 0.01, "kv_offloading_dir": "/dev/null/x"}, "kv_offloading_dir"),
         ({"preemption_mode": "perhaps"}, "preemption_mode"),
         ({"preemption_mode": "swap"}, "preemption_mode"),

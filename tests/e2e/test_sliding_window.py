@@ -88,4 +88,4 @@ def test_evicted_windows_come_back_from_memory_and_files(model: str, tmp_path: P
     assert scheduler.host_tier is not None
     # Of a prompt's nine cached blocks no more than the three that the window reaches.
     assert scheduler.host_tier.loaded <= 3 * 8
-    assert scheduler.host_tier.files_used > 0
+    assert scheduler.host_tier.saved > 0

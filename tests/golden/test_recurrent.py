@@ -185,7 +185,7 @@ def test_states_come_back_from_host_memory_and_files(
     assert states is not None
     assert states.tier is not None
     assert states.tier.stats().loaded == 1
-    assert (states.tier.stats().files_used > 0) == disk
+    assert (states.tier.stats().saved > 0) == disk
 
 
 def test_accepted_drafts_leave_the_right_state(golden: Golden) -> None:

@@ -24,9 +24,10 @@ from quire.core.config import StateConfig
 from quire.core.cost import RooflineCost, StepCost
 from quire.core.messages import TokenLogprobs
 from quire.executor.base import ForwardError, Pending, StepSkippedError
+from quire.kv.lower_tiers import LowerTier
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
-from tests.simulation.host_tier import MisplacedBlockError, ModelledHostTier
+from tests.simulation.host_tier import MisplacedBlockError, ModelledFiles, ModelledHostTier
 from tests.simulation.states import ModelledStates, WrongStateError
 
 _MASK = 2**64 - 1
@@ -135,6 +136,7 @@ class ModelledExecutor(ClockedExecutor):
             spoilt, as a kernel that crashes half-way would.
         corrupts: asked before each block is loaded from the host tier; True is damage.
         states: of recurrent layers, if the model has some.
+        files: most files of blocks; None without files.
     """
 
     def __init__(
@@ -150,22 +152,31 @@ class ModelledExecutor(ClockedExecutor):
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
         corrupts: Callable[[], bool] = lambda: False,
         states: StateConfig | None = None,
+        files: int | None = None,
     ) -> None:
         super().__init__(num_blocks, clock, states)
+        below = ModelledFiles(files or 0)
+        self._lower = [] if files is None else [below]
         self._states: ModelledStates | None = None
         if states:
-            self._states = ModelledStates(states, block_size, ModelledHostTier(corrupts))
+            self._states = ModelledStates(
+                states, block_size, ModelledHostTier(corrupts, below.of_states)
+            )
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._cost = cost
         self._window = window
         self._accepts = accepts
         self._fails = fails
-        self._host = ModelledHostTier(corrupts)
+        self._host = ModelledHostTier(corrupts, below)
         self._sequences: dict[str, _Sequence] = {}
         self._undone: set[str] = set()
         self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
         self._last: ModelledStep | None = None
+
+    @property
+    def lower_tiers(self) -> Sequence[LowerTier]:
+        return self._lower
 
     def shutdown(self) -> None:
         assert not self._sequences, "sequences were never removed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,43 @@ class MisplacedBlockError(Exception):
     """A copy was asked for of something that is not there."""
 
 
+class ModelledFiles:
+    """Files that another engine may evict. It is a tier below host memory.
+
+    Args:
+        most: files that it keeps.
+    """
+
+    place = ON_DISK
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.contents: dict[bytes, NDArray[np.uint64]] = {}
+        self._states: ModelledFiles | None = None
+
+    @property
+    def of_states(self) -> ModelledFiles:
+        self._states = self._states or ModelledFiles(self._most)
+        return self._states
+
+    def find(self, key: bytes) -> bool:
+        return key in self.contents
+
+    def use(self, keys: Iterable[bytes]) -> None:
+        pass
+
+    def lose(self, key: bytes) -> None:
+        pass
+
+    def forget_all(self) -> None:
+        self.contents.clear()
+
+    def write(self, key: bytes, content: NDArray[np.uint64]) -> None:
+        self.contents[key] = content
+        if len(self.contents) > self._most:
+            del self.contents[next(iter(self.contents))]
+
+
 class ModelledHostTier:
     """Slots and files, by the key that they were stored under.
 
@@ -21,10 +58,10 @@ class ModelledHostTier:
         corrupts: asked before each block is loaded; True is a checksum that does not hold.
     """
 
-    def __init__(self, corrupts: Callable[[], bool]) -> None:
+    def __init__(self, corrupts: Callable[[], bool], files: ModelledFiles) -> None:
         self._corrupts = corrupts
+        self._files = files
         self._slots: dict[int, tuple[bytes, NDArray[np.uint64]]] = {}
-        self._files: dict[bytes, NDArray[np.uint64]] = {}
 
     def copy(self, copies: BlockCopies, blocks: NDArray[np.uint64]) -> list[int]:
         """Do what `runner.kv_host` does.
@@ -39,17 +76,20 @@ class ModelledHostTier:
             MisplacedBlockError: a real load would fail, and nothing has been damaged.
         """
         for key in copies.dropped:
-            self._files.pop(key, None)
-        for slot, key in copies.spills:
-            self._files[key] = self._stored(slot, key)
+            self._files.contents.pop(key, None)
+        for block, key in copies.saves:
+            self._files.write(key, blocks[block].copy())
         for block, slot, key in copies.stores:
             self._slots[slot] = key, blocks[block].copy()
         failed = []
         for slot, block, key in copies.loads:
-            content = self._file(key) if slot == ON_DISK else self._stored(slot, key)
-            if self._corrupts():
+            content = self._files.contents.get(key)
+            if slot != ON_DISK:
+                content = self._stored(slot, key)
+            if content is None or self._corrupts():
+                self._files.contents.pop(key, None)
                 failed.append(block)
-                content = np.zeros_like(content)
+                content = np.zeros_like(blocks[block])
             blocks[block] = content
         return failed
 
@@ -58,8 +98,3 @@ class ModelledHostTier:
         if held is None or held[0] != key:
             raise MisplacedBlockError(f"slot {slot} does not hold {key.hex()}")
         return held[1]
-
-    def _file(self, key: bytes) -> NDArray[np.uint64]:
-        if key not in self._files:
-            raise MisplacedBlockError(f"there is no file of {key.hex()}")
-        return self._files[key]

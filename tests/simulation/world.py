@@ -81,7 +81,7 @@ class World:
         self.clock = VirtualClock()
         config = self._config()
         self.states = self._state_slots(config)
-        self.core = EngineCore(config, self._executor(), self.clock)
+        self.core = EngineCore(config, self._executor(config.tiers), self.clock)
 
     def _limits(self) -> SchedulerConfig:
         rng = self.rng
@@ -178,7 +178,7 @@ class World:
         states = draw.randint(1, 10) if self._is_recurrent and offload else 0
         if states:
             swap = 0
-        return TierConfig(swap, offload, files, states, draw.randint(0, 10) if files else 0)
+        return TierConfig(swap, offload, states, "modelled" if files else None, files)
 
     @property
     def _is_recurrent(self) -> bool:
@@ -225,7 +225,7 @@ class World:
             num_scheduler_steps=self.rng.choice([1, 1, 2, 5]),
         )
 
-    def _executor(self) -> ModelledExecutor:
+    def _executor(self, tiers: TierConfig) -> ModelledExecutor:
         return ModelledExecutor(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -236,6 +236,7 @@ class World:
             fails=self._fails,
             corrupts=lambda: self.rng.random() < self.corruption_rate,
             states=self.states,
+            files=tiers.disk_bytes if tiers.directory else None,
         )
 
     def _accepts(self, most: int) -> int:

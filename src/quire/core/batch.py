@@ -78,27 +78,34 @@ class BlockLoad(NamedTuple):
     key: bytes
 
 
+class BlockSave(NamedTuple):
+    """Write a KV block to its key's file, in the background."""
+
+    block: int
+    key: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class BlockCopies:
     """Copies between the KV cache, host memory and files, in this order, before the step computes.
 
     Attributes:
-        dropped: keys whose files are not needed any more.
-        spills: (slot, key): write a slot, stored under this key, to the key's file.
-        stores: copies out of the KV cache.
+        dropped: keys whose files may hold wrong values.
+        saves: copies out of the KV cache to files.
+        stores: copies out of the KV cache to slots.
         loads: copies into it.
         states: the same of states: their "blocks" are state slots.
     """
 
     dropped: list[bytes]
-    spills: list[tuple[int, bytes]]
+    saves: list[BlockSave]
     stores: list[BlockStore]
     loads: list[BlockLoad]
     states: BlockCopies | None = None
 
     @property
     def empty(self) -> bool:
-        return not (self.loads or self.stores or self.spills or self.dropped)
+        return not (self.loads or self.stores or self.saves or self.dropped)
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True):

@@ -309,17 +309,20 @@ class TierConfig:
     Attributes:
         num_swap_slots: blocks of preempted requests in host memory.
         num_offload_slots: blocks in host memory that the prefix cache evicted.
-        num_files: blocks in files, evicted from the offload slots.
-        num_state_slots, num_state_files: the same of states that the prefix cache evicted.
-        directory: parent folder of the engine's own folder for the files.
+        num_state_slots: the same of states.
+        directory: folder for the files of all blocks that enter the prefix cache; None if off.
+        disk_bytes: most bytes of files in it, of all engines.
     """
 
     num_swap_slots: int = 0
     num_offload_slots: int = 0
-    num_files: int = 0
     num_state_slots: int = 0
-    num_state_files: int = 0
     directory: str | None = None
+    disk_bytes: int = 0
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.num_slots or self.directory)
 
     @property
     def num_slots(self) -> int:
@@ -333,7 +336,7 @@ class TierConfig:
     @property
     def of_states(self) -> TierConfig:
         """Return the same of states, as if they were blocks."""
-        return TierConfig(0, self.num_state_slots, self.num_state_files, directory=self.directory)
+        return TierConfig(0, self.num_state_slots, 0, self.directory, self.disk_bytes)
 
 
 @dataclass(frozen=True, slots=True)

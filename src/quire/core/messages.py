@@ -125,7 +125,8 @@ class HostTierStats(msgspec.Struct, array_like=True):
     """Preempted requests with stored blocks."""
     slots_used: int
     slots_total: int
-    files_used: int
+    saved: int
+    """Blocks that were written to files."""
     swap_preemptions: int
     """Preemptions that swapped blocks out; the other requests compute their tokens again."""
     swapped_out: int

@@ -84,7 +84,9 @@ class EngineCore:
             executor.states,
             config.report_cache,
         )
-        self.scheduler = Scheduler(config.scheduler, cache, first_guess(config))
+        self.scheduler = Scheduler(
+            config.scheduler, cache, first_guess(config), executor.lower_tiers
+        )
         self._in_flight: deque[_InFlight] = deque()
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
@@ -330,4 +332,7 @@ class EngineCore:
             self.executor.call("remove_lora", [lora_int_id])
 
     def shutdown(self) -> None:
+        if self.scheduler.kv.has_saves and not self.scheduler.requests and not self._in_flight:
+            with contextlib.suppress(Exception):
+                self.step()  # the last blocks go to their files
         self.executor.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from quire.core.config import StateConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
+from quire.kv.lower_tiers import LowerTier
 
 
 class ForwardError(Exception):
@@ -79,6 +81,11 @@ class Executor(ABC):
     def states(self) -> StateConfig | None:
         """Return the slots for states; None without recurrent layers."""
         return None
+
+    @property
+    def lower_tiers(self) -> Sequence[LowerTier]:
+        """Return the tiers below host memory, in the order of their search."""
+        return ()
 
     @property
     @abstractmethod

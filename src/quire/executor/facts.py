@@ -20,7 +20,6 @@ _SUMMED = (
     "kv_cache_bytes",
     "kv_bytes_per_token",
     "host_kv_bytes",
-    "disk_kv_bytes",
     "activation_bytes",
     "runtime_bytes",
     "state_bytes",
@@ -50,8 +49,7 @@ def worker_facts(
         "kv_cache_bytes": plan.kv_cache_bytes,
         "kv_bytes_per_token": plan.block_bytes // config.block_size,
         "host_kv_bytes": config.tiers.host_bytes(plan.block_bytes, plan.slot_bytes),
-        "disk_kv_bytes": config.tiers.num_files * plan.block_bytes
-        + config.tiers.num_state_files * plan.slot_bytes,
+        "disk_kv_bytes": config.tiers.disk_bytes,
         "num_blocks": plan.num_blocks,
         "num_blocks_formula": plan.formula,
         "state_bytes": plan.state_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +12,7 @@ from quire.core.config import EngineConfig, StateConfig
 from quire.executor.base import Executor, Pending, Prepare
 from quire.executor.peers import Peers
 from quire.executor.worker import Worker
+from quire.kv.lower_tiers import LowerTier
 
 SWITCH_SECONDS = 5e-5
 """How long a thread that returns from a kernel waits for Python's lock. Python's default of 5 ms is
@@ -43,6 +45,10 @@ class UniprocExecutor(Executor):
     @property
     def states(self) -> StateConfig | None:
         return self._worker.states
+
+    @property
+    def lower_tiers(self) -> Sequence[LowerTier]:
+        return self._worker.lower_tiers
 
     @property
     def phases(self) -> dict[str, float]:

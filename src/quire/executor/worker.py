@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
@@ -18,8 +19,10 @@ from quire.executor.frames import Step
 from quire.executor.load_bar import load_bar
 from quire.executor.memory import ResidentParts
 from quire.executor.peers import Peers, Place
+from quire.kv.lower_tiers import BlockFolder, LowerTier
 from quire.models.adapters import lora_tables
 from quire.models.parameters import Progress
+from quire.models.weights.digest import kv_digest
 from quire.models.weights.offload import WeightOffload
 from quire.models.weights.pack_cache import PackCache, open_cache
 from quire.system.hardware import detect
@@ -27,6 +30,7 @@ from quire.system.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
+    from quire.ops.interface import Ops
     from quire.profile.profiling import Profiling
     from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
@@ -46,6 +50,7 @@ class Worker:
         facts: plain values for logs and reports.
         num_blocks: blocks in the KV cache.
         states: slots of recurrent layers, if the model has some.
+        lower_tiers: tiers below host memory.
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
@@ -58,6 +63,7 @@ class Worker:
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
         self.states: StateConfig | None = None
+        self.lower_tiers: list[LowerTier] = []
         self._runner: ModelRunner | None = None
         self._host: HostKV | None = None
         self._cache: PackCache | None = None
@@ -100,7 +106,6 @@ class Worker:
         from quire.ops.device import Accelerator
         from quire.ops.providers import load_ops, open_device, stored_linears
         from quire.profile.profiling import Profiling
-        from quire.runner.kv_host import open_host_tier
 
         device = open_device(config.device)
         self._place = Place(config, self._peers)
@@ -132,7 +137,7 @@ class Worker:
         self._runner = parts.new_runner(
             config, plan, decoder, ops, self._grammars, self._adapters, self._place.stage
         )
-        self._host = open_host_tier(config, self._runner.kv_caches, self._runner.layer_states)
+        self._host = self._open_tiers(self._runner, ops)
         self.num_blocks, self.states = plan.num_blocks, plan.states
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
@@ -147,6 +152,17 @@ class Worker:
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
+
+    def _open_tiers(self, runner: ModelRunner, ops: Ops) -> HostKV | None:
+        """Open the tiers below the KV cache, and set `lower_tiers`."""
+        from quire.runner.kv_host import open_host_tier
+
+        folder = None
+        if self.config.tiers.directory is not None:
+            directory = Path(self.config.tiers.directory).expanduser()
+            folder = BlockFolder(directory, kv_digest(self.config, ops.isa, ops.sources))
+            self.lower_tiers = [folder]
+        return open_host_tier(self.config, runner.kv_caches, runner.layer_states, folder)
 
     def _warm_up(self, runner: ModelRunner, steps: Iterable[SchedulerOutput]) -> None:
         """Compute steps so that no request waits for set-up; nobody sends their tokens."""

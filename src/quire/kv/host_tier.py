@@ -1,9 +1,10 @@
-"""Bookkeeping of KV blocks in host memory and in files. No torch, no copies.
+"""Bookkeeping of KV blocks in host memory and below it. No torch, no copies.
 
-These are two tiers below the prefix cache, with the same hashes, and a place for the blocks of
+These are tiers below the prefix cache, with the same hashes, and a place for the blocks of
 preempted requests:
 
-    prefix cache ──evicted──► offload slots ──evicted──► files        found again by hash
+    prefix cache ──evicted──► offload slots                           found again by hash
+                 ──entered──► files                                   the same, by any engine
     running      ──preempted► swap slots                              found by name
 
     The copies happen later: `take_copies` gives them to the next step, whose executor copies before
@@ -14,11 +15,13 @@ preempted requests:
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockStore
+from quire.core.batch import BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
+from quire.kv.lower_tiers import LowerTier
 
 
 @dataclass(slots=True)
@@ -39,15 +42,21 @@ class SwappedBlocks:
 
 
 class HostTier:
-    """Tracks swap slots, offload slots, files, and the copies of the next step.
+    """Tracks swap slots, offload slots, and the copies of the next step.
 
     Swap slots have the first numbers, offload slots the others. A loaded block also stays in its
-    slot, so that evicting it again needs no copy.
+    slot, so that evicting it again needs no copy. A block is saved to its file in the step behind
+    the one that computes it, so a step that fails saves nothing wrong.
+
+    Args:
+        lower: the tiers below, in the order of their search.
     """
 
-    def __init__(self, config: TierConfig) -> None:
+    def __init__(self, config: TierConfig, lower: Sequence[LowerTier] = ()) -> None:
         self.config = config
+        self._lower = lower
         self._swapped_out = self._swapped_in = self._stored = self._loaded = self._failed = 0
+        self._saved = 0
         first, end = config.num_swap_slots, config.num_slots
         self._free_swap = list(range(first))[::-1]
         self._swapped: dict[str, SwappedBlocks] = {}
@@ -55,14 +64,20 @@ class HostTier:
         # Least recently used first.
         self._offloaded: OrderedDict[bytes, int] = OrderedDict()
         self._free_offload = list(range(first, end))[::-1]
-        self._files: OrderedDict[bytes, None] = OrderedDict()
         self._used: set[bytes] = set()  # in this step; they must not be evicted
+        self._entered: list[BlockSave] = []  # the present step computes them
+        self._to_save: list[BlockSave] = []
         self._copies = BlockCopies([], [], [], [])
 
     @property
-    def num_kept(self) -> int:
-        """Return the number of evicted blocks that `find` can find."""
-        return len(self._offloaded) + len(self._files)
+    def may_find(self) -> bool:
+        """Return whether `find` may find any block."""
+        return bool(self._offloaded or self._lower)
+
+    @property
+    def has_saves(self) -> bool:
+        """Return whether the next step writes files."""
+        return bool(self._to_save or self._entered)
 
     def stats(self) -> HostTierStats:
         free = len(self._free_swap) + len(self._free_offload)
@@ -70,7 +85,7 @@ class HostTier:
             num_requests_swapped=len(self._swapped),
             slots_used=self.config.num_slots - free,
             slots_total=self.config.num_slots,
-            files_used=len(self._files),
+            saved=self._saved,
             swap_preemptions=self._num_swaps,
             swapped_out=self._swapped_out,
             swapped_in=self._swapped_in,
@@ -82,6 +97,9 @@ class HostTier:
     def take_copies(self) -> BlockCopies | None:
         """Return the copies since the last call, for the next step; None if there are none."""
         self._used.clear()
+        self._copies.saves.extend(self._to_save)
+        self._saved += len(self._to_save)
+        self._to_save.clear()
         if self._copies.empty:
             return None
         copies, self._copies = self._copies, BlockCopies([], [], [], [])
@@ -124,10 +142,45 @@ class HostTier:
         if swapped := self._swapped.pop(request_id, None):
             self._free_swap += reversed(swapped.slots)
 
-    # -- evicted blocks ------------------------------------------------------------------
+    # -- blocks of the prefix cache --------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Start the next step."""
+        self._to_save += self._entered
+        self._entered.clear()
+
+    def save(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
+        """Write blocks that the present step computes to files, in the step behind it."""
+        if self.config.directory:
+            found = zip(blocks, keys, strict=True)
+            self._entered += [BlockSave(*each) for each in found if not self._below(each[1])]
+
+    def forget_saves(self, blocks: Container[int]) -> None:
+        """Do not write these blocks to files: the step that was to compute them has failed."""
+        self._entered = [save for save in self._entered if save.block not in blocks]
+        self._to_save = [save for save in self._to_save if save.block not in blocks]
+
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """Remove blocks with possibly wrong values from files."""
+        lost = set(keys)
+        for saves in (self._entered, self._to_save):
+            saves[:] = [save for save in saves if save.key not in lost]
+        for key in lost:
+            if key in self._offloaded:
+                self._drop(key, self._offloaded[key])
+            if self._below(key):
+                self._copies.dropped.append(key)
+                self._forget(key)
+
+    def use(self, keys: Iterable[bytes]) -> None:
+        """Mark blocks as used that a request found in the prefix cache."""
+        for tier in self._lower:
+            tier.use(keys)
 
     def offload(self, block: int, key: bytes) -> None:
         """Copy a cached block to a slot before its new use, if there is room."""
+        if self.config.directory and not self._below(key):  # deleted since
+            self._to_save.append(BlockSave(block, key))
         if key in self._offloaded:
             self._use(key)
             return
@@ -141,7 +194,7 @@ class HostTier:
 
     def find(self, key: bytes) -> bool:
         """Return whether `load` can restore the block with this hash."""
-        return key in self._offloaded or key in self._files
+        return key in self._offloaded or self._below(key) is not None
 
     def in_memory(self, key: bytes) -> bool:
         """Return whether a known block is in a slot, not only in a file."""
@@ -151,7 +204,11 @@ class HostTier:
         """Copy the stored block with this hash, which must exist, into `block`."""
         self._use(key)
         self._loaded += 1
-        return self._load(self._offloaded.get(key, ON_DISK), block, key)
+        slot = self._offloaded.get(key)
+        if slot is None:
+            below = self._below(key)
+            slot = self._lower[0].place if below is None else below.place
+        return self._load(slot, block, key)
 
     def hold(self, key: bytes) -> None:
         """Protect a stored block from eviction until the step is made."""
@@ -160,18 +217,14 @@ class HostTier:
     def lose(self, load: BlockLoad) -> None:
         """Forget the source of a failed load."""
         self._failed += 1
-        if load.slot == ON_DISK:
-            if load.key in self._files:
-                del self._files[load.key]
-                self._copies.dropped.append(load.key)
+        if load.slot < 0:
+            self._forget(load.key)
         else:
             self._drop(load.key, load.slot)
 
     def undo(self, copies: BlockCopies) -> None:
         """Forget what a step was to store, after it failed or was dropped."""
         self._copies.dropped.extend(copies.dropped)  # again: the files may still exist
-        for _, key in copies.spills:
-            self._files.pop(key, None)
         for store in copies.stores:
             self._drop(store.key, store.slot)
         keys = {store.key for store in copies.stores}
@@ -185,8 +238,10 @@ class HostTier:
             swapped.private = True
         self._free_offload += self._offloaded.values()
         self._offloaded.clear()
-        self._copies.dropped.extend(self._files)
-        self._files.clear()
+        self._entered.clear()
+        self._to_save.clear()
+        for tier in self._lower:
+            tier.forget_all()
 
     # -- parts ---------------------------------------------------------------------------
 
@@ -195,8 +250,14 @@ class HostTier:
         self._used.add(key)
         if key in self._offloaded:
             self._offloaded.move_to_end(key)
-        if key in self._files:
-            self._files.move_to_end(key)
+
+    def _below(self, key: bytes) -> LowerTier | None:
+        """Return the first tier below that has a block."""
+        return next((tier for tier in self._lower if tier.find(key)), None)
+
+    def _forget(self, key: bytes) -> None:
+        for tier in self._lower:
+            tier.lose(key)
 
     def _drop(self, key: bytes, slot: int) -> None:
         """Forget an offloaded block, if it is still in this slot."""
@@ -216,24 +277,7 @@ class HostTier:
         oldest = next(iter(self._offloaded), None)
         if oldest is None or oldest in self._used:
             return None
-        slot = self._offloaded.pop(oldest)
-        self._spill(slot, oldest)
-        return slot
-
-    def _spill(self, slot: int, key: bytes) -> None:
-        """Write an evicted slot to a file, if files are enabled."""
-        if self.config.num_files == 0:
-            return
-        if key not in self._files:
-            if len(self._files) == self.config.num_files:
-                oldest = next(iter(self._files))
-                if oldest in self._used:
-                    return
-                del self._files[oldest]
-                self._copies.dropped.append(oldest)
-            self._files[key] = None
-            self._copies.spills.append((slot, key))
-        self._use(key)
+        return self._offloaded.pop(oldest)
 
     def check_integrity(self) -> None:
         """Assert that each slot is either free or in use, once."""
@@ -242,4 +286,3 @@ class HostTier:
         offload = [*self._free_offload, *self._offloaded.values()]
         expected = list(range(self.config.num_swap_slots, self.config.num_slots))
         assert sorted(offload) == expected, "an offload slot leaked"
-        assert len(self._files) <= self.config.num_files, "there are too many files"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quire.core.batch import BlockLoad
@@ -11,6 +11,7 @@ from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.bounds import most_blocks
 from quire.kv.host_tier import SwappedBlocks
+from quire.kv.lower_tiers import LowerTier
 from quire.kv.prefix import NO_BLOCK, TO_LOAD, PrefixCache, needs_all
 
 NEVER = 2**40
@@ -62,10 +63,16 @@ class KVCacheManager(PrefixCache):
 
     Args:
         max_chunk: the most tokens of a request in one step.
+        lower: tiers below host memory.
     """
 
-    def __init__(self, config: CacheConfig, max_chunk: int = sys.maxsize) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: CacheConfig,
+        max_chunk: int = sys.maxsize,
+        lower: Sequence[LowerTier] = (),
+    ) -> None:
+        super().__init__(config, lower)
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._max_chunk = max_chunk
@@ -125,6 +132,8 @@ class KVCacheManager(PrefixCache):
         if self.caching:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += len(prefix) * self.block_size
+            for tier in self.tiers:
+                tier.use(request.block_hashes[: len(prefix)])
         return table
 
     def _admit_states(
@@ -154,7 +163,7 @@ class KVCacheManager(PrefixCache):
             return None
         if swapped := tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if needs_all(request) or not any(each.num_kept for each in self.tiers):
+        if needs_all(request) or not any(each.may_find for each in self.tiers):
             return None  # always without caching
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         blocks, state = self._stored_blocks(hashes, prefix), None
@@ -293,6 +302,8 @@ class KVCacheManager(PrefixCache):
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)
+            if self.tier is not None:
+                self.tier.save(blocks, hashes[first:full])
             self.entered.blocks.extend(blocks)
             if self.states is not None:
                 self.states.enter(request.request_id, hashes, known, full)

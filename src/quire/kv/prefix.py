@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -11,6 +12,7 @@ from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier
+from quire.kv.lower_tiers import LowerTier
 from quire.kv.states import StateCache
 
 NO_BLOCK = -1
@@ -35,10 +37,10 @@ class PrefixCache:
         tiers: both, if they are on.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, lower: Sequence[LowerTier] = ()) -> None:
         self.block_size = config.block_size
         tiers = config.tiers
-        self.tier = HostTier(tiers) if tiers.num_slots else None
+        self.tier = HostTier(tiers, lower) if tiers.enabled else None
         offload = self.tier.offload if self.tier else None
         self.pool = BlockPool(config.num_blocks, offload, report_changes=config.report_changes)
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
@@ -46,7 +48,9 @@ class PrefixCache:
         self.window = config.sliding_window
         self.states: StateCache | None = None
         if config.states:
-            kept = tiers.of_states if tiers.num_state_slots else None
+            kept = None
+            if tiers.of_states.enabled:
+                kept = HostTier(tiers.of_states, [each.of_states for each in lower])
             self.states = StateCache(config.states, self.block_size, kept)
         of_states = self.states.tier if self.states else None
         self.tiers = [tier for tier in (self.tier, of_states) if tier is not None]
@@ -54,6 +58,8 @@ class PrefixCache:
 
     def begin_step(self) -> None:
         """Start the next step."""
+        for tier in self.tiers:
+            tier.begin_step()
         if self.states is not None:
             self.states.begin_step()
         self.entered = Entered([], self.states.entered if self.states else [])
@@ -119,6 +125,11 @@ class PrefixCache:
         blocks, *states = copies
         return replace(blocks or BlockCopies([], [], [], []), states=states[0] if states else None)
 
+    @property
+    def has_saves(self) -> bool:
+        """Return whether the next step writes files."""
+        return any(tier.has_saves for tier in self.tiers)
+
     def undo_copies(self, copies: BlockCopies) -> None:
         """Forget what a step was to store, after it failed or was dropped."""
         for tier, each in zip(self.tiers, (copies, copies.states), strict=False):
@@ -148,11 +159,15 @@ class PrefixCache:
                 self.pool.forget(block)
         if self.states is not None:
             self.states.discard(request.block_hashes)
+        for tier in self.tiers:
+            tier.discard(request.block_hashes)
 
     def forget(self, entered: Entered) -> None:
         """Remove what a failed step has added to the prefix cache."""
         for block in entered.blocks:
             self.pool.forget(block)
+        for tier, each in zip(self.tiers, entered, strict=False):
+            tier.forget_saves(set(each))
         if self.states is not None:
             self.states.forget(entered.states)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quire.core.batch import NO_STATE, BlockLoad, FirstState
-from quire.core.config import StateConfig, TierConfig
+from quire.core.config import StateConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
@@ -69,20 +69,17 @@ class StateCache:
     found from the next step on, and a slot that a step reads gets no new use in that step.
 
     Args:
-        tiers: for snapshots that leave the cache.
+        tier: has snapshots that left the cache, as if they were blocks.
 
     Attributes:
         entered: snapshots of the present step.
-        tier: has them, as if they were blocks.
     """
 
-    def __init__(
-        self, config: StateConfig, block_size: int, tiers: TierConfig | None = None
-    ) -> None:
+    def __init__(self, config: StateConfig, block_size: int, tier: HostTier | None = None) -> None:
         self._widest = config.spacing
         self._per_request = config.per_request
         self._block_size = block_size
-        self.tier = HostTier(tiers) if tiers else None
+        self.tier = tier
         self.pool = BlockPool(config.num_slots, self.tier.offload if self.tier else None)
         self.entered: list[int] = []
         self._held: dict[str, _Held] = {}
@@ -200,6 +197,9 @@ class StateCache:
             return
         self.pool.remember([slot for _, slot in new], [hashes[at - 1] for at, _ in new])
         self.entered += [slot for _, slot in new]
+        if self.tier:  # later ones are replaced, or saved when they leave the cache
+            lasting = [(at, slot) for at, slot in new if at <= held.last]
+            self.tier.save([slot for _, slot in lasting], [hashes[at - 1] for at, _ in lasting])
         while held.snapshots[0][0] < new[-1][0]:
             position, slot = held.snapshots.popleft()
             replaced = position > held.last and position % held.spacing != 0

@@ -186,12 +186,11 @@ def _counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
 
 
 def _host_gauges(host: HostTierStats) -> tuple[tuple[str, str, float], ...]:
-    share = host.slots_used / host.slots_total
+    share = host.slots_used / max(1, host.slots_total)
     swapped = host.num_requests_swapped
     return (
         ("vllm:num_requests_swapped", "Preempted sequences with stored KV blocks.", swapped),
         ("vllm:cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
-        ("quire:kv_files", "KV blocks stored in files.", host.files_used),
     )
 
 
@@ -213,6 +212,7 @@ def _host_counters(host: HostTierStats) -> tuple[tuple[str, str, int], ...]:
             "Stored KV blocks that the prefix cache evicted.",
             host.stored,
         ),
+        ("quire:kv_blocks_saved", "KV blocks written to files.", host.saved),
         ("quire:kv_blocks_reloaded", "KV blocks of prefixes copied back.", host.loaded),
         ("quire:kv_load_failures", "Damaged KV blocks, which were computed again.", host.failed),
     )

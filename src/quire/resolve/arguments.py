@@ -118,10 +118,11 @@ class EngineArgs:
     """GiB of host memory for blocks that the prefix cache evicts. They are found and copied
     back. Memory is allocated as it fills."""
     kv_offloading_dir: str | None = None
-    """Folder for blocks that --kv-offloading-size evicts. Each engine creates its own folder
-    in it, and removes it when it ends."""
+    """Folder for the KV blocks of all prompts and answers. Another start finds them there, and
+    so do other engines with the same model and settings. Use a local disk or /dev/shm."""
     kv_offloading_disk_size: float = 16.0
-    """Maximum GiB of files in --kv-offloading-dir."""
+    """Maximum GiB of files in --kv-offloading-dir. All engines that use the folder share it; the
+    least recently used files go first."""
     max_num_seqs: int = 64
     """Maximum number of sequences in one step."""
     max_num_batched_tokens: int | None = None

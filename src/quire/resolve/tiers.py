@@ -22,10 +22,9 @@ def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
     Args:
         slot_bytes: of one sequence's states; 0 without recurrent layers.
     """
-    if args.kv_offloading_size and not args.enable_prefix_caching:
-        raise value_error(
-            args, "kv_offloading_size", "without prefix caching there are no blocks to offload."
-        )
+    for name in ("kv_offloading_size", "kv_offloading_dir"):
+        if getattr(args, name) and not args.enable_prefix_caching:
+            raise value_error(args, name, "without prefix caching there are no blocks to offload.")
 
     def count(name: str, size: float, each: int, what: str) -> int:
         number = int(size * GIB) // each
@@ -35,24 +34,23 @@ def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
 
     swap, offload, disk = args.swap_space, args.kv_offloading_size, args.kv_offloading_disk_size
     directory = args.kv_offloading_dir
-    if not directory:
-        disk = 0.0
     if not block_bytes:
-        if swap or offload or disk:
-            name = "swap_space" if swap else "kv_offloading_size"
-            raise value_error(args, name, "the model has no keys and values to store.")
-        return TierConfig(directory=directory)
+        for name in ("swap_space", "kv_offloading_size", "kv_offloading_dir"):
+            if getattr(args, name):
+                raise value_error(args, name, "the model has no keys and values to store.")
+        return TierConfig()
+    if directory:
+        count("kv_offloading_disk_size", disk, block_bytes + slot_bytes, "KV block")
     states, asked = {}, "kv_offloading_size"
     if slot_bytes:  # a preempted request's blocks and states are kept like those of a prefix
         asked = "swap_space" if swap else asked
         swap, offload = 0.0, swap + offload if args.enable_prefix_caching else 0.0
-        for field, size in (("num_state_slots", offload), ("num_state_files", disk)):
-            states[field] = count(asked, size / STATE_SHARE, slot_bytes, "state")
-        offload, disk = (size - size / STATE_SHARE for size in (offload, disk))
+        states["num_state_slots"] = count(asked, offload / STATE_SHARE, slot_bytes, "state")
+        offload -= offload / STATE_SHARE
     return TierConfig(
         num_swap_slots=count("swap_space", swap, block_bytes, "KV block"),
         num_offload_slots=count(asked, offload, block_bytes, "KV block"),
-        num_files=count("kv_offloading_disk_size", disk, block_bytes, "KV block"),
         **states,
         directory=directory,
+        disk_bytes=int(disk * GIB) if directory else 0,
     )

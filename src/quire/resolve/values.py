@@ -76,8 +76,12 @@ def check_values(args: EngineArgs) -> None:
             expanded(folder, name)
     if args.preemption_mode == "swap" and not args.swap_space:
         raise value_error(args, "preemption_mode", "it needs a --swap-space.")
-    if args.kv_offloading_dir is not None and not args.kv_offloading_size:
-        raise value_error(args, "kv_offloading_dir", "it needs --kv-offloading-size, which is 0.")
+    if args.kv_offloading_dir is not None and args.prefix_caching_hash_algo != "sha256":
+        raise value_error(
+            args,
+            "kv_offloading_dir",
+            "it needs --prefix-caching-hash-algo sha256: the others have a new seed at each start.",
+        )
     if step_tokens(args) < args.max_num_seqs:
         raise value_error(
             args,

@@ -1,4 +1,4 @@
-"""KV blocks in files: written in the background, read when a step needs them."""
+"""KV blocks in files that outlive the engine: written in the background, read when needed."""
 
 from __future__ import annotations
 
@@ -6,149 +6,208 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
-import tempfile
 import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from queue import Queue
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.kv.lower_tiers import PREFIX, BlockFolder, touch
+
 logger = logging.getLogger(__name__)
 
-PREFIX = "quire-kv-"
-QUEUE_BYTES = 128 * 2**20
-_LOCK = "in-use"
+QUEUE_BYTES = 512 * 2**20
+"""Most bytes of copies that wait for the disk. Further blocks are not written."""
+KEPT = 0.9
+"""What an eviction leaves, as a share of the limit."""
+MEASURED_EVERY = 1 / 40
+"""Bytes written before an engine measures the directory again, as a share of the limit."""
+STALE_SECONDS = 3600.0
+"""Age of an unfinished file whose writer must have died."""
 _CHECKSUM = 8
-"""Bytes of the checksum in front of a block."""
+_UNFINISHED = "."
+
+Row = NDArray[np.int64]
 
 
 class BlockFiles:
-    """One file per block, in a folder of this engine that it removes when it ends.
+    """Writes, reads and evicts the files of a `BlockFolder`.
 
-    Blocks do not outlive the engine, because they are valid only for the same weights, dtypes and
-    kernels. The next engine removes the files of a killed one.
+        file   [ digest of the model | checksum of key and block, 8 bytes | block ]
+
+    A file appears under its name when it is complete. Several engines may share the directory:
+    equal keys have equal blocks. Together they keep at most `limit` bytes, the least recently used
+    files are evicted. More than four engines may exceed it by `MEASURED_EVERY` each.
 
     Args:
-        directory: parent of the folder; created if needed.
-        block_bytes: size of a block. `write` blocks when `QUEUE_BYTES` of copies are waiting.
+        folder: created if needed.
+        block_bytes: size of a block.
 
     Raises:
-        OSError: the folder cannot be created.
+        OSError: the folder cannot be created or written to.
     """
 
-    def __init__(self, directory: Path, block_bytes: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(directory)
-        self.folder, self._folder_lock = _make_folder(directory)
-        self._lock = threading.Lock()
-        self._unwritten: dict[bytes, tuple[NDArray[np.int64], int]] = {}
-        self._queue: Queue[bytes | None] = Queue(max(1, QUEUE_BYTES // block_bytes))
+    def __init__(self, folder: BlockFolder, block_bytes: int, limit: int) -> None:
+        self.folder = folder
+        self._limit = limit
+        self._head = len(folder.digest) + _CHECKSUM
+        self._file_bytes = self._head + block_bytes
+        folder.folder.mkdir(parents=True, exist_ok=True)
+        self._suffix = f".{os.getpid()}.{id(self)}"
+        _check_writable(folder.folder / (_UNFINISHED + "probe" + self._suffix))
+        self._lock = threading.Condition()
+        self._waiting: dict[bytes, tuple[Row, int]] = {}
+        self._queue: deque[bytes] = deque()
+        self._closed = False
+        self._unseen = limit
+        """Bytes written since the directory was measured; at first all of it is unknown."""
         self._failures = 0
+        self.num_skipped = 0
+        """Blocks that were not written, because too many waited."""
         self._writer = threading.Thread(target=self._write_all, name="kv-files", daemon=True)
         self._writer.start()
 
-    def path(self, key: bytes) -> Path:
-        """Return the file of a block."""
-        return self.folder / key.hex()
+    @property
+    def room(self) -> int:
+        """Return how many blocks `write` takes now."""
+        return max(0, QUEUE_BYTES // self._file_bytes + 1 - len(self._waiting))
 
-    def write(self, key: bytes, row: NDArray[np.int64], checksum: int) -> None:
-        """Write a block in the background; `row` is copied. `read` finds it immediately."""
-        self._unwritten[key] = row.copy(), checksum
-        self._queue.put(key)
+    def write(self, key: bytes, row: Row, checksum: int) -> None:
+        """Write a block in the background. `row` must not change; `read` finds it immediately."""
+        with self._lock:
+            self._waiting[key] = row, checksum
+            self._queue.append(key)
+            self._lock.notify_all()
 
-    def read(self, key: bytes, row: NDArray[np.int64]) -> int:
-        """Read a block into `row`.
+    def read(self, key: bytes, row: Row) -> int:
+        """Read a block into `row`, and mark it as used.
 
         Returns:
             The checksum that was stored with it; the caller must check it.
 
         Raises:
             OSError: the file is missing or cannot be read.
-            ValueError: the file is too short.
+            ValueError: it is damaged, or another model's.
         """
-        if waiting := self._unwritten.get(key):
+        if waiting := self._waiting.get(key):
             row[:] = waiting[0]
             return waiting[1]
-        head = bytearray(_CHECKSUM)
-        fd = os.open(self.path(key), os.O_RDONLY)
+        head, path = bytearray(self._head), self.folder.path(key)
+        fd = os.open(path, os.O_RDONLY)
         try:
             size = os.preadv(fd, [head, row.data.cast("B")], 0)
+            longer = os.fstat(fd).st_size != size
         finally:
             os.close(fd)
-        if size != _CHECKSUM + row.nbytes:
-            raise ValueError(f"{self.path(key)} has {size} bytes of {_CHECKSUM + row.nbytes}")
-        return int.from_bytes(head, "little")
+        if longer or size != self._file_bytes or not head.startswith(self.folder.digest):
+            raise ValueError(f"{path} is not a block of this model, or was cut")
+        touch(path)
+        return int.from_bytes(head[-_CHECKSUM:], "little")
 
-    def remove(self, keys: list[bytes]) -> None:
+    def remove(self, keys: Iterable[bytes]) -> None:
         """Remove these blocks' files, and cancel pending writes."""
         for key in keys:
             with self._lock:
-                written = self._unwritten.pop(key, None) is None
-            if written:
-                _remove(self.path(key))
+                self._waiting.pop(key, None)
+                _remove(self.folder.path(key))
 
-    def flush(self) -> None:
-        """Wait until all blocks are written."""
-        self._queue.join()
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until all blocks are written; return False if that takes longer."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._queue, seconds)
 
     def close(self) -> None:
-        """Remove all files and the folder."""
+        """Write what waits, and end the writer."""
         with self._lock:
-            self._unwritten.clear()
-        self._queue.put(None)
+            self._closed = True
+            self._lock.notify_all()
         self._writer.join()
-        self._folder_lock.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_all(self) -> None:
-        while (key := self._queue.get()) is not None:
-            waiting = self._unwritten.get(key)
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._queue or self._closed)
+                if not self._queue:
+                    return
+                key = self._queue[0]
+                waiting = self._waiting.get(key)
             if waiting is not None:  # else it was removed meanwhile
                 self._write(key, *waiting)
-            self._queue.task_done()
+            with self._lock:
+                self._queue.popleft()
+                self._lock.notify_all()
+            self._bound()
 
-    def _write(self, key: bytes, row: NDArray[np.int64], checksum: int) -> None:
-        path, kept = self.path(key), True
+    def _write(self, key: bytes, row: Row, checksum: int) -> None:
+        path = self.folder.path(key)
+        unfinished = self.folder.folder / (_UNFINISHED + key.hex() + self._suffix)
         try:
-            with path.open("wb") as file:
-                file.write(checksum.to_bytes(_CHECKSUM, "little"))
+            with unfinished.open("wb") as file:
+                file.write(self.folder.digest + checksum.to_bytes(_CHECKSUM, "little"))
                 file.write(row.data.cast("B"))
+            with self._lock:
+                if self._waits(key, row):  # else it was removed while it was written
+                    unfinished.replace(path)
         except OSError as error:
             # No error is reported: a block without its file is computed again.
             if not self._failures:
-                logger.warning("KV blocks cannot be written to %s: %s", self.folder, error)
+                logger.warning("KV blocks cannot be written to %s: %s", self.folder.folder, error)
             self._failures += 1
-            kept = False
         with self._lock:
-            waiting = self._unwritten.get(key)
-            if waiting is not None and waiting[0] is row:
-                del self._unwritten[key]
-            else:  # removed while it was written
-                kept = False
-            if not kept:
-                _remove(path)
+            if self._waits(key, row):
+                del self._waiting[key]
+        _remove(unfinished)
+        self._unseen += self._file_bytes
+
+    def _waits(self, key: bytes, row: Row) -> bool:
+        return key in self._waiting and self._waiting[key][0] is row
+
+    def _bound(self) -> None:
+        """Evict files if the directory may have grown beyond the limit."""
+        if self._unseen >= MEASURED_EVERY * self._limit:
+            self._unseen = 0
+            evict(self.folder.directory, self._limit)
 
 
-def _make_folder(directory: Path) -> tuple[Path, IO[str]]:
-    """Return a new folder, and the open file whose lock marks it as in use."""
-    hidden = Path(tempfile.mkdtemp(prefix="." + PREFIX, dir=directory))
-    lock = (hidden / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    # Other engines see it only now.
-    return hidden.rename(directory / hidden.name[1:]), lock
+def evict(directory: Path, limit: int) -> None:
+    """Remove the least recently used blocks of all models, if they take more than `limit` bytes.
+
+    One engine does it at a time; the others go on.
+    """
+    with contextlib.suppress(OSError), (directory / f".{PREFIX}lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = sorted(_blocks(directory))
+        total = sum(size for _, size, _ in found)
+        if total <= (1 - 4 * MEASURED_EVERY) * limit:
+            return
+        for _, size, path in found:
+            _remove(path)
+            total -= size
+            if total <= (KEPT - 4 * MEASURED_EVERY) * limit:
+                return
 
 
-def _remove_abandoned(directory: Path) -> None:
-    """Remove the folders of ended engines, which nobody has locked."""
+def _blocks(directory: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield time of use, size and path of all blocks; remove old unfinished ones."""
     for folder in directory.glob(PREFIX + "*"):
-        with contextlib.suppress(OSError), (folder / _LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # another engine removed it
+                    stat = entry.stat()
+                    if not entry.name.startswith(_UNFINISHED):
+                        yield stat.st_atime_ns, stat.st_size, entry.path
+                    elif time.time() - stat.st_mtime > STALE_SECONDS:
+                        _remove(entry.path)
 
 
-def _remove(path: Path) -> None:
+def _check_writable(path: Path) -> None:
+    path.touch()
+    path.unlink()
+
+
+def _remove(path: str | Path) -> None:
     with contextlib.suppress(OSError):
-        path.unlink()
+        os.unlink(path)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
+from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockSave
 from quire.core.config import EngineConfig, TierConfig
 from quire.core.errors import ConfigError
+from quire.kv.lower_tiers import BlockFolder
 from quire.ops.copiers import open_copier
 from quire.ops.metadata import KVCache, LayerStates
 from quire.runner.kv_files import BlockFiles
@@ -69,9 +69,7 @@ class HostKV:
     def _copy(self, copies: BlockCopies) -> list[int]:
         if self.files:
             self.files.remove(copies.dropped)
-            for slot, key in copies.spills:
-                if self._keys[slot] == key:  # else its store failed, which a load notices
-                    self.files.write(key, self.slots[slot], self._checksums[slot])
+            self._save(self.files, copies.saves)
         for _, slot, _ in copies.stores:
             self._keys[slot] = None  # until the slot is complete
         stored = self._copier.store(
@@ -84,12 +82,21 @@ class HostKV:
         return failed + [load.block for load in from_files if not self._load_file(load)]
 
     def close(self) -> None:
-        """Remove the files and free the memory."""
+        """Finish the files and free the memory."""
         if self.files:
             self.files.close()
         if self.states:
             self.states.close()
         self.slots = np.empty((0, self.num_words), dtype=np.int64)
+
+    def _save(self, files: BlockFiles, saves: list[BlockSave]) -> None:
+        """Copy blocks for their files; leave out those that the disk is too slow for."""
+        taken = saves[: files.room]
+        files.num_skipped += len(saves) - len(taken)
+        rows = [np.empty(self.num_words, dtype=np.int64) for _ in taken]
+        moves = [(save.block, row, save.key) for save, row in zip(taken, rows, strict=True)]
+        for (_, row, key), checksum in zip(moves, self._copier.store(moves), strict=True):
+            files.write(key, row, checksum)
 
     def _load_slots(self, loads: list[BlockLoad]) -> list[int]:
         """Load from host memory; return the blocks whose load failed."""
@@ -116,13 +123,16 @@ class HostKV:
             return False
         try:
             expected = self.files.read(load.key, self._from_file)
+        except FileNotFoundError:  # another engine needed the room
+            return False
         except (OSError, ValueError) as error:
             _warn(error)
-            return False
-        if self._copier.load([(load.block, self._from_file, load.key)]) != [expected]:
-            _warn(f"{self.files.path(load.key)} changed after it was written")
-            return False
-        return True
+        else:
+            if self._copier.load([(load.block, self._from_file, load.key)]) == [expected]:
+                return True
+            _warn(f"{self.files.folder.path(load.key)} changed after it was written")
+        self.files.remove([load.key])  # it may be written again
+        return False
 
 
 def _warn(reason: object) -> None:
@@ -130,19 +140,28 @@ def _warn(reason: object) -> None:
 
 
 def open_host_tier(
-    config: EngineConfig, kv_caches: list[KVCache], states: list[LayerStates]
+    config: EngineConfig,
+    kv_caches: list[KVCache],
+    states: list[LayerStates],
+    folder: BlockFolder | None = None,
 ) -> HostKV | None:
-    """Return the slots and files for blocks and states that leave the cache; None if off."""
+    """Return the slots and files for blocks and states that leave the cache; None if off.
+
+    Args:
+        folder: for the files, if these are enabled.
+    """
     tiers = config.tiers
-    if not tiers.num_slots:
+    if not tiers.enabled:
         return None
-    host = _open(config, tiers, kv_caches)
-    logger.info(
-        "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
-        host.slots.nbytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
-    )  # fmt: skip
-    if tiers.num_state_slots:
-        host.states = _open(config, tiers.of_states, states)
+    host = _open(config, tiers, kv_caches, folder)
+    if tiers.num_slots:
+        logger.info(
+            "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
+            host.slots.nbytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
+        )  # fmt: skip
+    if states and tiers.of_states.enabled:
+        below = folder.of_states if folder else None
+        host.states = _open(config, tiers.of_states, states, below)
         logger.info(
             "host states %.2f GiB: %d", host.states.slots.nbytes / 2**30, tiers.num_state_slots
         )
@@ -150,20 +169,21 @@ def open_host_tier(
 
 
 def _open(
-    config: EngineConfig, tiers: TierConfig, caches: Sequence[KVCache | LayerStates]
+    config: EngineConfig,
+    tiers: TierConfig,
+    caches: Sequence[KVCache | LayerStates],
+    folder: BlockFolder | None,
 ) -> HostKV:
     host = HostKV(caches, tiers.num_slots, threads=config.num_threads)
-    block_bytes = host.num_words * 8
-    if tiers.num_files and tiers.directory:
+    if folder is not None:
         try:
-            host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)
+            host.files = BlockFiles(folder, host.num_words * 8, tiers.disk_bytes)
         except OSError as error:
             raise ConfigError(
                 f"KV blocks cannot be written to {tiers.directory}: {error}.",
                 param="kv_offloading_dir",
             ) from error
         logger.info(
-            "disk KV %.2f GiB: %d blocks in %s",
-            tiers.num_files * block_bytes / 2**30, tiers.num_files, host.files.folder,
-        )  # fmt: skip
+            "disk KV: files of at most %.2f GiB in %s", tiers.disk_bytes / 2**30, folder.folder
+        )
     return host

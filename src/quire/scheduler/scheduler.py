@@ -6,7 +6,7 @@ computes as many of the rest as the budget allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import count, islice
 
 from quire.core.batch import BlockRun, Column, ModelOutput, SchedulerOutput
@@ -15,6 +15,7 @@ from quire.core.cost import StepCost
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, Request, RequestStatus
+from quire.kv.lower_tiers import LowerTier
 from quire.kv.manager import NEVER
 from quire.scheduler.admission import Admission
 from quire.scheduler.preemption import Preemption
@@ -38,7 +39,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, cost: StepCost | None = None
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        cost: StepCost | None = None,
+        lower: Sequence[LowerTier] = (),
     ) -> None:
         if config.max_num_batched_tokens < config.max_num_seqs:
             raise ConfigError(
@@ -49,7 +54,7 @@ class Scheduler:
             )
         self.config = config
         self.requests: dict[str, Request] = {}
-        self._state = state = SchedulerState(config, cache, cost)
+        self._state = state = SchedulerState(config, cache, cost, lower)
         self.kv, self.running, self.waiting = state.kv, state.running, state.waiting
         self._loading, self._steps, self._events = state.loading, state.steps, state.events
         self._admission = Admission(state)
@@ -99,7 +104,8 @@ class Scheduler:
         self.running.entered[:] = NEVER
 
     def has_unfinished(self) -> bool:
-        return bool(self.requests)
+        """Return whether there are requests, or blocks that a last step writes to files."""
+        return bool(self.requests) or self.kv.has_saves
 
     def has_ready(self) -> bool:
         """Return whether a further step beside those in flight may have something to compute."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.cost import StepCost
 from quire.core.messages import SchedulerStats
 from quire.core.request import Request
+from quire.kv.lower_tiers import LowerTier
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.depth import Depth
 from quire.scheduler.events import Events
@@ -27,9 +28,15 @@ class SchedulerState:
         num_preemptions: preemptions so far.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, cost: StepCost | None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        cost: StepCost | None,
+        lower: Sequence[LowerTier] = (),
+    ) -> None:
         self.config = config
-        self.kv = KVCacheManager(cache, config.max_num_batched_tokens)
+        self.kv = KVCacheManager(cache, config.max_num_batched_tokens, lower)
         self.running = RunningBatch(config.max_num_seqs, cache.block_size, config.micro_batches)
         self.waiting = self._new_queue()
         self.loading = Loading(self.kv, config.max_num_batched_tokens)

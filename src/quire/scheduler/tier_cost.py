@@ -90,7 +90,7 @@ class TierCost:
 def _counts(copies: BlockCopies) -> tuple[float, float]:
     """Return how many loads are from files, and all other copies."""
     from_files = sum(load.slot == ON_DISK for load in copies.loads)
-    return from_files, len(copies.spills) + len(copies.stores) + len(copies.loads) - from_files
+    return from_files, len(copies.saves) + len(copies.stores) + len(copies.loads) - from_files
 
 
 class _Scale:

@@ -19,6 +19,7 @@ import pytest
 from quire.core.batch import (
     BlockCopies,
     BlockLoad,
+    BlockSave,
     BlockStore,
     ModelOutput,
     NewSequence,
@@ -246,7 +247,7 @@ def test_steps_survive_their_way() -> None:
     batch = msgspec.structs.replace(
         prompt_step([1, 2, 3], SamplingParams(temperature=0.5, seed=4, stop=["x"])),
         block_copies=BlockCopies(
-            [b"d"], [(1, b"s")], [BlockStore(1, 2, b"k")], [BlockLoad(3, 4, b"l")]
+            [b"d"], [BlockSave(1, b"s")], [BlockStore(1, 2, b"k")], [BlockLoad(3, 4, b"l")]
         ),
         removed=["b"],
     )

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quire.core.batch import ON_DISK, BlockCopies
+from quire.core.batch import ON_DISK, BlockCopies, BlockSave
 from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
 from quire.kv.host_tier import HostTier
+from tests.simulation.host_tier import ModelledFiles
 
 KEYS = [bytes([n]) for n in range(12)]
 SWAP, OFFLOAD, FILES = 6, 4, 3
+NOTHING = np.zeros(0, np.uint64)
+
+
+def files_of(*keys: bytes, most: int = 99) -> ModelledFiles:
+    """Files of some blocks."""
+    files = ModelledFiles(most)
+    for key in keys:
+        files.write(key, NOTHING)
+    return files
 
 
 class Places:
     """Slots and files, and the copies done as an executor does them."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: ModelledFiles) -> None:
         self.slots: dict[int, bytes] = {}
-        self.files: set[bytes] = set()
+        self.files = files
 
     def copy(self, copies: BlockCopies | None) -> None:
         if copies is None:
@@ -29,14 +40,13 @@ class Places:
         written = [slot for _, slot, _ in copies.stores]
         assert len(set(written)) == len(written), "a slot is written twice in a step"
         for key in copies.dropped:
-            self.files.remove(key)
-        for slot, key in copies.spills:
-            assert self.slots[slot] == key
-            self.files.add(key)
+            self.files.contents.pop(key, None)
+        for _, key in copies.saves:
+            self.files.write(key, NOTHING)
         for _, slot, key in copies.stores:
             self.slots[slot] = key
         for slot, _, key in copies.loads:
-            assert key in self.files if slot == ON_DISK else self.slots[slot] == key
+            assert slot == ON_DISK or self.slots[slot] == key
 
 
 class TierMachine(RuleBasedStateMachine):
@@ -44,8 +54,9 @@ class TierMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tier = HostTier(TierConfig(SWAP, OFFLOAD, FILES))
-        self.places = Places()
+        files = ModelledFiles(FILES)
+        self.tier = HostTier(TierConfig(SWAP, OFFLOAD, directory="modelled"), [files])
+        self.places = Places(files)
         self.swapped: dict[str, int] = {}
         self.names = iter(range(10**6))
 
@@ -94,7 +105,7 @@ class TierMachine(RuleBasedStateMachine):
         load = self.tier.load(key, 0)
         self.step()
         self.tier.lose(load)
-        assert not self.tier.find(key) or load.slot != ON_DISK
+        assert not self.tier.find(key) or load.slot == ON_DISK or key in self.places.files.contents
 
     @rule()
     def forget_all(self) -> None:
@@ -102,8 +113,13 @@ class TierMachine(RuleBasedStateMachine):
         self.tier.forget_all()
         assert not any(self.tier.find(key) for key in KEYS)
 
+    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=6, unique=True))
+    def save(self, keys: list[bytes]) -> None:
+        self.tier.save(list(range(len(keys))), keys)
+
     @rule()
     def step(self) -> None:
+        self.tier.begin_step()
         self.places.copy(self.tier.take_copies())
 
     @invariant()
@@ -115,14 +131,73 @@ TierMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40
 TestTier = TierMachine.TestCase
 
 
-def test_the_least_recently_used_go_to_files_and_come_back() -> None:
-    tier = HostTier(TierConfig(num_offload_slots=2, num_files=1))
+def test_host_memory_is_searched_before_files() -> None:
+    tier = HostTier(TierConfig(num_offload_slots=2), [files_of(*KEYS[1:4])])
     for block, key in enumerate(KEYS[:4]):
         tier.offload(block, key)
         tier.take_copies()
     assert [tier.find(key) for key in KEYS[:4]] == [False, True, True, True]
     assert tier.load(KEYS[1], 7).slot == ON_DISK
     assert tier.load(KEYS[3], 8).slot >= 0
+
+
+def saving(*keys: bytes) -> HostTier:
+    """A tier above files of `keys`."""
+    return HostTier(TierConfig(directory="modelled"), [files_of(*keys)])
+
+
+def saves(tier: HostTier) -> list[BlockSave]:
+    """What the next step writes to files."""
+    tier.begin_step()
+    copies = tier.take_copies()
+    return copies.saves if copies else []
+
+
+def test_a_block_is_written_behind_the_step_that_computes_it_and_once() -> None:
+    tier = saving(KEYS[2])
+    tier.begin_step()
+    tier.save([4, 5, 6], KEYS[:3])
+    assert tier.has_saves
+    assert tier.take_copies() is None
+    assert saves(tier) == [BlockSave(4, KEYS[0]), BlockSave(5, KEYS[1])]
+    assert not tier.has_saves
+    assert tier.stats().saved == 2
+
+
+def test_what_a_failed_step_computed_is_not_written() -> None:
+    tier = saving()
+    tier.save([4, 5], KEYS[:2])
+    tier.forget_saves({4})
+    tier.begin_step()
+    tier.save([6], KEYS[2:3])
+    tier.forget_saves({6})
+    assert saves(tier) == [BlockSave(5, KEYS[1])]
+
+
+def test_wrong_values_are_removed_from_files_and_not_written() -> None:
+    tier = saving(KEYS[0])
+    tier.save([4, 5], KEYS[1:3])
+    tier.discard(KEYS[:2])
+    tier.begin_step()
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.dropped == [KEYS[0]]
+    assert copies.saves == [BlockSave(5, KEYS[2])]
+
+
+def test_a_block_whose_file_was_evicted_is_written_when_it_leaves_the_cache() -> None:
+    tier = saving(KEYS[0])
+    for block, key in enumerate(KEYS[:2]):
+        tier.offload(block, key)
+    assert saves(tier) == [BlockSave(1, KEYS[1])]
+
+
+def test_a_reset_writes_nothing_of_before() -> None:
+    tier = saving(KEYS[0])
+    tier.save([4], KEYS[1:2])
+    tier.forget_all()
+    assert not tier.find(KEYS[0])
+    assert saves(tier) == []
 
 
 def test_a_block_that_is_there_already_is_not_stored_again() -> None:
@@ -167,15 +242,16 @@ def test_swap_slots_are_bounded(free: int) -> None:
 
 
 def test_it_counts_what_it_did_and_where_things_are() -> None:
-    tier = HostTier(TierConfig(num_swap_slots=4, num_offload_slots=2, num_files=3))
+    files = files_of(KEYS[0])
+    tier = HostTier(TierConfig(num_swap_slots=4, num_offload_slots=2), [files])
     tier.swap_out("a", 1, [5, 6, 7], 40)
-    for block, key in enumerate(KEYS[:3]):
+    for block, key in enumerate(KEYS[1:3]):
         tier.offload(block, key)
         copies = tier.take_copies()
         assert copies is not None
         assert [store.block for store in copies.stores][-1] == block
     assert [tier.in_memory(key) for key in KEYS[:4]] == [False, True, True, False]
-    assert tier.num_kept == 3
+    assert tier.may_find
     loads = [tier.swap_in("a", index, block) for index, block in enumerate((8, 9))]
     loads += [tier.load(key, block) for block, key in enumerate(KEYS[:2])]
     copies = tier.take_copies()
@@ -183,20 +259,16 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
     assert copies.loads == loads
     for load in loads[2:]:
         tier.lose(load)
-    copies = tier.take_copies()
-    assert copies is not None
-    assert copies.dropped == [KEYS[0]]
-    assert (copies.loads, copies.stores, copies.spills) == ([], [], [])
     assert tier.take_copies() is None
     assert tier.stats() == HostTierStats(
         num_requests_swapped=1,
         slots_used=3 + 1,
         slots_total=6,
-        files_used=0,
+        saved=0,
         swap_preemptions=1,
         swapped_out=3,
         swapped_in=2,
-        stored=3,
+        stored=2,
         loaded=2,
         failed=2,
     )
@@ -207,24 +279,24 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
 
 
 def test_a_failed_step_leaves_nothing_that_it_was_to_write() -> None:
-    tier = HostTier(TierConfig(num_swap_slots=2, num_offload_slots=1, num_files=1))
-    for block, key in enumerate(KEYS[:2]):
-        tier.offload(block, key)
-        tier.take_copies()
-    tier.offload(2, KEYS[2])  # drops the file, and spills and stores
+    tier = HostTier(TierConfig(2, 1, directory="modelled"), [files_of(KEYS[0])])
+    tier.offload(1, KEYS[1])
+    tier.take_copies()
+    tier.discard(KEYS[:1])
+    tier.offload(2, KEYS[2])
     tier.swap_out("a", 0, [3], 8)
     copies = tier.take_copies()
     assert copies is not None
     assert copies.dropped == [KEYS[0]]
     tier.undo(copies)
-    assert not any(tier.find(key) for key in KEYS)
+    assert not any(tier.in_memory(key) for key in KEYS)
     assert tier.swapped("a") is None
     assert tier.has_room(2)
     tier.check_integrity()
     again = tier.take_copies()
     assert again is not None
     assert again.dropped == [KEYS[0]]  # the step may not have come so far
-    assert (again.stores, again.spills, again.loads) == ([], [], [])
+    assert (again.stores, again.saves, again.loads) == ([], [], [])
 
 
 def test_swap_slots_that_an_earlier_step_wrote_outlive_a_failed_one() -> None:
@@ -240,35 +312,17 @@ def test_swap_slots_that_an_earlier_step_wrote_outlive_a_failed_one() -> None:
 
 
 def test_a_reset_makes_swapped_blocks_private_and_frees_the_others() -> None:
-    tier = HostTier(TierConfig(num_swap_slots=2, num_offload_slots=1, num_files=1))
-    for block, key in enumerate(KEYS[:2]):
-        tier.offload(block, key)
-        tier.take_copies()
+    tier = HostTier(TierConfig(num_swap_slots=2, num_offload_slots=1), [])
+    tier.offload(1, KEYS[1])
     tier.swap_out("a", 0, [3], 8)
     tier.take_copies()
     tier.forget_all()
     tier.check_integrity()
-    assert tier.num_kept == 0
+    assert not tier.may_find
     swapped = tier.swapped("a")
     assert swapped is not None
     assert swapped.private
-    copies = tier.take_copies()
-    assert copies is not None
-    assert copies.dropped == [KEYS[0]]
-
-
-def test_a_file_that_the_step_reads_is_not_dropped_in_it() -> None:
-    tier = HostTier(TierConfig(num_offload_slots=1, num_files=1))
-    for block, key in enumerate(KEYS[:2]):
-        tier.offload(block, key)
-        tier.take_copies()
-    tier.hold(KEYS[0])  # in the only file
-    tier.offload(2, KEYS[2])
-    assert [tier.find(key) for key in KEYS[:3]] == [True, False, True]
-    tier.load(KEYS[0], 5)
-    copies = tier.take_copies()
-    assert copies is not None
-    assert (copies.dropped, copies.spills) == ([], [])
+    assert tier.take_copies() is None
 
 
 def test_what_was_loaded_again_leaves_its_slot_last() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from quire.core.batch import ON_DISK
@@ -10,6 +11,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
 from quire.kv.manager import NEVER, KVCacheManager
 from quire.kv.prefix import NO_BLOCK, TO_LOAD, Entered
+from tests.simulation.host_tier import ModelledFiles
 
 BLOCK = 16
 
@@ -161,9 +163,10 @@ def test_the_most_blocks_that_a_request_holds(window: int | None, chunk: int) ->
         assert held <= most <= min(held + (window is not None), -(-num_tokens // BLOCK))
 
 
-def tiered(num_blocks: int, slots: int, files: int = 0) -> KVCacheManager:
-    tiers = TierConfig(num_swap_slots=4, num_offload_slots=slots, num_files=files)
-    return KVCacheManager(CacheConfig(BLOCK, num_blocks, tiers=tiers))
+def tiered(num_blocks: int, slots: int, files: ModelledFiles | None = None) -> KVCacheManager:
+    tiers = TierConfig(num_swap_slots=4, num_offload_slots=slots)
+    cache = CacheConfig(BLOCK, num_blocks, tiers=tiers)
+    return KVCacheManager(cache, lower=[files] if files else [])
 
 
 def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
@@ -242,7 +245,8 @@ def test_stored_blocks_within_the_window_are_loaded() -> None:
 
 
 def test_what_the_host_tier_adds_to_a_prefix() -> None:
-    kv = tiered(num_blocks=5, slots=2, files=8)
+    files = ModelledFiles(8)
+    kv = tiered(num_blocks=5, slots=2, files=files)
     assert kv.tier is not None
     tokens = list(range(4 * BLOCK))
     first = request("first", tokens)
@@ -254,6 +258,7 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
         kv.tier.take_copies()
     for other in others:
         kv.free(other)
+    files.write(first.block_hashes[3], np.zeros(0, np.uint64))
     again = request("again", [*tokens, 1])
     prefix = kv.find_prefix(again)
     stored = kv.find_stored(again, prefix)

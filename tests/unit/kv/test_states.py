@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.core.config import StateConfig, TierConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
+from quire.kv.host_tier import HostTier
 from quire.kv.states import StateCache
 
 BLOCK = 16
@@ -47,7 +48,7 @@ def test_a_snapshot_enters_once() -> None:
 
 
 def test_a_stored_state_that_a_step_computes_is_not_loaded_again() -> None:
-    cache = StateCache(StateConfig(40, 0, 4096), BLOCK, TierConfig(num_offload_slots=8))
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK, HostTier(TierConfig(num_offload_slots=8)))
     assert cache.tier is not None
     asked = request(4 * BLOCK + 1)
     keys = asked.block_hashes

@@ -20,7 +20,7 @@ def test_blocks_alone() -> None:
 def test_states_get_a_quarter_and_nothing_is_swapped_by_name() -> None:
     args = EngineArgs("m", swap_space=1.0, kv_offloading_size=3.0, kv_offloading_dir="d")
     found = divided(args, GIB // 8, GIB // 16)
-    assert found == TierConfig(0, 24, 96, 16, 64, "d")
+    assert found == TierConfig(0, 24, 16, "d", 16 * GIB)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockStore
+from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockSave, BlockStore
+from quire.kv.lower_tiers import BlockFolder
 from quire.ops.metadata import KVCache
-from quire.runner.kv_files import PREFIX, BlockFiles
+from quire.runner import kv_files
+from quire.runner.kv_files import BlockFiles, evict
 from quire.runner.kv_host import HostKV
 
 BLOCKS, SLOTS = 8, 4
@@ -44,9 +47,21 @@ def load(slot: int, block: int, key: bytes) -> BlockCopies:
     return BlockCopies([], [], [], [BlockLoad(slot, block, key)])
 
 
+def save(block: int, key: bytes) -> BlockCopies:
+    return BlockCopies([], [BlockSave(block, key)], [], [])
+
+
+DIGEST = b"0123456789abcdef"
+
+
+def open_files(directory: Path, digest: bytes = DIGEST, limit: int = 2**20) -> BlockFiles:
+    block = sum(t[0].numpy().nbytes for c in caches(torch.float32) for t in c.tensors)
+    return BlockFiles(BlockFolder(directory, digest), block, limit)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[BlockFiles]:
-    files = BlockFiles(tmp_path, 1000)
+    files = open_files(tmp_path)
     yield files
     files.close()
 
@@ -104,90 +119,156 @@ def test_a_slot_that_holds_another_block_fails_the_load() -> None:
 
 
 @pytest.mark.parametrize("flush", [True, False])
-def test_a_spilled_block_comes_back_from_its_file(files: BlockFiles, flush: bool) -> None:
-    layers = caches(torch.int8)
-    host = HostKV(layers, 1, files)
+def test_a_saved_block_comes_back_from_its_file(files: BlockFiles, flush: bool) -> None:
+    layers = caches(torch.float32)
+    host = HostKV(layers, 0, files)
     before = contents(layers, 0)
-    host.copy(store(0, 0, b"a"))
-    host.copy(BlockCopies([], [(0, b"a")], [BlockStore(1, 0, b"b")], []))
+    host.copy(save(0, b"a"))
+    layers[0].k[0] += 1  # the block has a new use
     if flush:
         files.flush()
-        assert files.path(b"a").exists()
+        assert files.folder.find(b"a")
     assert host.copy(load(ON_DISK, 5, b"a")) == []
     assert same(contents(layers, 5), before)
     host.copy(BlockCopies([b"a"], [], [], []))
     files.flush()
-    assert not files.path(b"a").exists()
+    assert not Path(files.folder.path(b"a")).exists()
     assert host.copy(load(ON_DISK, 5, b"a")) == [5]
 
 
-@pytest.mark.parametrize("damage", ["bit", "head", "short", "empty", "long", "gone", "folder"])
-def test_a_damaged_file_fails_the_load(files: BlockFiles, damage: str) -> None:
-    host = HostKV(caches(torch.float32), 1, files)
-    host.copy(store(0, 0, b"a"))
-    host.copy(BlockCopies([], [(0, b"a")], [], []))
+def test_a_block_outlives_its_engine(tmp_path: Path) -> None:
+    layers = caches(torch.float32)
+    first = HostKV(layers, 0, open_files(tmp_path))
+    first.copy(save(3, b"a"))
+    before = contents(layers, 3)
+    first.close()
+    second = HostKV(layers, 0, open_files(tmp_path))
+    assert second.copy(load(ON_DISK, 5, b"a")) == []
+    assert same(contents(layers, 5), before)
+    second.close()
+
+
+def test_another_models_file_fails_the_load(tmp_path: Path, files: BlockFiles) -> None:
+    layers = caches(torch.float32)
+    HostKV(layers, 0, files).copy(save(0, b"a"))
     files.flush()
-    path = files.path(b"a")
+    other = open_files(tmp_path, bytes(16))
+    assert not other.folder.find(b"a")
+    Path(files.folder.path(b"a")).rename(other.folder.path(b"a"))
+    assert HostKV(layers, 0, other).copy(load(ON_DISK, 3, b"a")) == [3]
+    other.close()
+
+
+@pytest.mark.parametrize("damage", ["bit", "head", "name", "short", "empty", "long", "gone"])
+def test_a_damaged_file_fails_the_load_and_is_written_again(files: BlockFiles, damage: str) -> None:
+    host = HostKV(caches(torch.float32), 1, files)
+    host.copy(save(0, b"a"))
+    files.flush()
+    path = Path(files.folder.path(b"a"))
     data = path.read_bytes()
     if damage == "gone":
         path.unlink()
-    elif damage == "folder":
-        path.unlink()
-        path.mkdir()
+    elif damage == "name":
+        host.copy(save(1, b"b"))
+        files.flush()
+        Path(files.folder.path(b"b")).replace(path)
     else:
         changed = {
             "bit": data[:-3] + bytes([data[-3] ^ 4]) + data[-2:],
-            "head": bytes([data[0] ^ 1]) + data[1:],
+            "head": data[:16] + bytes([data[16] ^ 1]) + data[17:],
             "short": data[:-1],
             "empty": b"",
-            "long": b"\0" + data,
+            "long": data + b"\0",
         }
         path.write_bytes(changed[damage])
     assert host.copy(load(ON_DISK, 3, b"a")) == [3]
+    assert not path.exists()
+    host.copy(save(0, b"a"))
+    files.flush()
+    assert path.read_bytes() == data
 
 
 def test_a_disk_that_refuses_is_noticed_at_the_load(
     files: BlockFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = HostKV(caches(torch.float32), 1, files)
-    host.copy(store(0, 0, b"a"))
     for key in (b"a", b"b"):
-        files.path(key).mkdir()  # in the file's way
-        (files.path(key) / "x").touch()
-        host.copy(BlockCopies([], [(0, key)], [], []))
+        Path(files.folder.path(key)).mkdir()  # in the file's way
+        host.copy(save(0, key))
     files.flush()
     assert caplog.text.count("cannot be written to") == 1
     assert host.copy(load(ON_DISK, 3, b"a")) == [3]
 
 
+def test_a_disk_that_is_too_slow_gets_fewer_blocks(
+    files: BlockFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_files, "QUEUE_BYTES", 0)
+    host = HostKV(caches(torch.float32), 0, files)
+    with files._lock:  # the writer waits for it
+        host.copy(save(0, b"a"))
+        host.copy(save(1, b"b"))
+        host.copy(save(2, b"c"))
+    files.flush()
+    assert [files.folder.find(key) for key in (b"a", b"b", b"c")] == [True, False, False]
+    assert files.num_skipped == 2
+
+
 def test_files_written_and_removed_in_turn_leave_nothing(files: BlockFiles) -> None:
-    layers = caches(torch.float32)
-    host = HostKV(layers, 1, files)
-    host.copy(store(0, 0, b"a"))
-    for _ in range(200):
-        host.copy(BlockCopies([], [(0, b"a")], [], []))
+    host = HostKV(caches(torch.float32), 1, files)
+    for _ in range(100):
+        host.copy(save(0, b"a"))
         host.copy(BlockCopies([b"a"], [], [], []))
     files.flush()
-    assert not files.path(b"a").exists()
-    host.copy(BlockCopies([], [(0, b"a")], [], []))
+    assert list(files.folder.folder.iterdir()) == []
+    host.copy(save(0, b"a"))
     files.flush()
     assert host.copy(load(ON_DISK, 3, b"a")) == []
 
 
-def test_folders_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
-    living = BlockFiles(tmp_path, 8)
-    dead = tmp_path / f"{PREFIX}dead"
-    dead.mkdir()
-    (dead / "in-use").touch()
-    (dead / "ab").write_bytes(b"x" * 100)
-    (tmp_path / "other").mkdir()
-    second = BlockFiles(tmp_path, 8)
-    assert not dead.exists()
-    assert living.folder.exists()
-    assert second.folder.exists()
-    living.close()
-    second.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+def test_the_least_recently_used_files_of_all_models_go_first(tmp_path: Path) -> None:
+    folders = [BlockFolder(tmp_path, bytes([n] * 16)) for n in range(2)]
+    for number in range(10):
+        folder = folders[number % 2]
+        folder.folder.mkdir(exist_ok=True)
+        path = Path(folder.path(bytes([number])))
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (number + 1, number + 1))
+    folders[0].use([bytes([0])])  # the oldest is used
+    unfinished = folders[0].folder / ".unfinished"
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))
+    (tmp_path / "other").write_bytes(b"x" * 10_000)
+    evict(tmp_path, 1200)
+    assert not unfinished.exists()
+    assert sum(folders[n % 2].find(bytes([n])) for n in range(10)) == 10
+    evict(tmp_path, 1000)
+    fresh = [BlockFolder(tmp_path, bytes([n] * 16)) for n in range(2)]
+    assert [n for n in range(10) if fresh[n % 2].find(bytes([n]))] == [0, *range(3, 10)]
+    assert (tmp_path / "other").exists()
+
+
+def test_a_full_folder_stays_within_its_limit(tmp_path: Path) -> None:
+    files = open_files(tmp_path, limit=40_000)
+    host = HostKV(caches(torch.float32), 0, files)
+    for number in range(20):
+        host.copy(save(0, bytes([number])))
+    files.close()
+    total = sum(path.stat().st_size for path in files.folder.folder.iterdir())
+    assert 20_000 < total <= 40_000
+
+
+def test_a_reset_hides_files_until_they_are_written_again(files: BlockFiles) -> None:
+    host = HostKV(caches(torch.float32), 0, files)
+    host.copy(save(0, b"a"))
+    files.flush()
+    assert files.folder.find(b"a")
+    files.folder.forget_all()
+    assert not files.folder.find(b"a")
+    files.folder.use([b"a"])
+    assert not files.folder.find(b"a")
+    os.utime(files.folder.path(b"a"), (time.time() + 9, time.time() + 9))
+    assert files.folder.find(b"a")
 
 
 def test_slots_that_nobody_uses_cost_no_memory() -> None:

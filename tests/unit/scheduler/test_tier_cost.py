@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockStore
+from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.core.cost import RooflineCost
 from quire.scheduler.tier_cost import LEAST, MEMORY, OUTLIER, STALE, TierCost
 
@@ -145,7 +145,7 @@ def test_copies_that_take_a_millisecond_teach_and_shorter_ones_do_not() -> None:
 def test_copies_of_every_kind_count_and_files_take_what_is_left() -> None:
     tiers = TierCost(Exact(1.0), BLOCK, 0)
     many = copies(stores=2, loads=3)
-    many.spills.extend([(0, b""), (1, b"")])
+    many.saves.extend([BlockSave(0, b""), BlockSave(1, b"")])
     tiers.observe(many, 7 * BLOCK * 3.0)
     assert tiers.copy_seconds(1) == 3.0
     assert tiers.copy_seconds(1, from_files=1) == 1.0

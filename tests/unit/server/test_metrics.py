@@ -66,7 +66,7 @@ def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> Non
     values = {family.name: family.samples[0].value for family in families if family.samples}
     assert values["vllm:num_requests_swapped"] == 1
     assert values["vllm:cpu_cache_usage_perc"] == 0.25
-    assert values["quire:kv_files"] == 7
+    assert values["quire:kv_blocks_saved"] == 7
     assert values["quire:swap_preemptions"] == 2
     assert values["quire:kv_blocks_swapped_out"] == 30
     assert values["quire:kv_load_failures"] == 34

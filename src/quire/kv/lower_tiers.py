@@ -1,0 +1,115 @@
+"""Tiers below host memory, which other processes fill and empty, too. No torch, no copies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from quire.core.batch import ON_DISK
+
+PREFIX = "quire-kv-"
+"""Begins the names of folders with blocks."""
+USED_EVERY = 60.0
+"""Seconds after which a block in use is marked again as used."""
+TRUSTED = 1.0
+"""Seconds for which a block that was found counts as stored."""
+MOST_REMEMBERED = 100_000
+
+
+class LowerTier(Protocol):
+    """Blocks by hash. A block may disappear at any time; then its load fails.
+
+    Attributes:
+        place: the `BlockLoad.slot` of its loads.
+    """
+
+    place: int
+
+    def find(self, key: bytes) -> bool:
+        """Return whether the block is stored."""
+
+    def use(self, keys: Iterable[bytes]) -> None:
+        """Mark blocks as used, so that they are evicted last."""
+
+    def lose(self, key: bytes) -> None:
+        """Forget a block that could not be loaded."""
+
+    def forget_all(self) -> None:
+        """Ignore all blocks that are stored now."""
+
+    @property
+    def of_states(self) -> LowerTier:
+        """Return the tier of states."""
+
+
+class BlockFolder:
+    """The files of one model's blocks: `directory`/quire-kv-`digest`/`key`, both in hexadecimal.
+
+    A file's time of access is the last use of its block, and its time of change the end of its
+    write. Files appear complete: they are written under other names.
+
+    Args:
+        digest: covers all that a block's bytes depend on, except for its key.
+    """
+
+    place = ON_DISK
+
+    def __init__(self, directory: Path, digest: bytes) -> None:
+        self.directory = directory
+        self.digest = digest
+        self.folder = directory / (PREFIX + digest.hex())
+        self._start = f"{self.folder}{os.sep}"
+        self._seen: dict[bytes, float] = {}
+        self._used: dict[bytes, float] = {}
+        self._reset_ns = 0
+
+    @property
+    def of_states(self) -> BlockFolder:
+        """Return the folder of states."""
+        return BlockFolder(self.directory, bytes([self.digest[0] ^ 0xFF]) + self.digest[1:])
+
+    def path(self, key: bytes) -> str:
+        """Return the file of a block."""
+        return self._start + key.hex()
+
+    def find(self, key: bytes) -> bool:
+        now = time.monotonic()
+        if now - self._seen.get(key, -TRUSTED) < TRUSTED:
+            return True
+        try:
+            found = os.stat(self.path(key)).st_mtime_ns > self._reset_ns
+        except OSError:
+            return False
+        if found:
+            _remember(self._seen, key, now)
+        return found
+
+    def use(self, keys: Iterable[bytes]) -> None:
+        now = time.monotonic()
+        for key in keys:
+            if now - self._used.get(key, -USED_EVERY) >= USED_EVERY:
+                _remember(self._used, key, now)
+                touch(self.path(key))
+
+    def lose(self, key: bytes) -> None:
+        self._seen.pop(key, None)
+
+    def forget_all(self) -> None:
+        self._seen.clear()
+        self._reset_ns = time.time_ns()
+
+
+def touch(path: str) -> None:
+    """Set a file's time of access to now, and leave its time of change, if it exists."""
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+
+
+def _remember(times: dict[bytes, float], key: bytes, now: float) -> None:
+    if len(times) >= MOST_REMEMBERED:
+        times.clear()
+    times[key] = now
