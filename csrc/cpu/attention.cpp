@@ -239,7 +239,7 @@ struct Work {
     tile.count = task.rows * tile.group;
     tile.position = task.position;
     tile.dim = a.head_dim;
-    tile.ahead = attention_ahead(a);
+    tile.ahead = attention_ahead(a, task.seq);
     tile.last = a.seq_lens[task.seq] - 1;
   }
 

@@ -33,7 +33,7 @@ struct AttentionMerge {
 };
 
 // out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t, or if not
-// causal, over all of them.
+// causal, over all of them. A causal model's sequences with a 1 in `whole` see those behind t, too.
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token.
 // k and v are [blocks, kv_heads, block_size, head_dim] with the table entry's dtype, contiguous within
 // a block. Scales, if any, are [blocks, kv_heads, block_size]: an element is multiplied by its
@@ -64,11 +64,14 @@ struct AttentionArgs {
   float* partials;
   const float* sinks;  // [heads], or null
   bool packed;         // two elements per byte
+  const int32_t* whole = nullptr;  // [num_seqs], or null
 };
 
-// Tokens after a row's own that it sees; the maximum if it sees all.
-static inline int64_t attention_ahead(const AttentionArgs& a) {
-  return a.causal ? 0 : a.window > 0 ? a.window - 1 : int64_t{1} << 30;
+// Tokens after its own that a row of sequence `seq` sees; the maximum if it sees all.
+static inline int64_t attention_ahead(const AttentionArgs& a, int64_t seq) {
+  constexpr int64_t kAll = int64_t{1} << 30;
+  if (a.causal) return a.whole != nullptr && a.whole[seq] != 0 ? kAll : 0;
+  return a.window > 0 ? a.window - 1 : kAll;
 }
 
 // The first token that the one at `position` sees.

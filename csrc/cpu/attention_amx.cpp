@@ -137,7 +137,7 @@ void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
     w.at[r] = tile.position + (r < w.rows ? r : w.rows - 1) / w.group;
     w.first[r] = static_cast<int32_t>(attention_first(a, w.at[r]));
   }
-  w.ahead = static_cast<int>(attention_ahead(a));
+  w.ahead = static_cast<int>(attention_ahead(a, tile.seq));
   w.last = a.seq_lens[tile.seq] - 1;
 }
 

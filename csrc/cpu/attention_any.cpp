@@ -227,7 +227,7 @@ template <class T>
 void attend_any(const AttentionArgs& a, const AttentionTask& task) {
   const Room room(a);
   const int group = static_cast<int>(a.heads / a.kv_heads);
-  const Rows rows{a, 1, task.rows * group, group, task.position, a.head_dim, attention_ahead(a),
+  const Rows rows{a, 1, task.rows * group, group, task.position, a.head_dim, attention_ahead(a, task.seq),
                   a.seq_lens[task.seq] - 1};
   const int32_t* const table = a.block_tables + task.seq * a.block_table_stride;
   for (int64_t head = task.head; head < task.end_head; ++head) {

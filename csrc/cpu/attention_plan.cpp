@@ -33,7 +33,7 @@ std::vector<Tile> cut_rows(const AttentionArgs& a) {
     int64_t position = a.seq_lens[s] - (end_row - row);
     while (row < end_row) {
       const int64_t rows = std::min(positions - position % positions, end_row - row);
-      const int64_t end = std::min(position + rows + attention_ahead(a), int64_t{a.seq_lens[s]});
+      const int64_t end = std::min(position + rows + attention_ahead(a, s), int64_t{a.seq_lens[s]});
       const int64_t begin = attention_first(a, position);
       const auto i = [](int64_t n) { return static_cast<int32_t>(n); };
       tiles.push_back({{i(s), i(row), i(position), i(rows), 0, 0, i(begin), i(end), -1, 0},

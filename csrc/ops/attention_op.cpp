@@ -32,7 +32,7 @@ struct PagedAttention final : Op {
               q.stride, cache.k_block_stride, cache.v_block_stride, window, chunked, causal,
               static_cast<float>(scale * cache.k_unit), softcap,
               static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
-              nullptr, sinks, cache.dtype == kInt4} {
+              nullptr, sinks, cache.dtype == kInt4, batch.whole} {
     expect_same("out", out, "q", q);
     if (cache.kv_heads < 1 || args_.heads < 1 || args_.heads % cache.kv_heads != 0) {
       throw std::invalid_argument("the heads are no multiple of the kv heads");
@@ -40,12 +40,17 @@ struct PagedAttention final : Op {
     if (chunked && (window < 1 || !causal)) {
       throw std::invalid_argument("chunks need a size, and a causal model");
     }
+    if (chunked && batch.whole != nullptr) {
+      throw std::invalid_argument("with chunks, no sequence is seen whole");
+    }
   }
   const char* name() const override { return "paged_attention"; }
   int64_t& rows() override { return rows_; }
   std::vector<Operand> operands() override {
-    return operands_at(args_.out, args_.q, args_.query_start_loc, args_.seq_lens,
-                       args_.block_tables);
+    std::vector<Operand> all = operands_at(args_.out, args_.q, args_.query_start_loc,
+                                           args_.seq_lens, args_.block_tables);
+    if (args_.whole != nullptr) all.push_back({&args_.whole});
+    return all;
   }
   void set_inputs(const std::vector<StepInput>& inputs) override {
     set_sequences(args_, inputs);
@@ -92,9 +97,11 @@ struct PagedAttention final : Op {
         continue;
       }
       const int64_t window = a.window > 0 ? a.window : last;
-      const int64_t whole = std::max<int64_t>(0, std::min(rows, window - first + 1));
-      const int64_t behind = whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
-      pairs += a.causal ? behind : 2 * behind - rows;  // ahead it is the mirror image
+      const int64_t full = std::max<int64_t>(0, std::min(rows, window - first + 1));
+      const int64_t behind = full * first + full * (full - 1) / 2 + (rows - full) * window;
+      const bool whole = a.whole != nullptr && a.whole[s] != 0;
+      // Ahead it is the mirror image; a whole sequence's rows see each other.
+      pairs += whole ? behind + rows * (rows - 1) / 2 : a.causal ? behind : 2 * behind - rows;
     }
     return 4 * pairs * a.heads * a.head_dim;
   }
@@ -148,10 +155,13 @@ void bind_attention_op(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Sequences>(m, "Sequences")
       .def("__init__", [](Sequences* self, uintptr_t query_start_loc, uintptr_t seq_lens,
-                          uintptr_t block_tables, int64_t num, int64_t block_table_stride) {
+                          uintptr_t block_tables, int64_t num, int64_t block_table_stride,
+                          uintptr_t whole) {
         new (self) Sequences{pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
-                             pointer<int32_t>(block_tables), num, block_table_stride};
-      });
+                             pointer<int32_t>(block_tables), num, block_table_stride,
+                             pointer<int32_t>(whole)};
+      }, "query_start_loc"_a, "seq_lens"_a, "block_tables"_a, "num"_a, "block_table_stride"_a,
+           "whole"_a = 0);
   m.def("paged_attention", &paged_attention, "kernels"_a, "pool"_a, "out"_a, "q"_a, "cache"_a,
         "batch"_a, "window"_a, "causal"_a, "scale"_a, "softcap"_a, "split"_a, "tuning"_a,
         "sinks"_a = 0, "chunked"_a = false);

@@ -11,10 +11,11 @@
 
 namespace quire {
 
-// query_start_loc [num + 1], seq_lens [num], block_tables [num, stride].
+// query_start_loc [num + 1], seq_lens [num], block_tables [num, stride], whole [num] or null.
 struct Sequences {
   const int32_t *query_start_loc, *seq_lens, *block_tables;
   int64_t num, block_table_stride;
+  const int32_t* whole;
 };
 
 // Sets what follows from the rows of a step's inputs.

@@ -75,12 +75,13 @@ class KvCache:
 
 @final
 class Sequences:
-    """A batch's sequences: addresses of int32 query_start_loc [num + 1], seq_lens [num] and
-    block_tables [num, stride]."""
+    """A batch's sequences: addresses of int32 query_start_loc [num + 1], seq_lens [num],
+    block_tables [num, stride], and whole [num] or 0."""
 
     def __init__(
-        self, query_start_loc: int, seq_lens: int, block_tables: int, num: int, stride: int, /
-    ) -> None: ...
+        self, query_start_loc: int, seq_lens: int, block_tables: int, num: int, stride: int,
+        whole: int = 0, /,
+    ) -> None: ...  # fmt: skip
 
 @final
 class States:

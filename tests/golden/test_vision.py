@@ -23,7 +23,7 @@ from quire.models.vision.tower import patches_of
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
-from tests.golden.tiny_vision import IMAGE, MODELS, write_vision_model
+from tests.golden.tiny_vision import IMAGE, MODELS, ROW, write_vision_model
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, logprobs=1)
 PROMPT = [5, 6, 7, IMAGE, 8, 9, IMAGE, 10, 11]
@@ -59,13 +59,14 @@ class Tiny:
     def llm(self, **fields: Any) -> LLM:
         return LLM(str(self.folder), **LIMITS | fields)
 
-    def logits(self, llm: LLM, tokens: list[int], found: list[np.ndarray]) -> torch.Tensor:
-        """Return the oracle's logits of a prompt, which is not expanded, with its answer."""
+    def logits(self, llm: LLM, answer: list[int], found: list[np.ndarray]) -> torch.Tensor:
+        """Return the oracle's logits of the prompt with images and of an answer."""
         config, model = llm.resolved.config.images, llm.resolved.config.model.vision
         assert config is not None
         assert model is not None
         prepared = [prepare(image, model, config) for image in found]
-        ids, spans = expand(tokens, prepared, model, llm.tokenizer)
+        ids, spans = expand(PROMPT, prepared, model, llm.tokenizer)
+        ids += answer
         given: dict[str, Any] = {}
         if model.frames > 1:
             patches = [patches_of(span, model, config) for span in spans]
@@ -76,6 +77,8 @@ class Tiny:
         else:
             pixels = torch.stack([normalized(span, config.mean, config.std) for span in spans])
             given["pixel_values"] = pixels[None] if self.kind == "idefics3" else pixels
+        if self.kind == "gemma3":
+            given["token_type_ids"] = torch.tensor([[int(token == ROW) for token in ids]])
         with torch.no_grad():
             return self.oracle(input_ids=torch.tensor([ids]), **given).logits[0]
 
@@ -103,7 +106,7 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 def test_logits_and_tokens_are_those_of_transformers(tiny: Tiny, llm: LLM) -> None:
     [output] = llm.generate([asked(images())], PARAMS, use_tqdm=False)
     answer, prompt = output.outputs[0], output.prompt_token_ids
-    logits = tiny.logits(llm, [*PROMPT, *answer.token_ids], images())
+    logits = tiny.logits(llm, answer.token_ids, images())
     likely = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
     assert answer.token_ids == likely.argmax(dim=-1).tolist()
     assert answer.logprobs is not None
@@ -175,7 +178,7 @@ def files() -> Iterator[tuple[str, bytes]]:
             yield f"{mode}-{kind}-{width}x{height}", out.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "idefics3"])
+@pytest.mark.parametrize("kind", ["gemma3", "llava", "qwen2_vl", "idefics3"])
 def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     from PIL import ImageOps
 

@@ -14,6 +14,8 @@ from tests.e2e.tiny_model import BOS, EOS, _tokenizer
 
 IMAGE, IMAGE_TEXT = 258, "<image>"
 """The token that stands for an image."""
+ROW = 259
+"""The token of an image's rows, where it is another."""
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {% for part in m['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}\n"
@@ -46,6 +48,22 @@ _TOWER = {
     "image_size": 32,
 }
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": (
+        "Gemma3",
+        {
+            "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 2} | _TOWER,
+            "text_config": {
+                "model_type": "gemma3_text", **_TEXT, "head_dim": 16, "sliding_window": 8,
+                "query_pre_attn_scalar": 16,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            "mm_tokens_per_image": 4,
+            "image_token_index": ROW,
+            "boi_token_index": IMAGE,
+            "eoi_token_index": 260,
+        },
+        {"size": {"height": 32, "width": 32}},
+    ),
     "llava": (
         "Llava",
         {

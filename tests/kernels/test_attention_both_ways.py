@@ -23,15 +23,21 @@ Attend = Callable[[Tensor, KVCache, AttentionMetadata], Tensor]
 
 
 class Texts:
-    """Sequences whose keys and values lie in blocks of their own; NaN lies everywhere else."""
+    """Sequences whose keys and values lie in blocks of their own; NaN lies everywhere else.
 
-    def __init__(self, dtype: torch.dtype, dim: int, window: int | None = None) -> None:
+    With `parts` each second one of a causal model is seen whole; a window bounds what lies behind.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, dim: int, window: int | None = None, *, parts: bool = False
+    ) -> None:
         generator = torch.Generator().manual_seed(dim)
         blocks = [-(-n // BLOCK) for n in LENGTHS]
         order = torch.randperm(sum(blocks) + 3, generator=generator).tolist()
         shape = (len(order), KV_HEADS, BLOCK, dim)
         self.scale = dim**-0.5
         self.window = window
+        self.parts = parts
         self.cache = KVCache(
             torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype)
         )
@@ -52,7 +58,10 @@ class Texts:
             self.q.append(q)
             wide = (t.double().transpose(0, 1).unsqueeze(0) for t in (q, k, v))
             at = torch.arange(length)
-            seen = (at[:, None] - at).abs() < (window or length)
+            distance = at[:, None] - at
+            seen = (distance if parts else distance.abs()) < (window or length)
+            if parts and not i % 2:
+                seen &= distance >= 0
             out = torch.nn.functional.scaled_dot_product_attention(*wide, seen, enable_gqa=True)
             self.expected.append(out[0].transpose(0, 1))
 
@@ -66,6 +75,7 @@ class Texts:
             slot_mapping=torch.empty(0, dtype=torch.int64),
             num_seqs=len(which),
             block_size=BLOCK,
+            whole=torch.tensor(which, dtype=torch.int32) % 2 if self.parts else None,
         )
         out = attend(torch.cat([self.q[i] for i in which]), self.cache, meta)
         return list(out.split(lengths))
@@ -76,8 +86,8 @@ def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
         return native_attention(
-            _native.table(isa), pool, q, cache, meta, texts.scale, texts.window, causal=False,
-            split=split,
+            _native.table(isa), pool, q, cache, meta, texts.scale, texts.window,
+            causal=texts.parts, split=split,
         )  # fmt: skip
 
     return attend
@@ -87,8 +97,9 @@ def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
-def test_native(isa: str, dtype: torch.dtype, window: int | None) -> None:
-    texts = Texts(dtype, 32, window)
+@pytest.mark.parametrize("parts", [False, True])
+def test_native(isa: str, dtype: torch.dtype, window: int | None, parts: bool) -> None:
+    texts = Texts(dtype, 32, window, parts=parts)
     everyone = range(len(LENGTHS))
     together = texts.run(native(isa, 2, None, texts), everyone)
     for out, expected in zip(together, texts.expected, strict=True):
@@ -99,13 +110,14 @@ def test_native(isa: str, dtype: torch.dtype, window: int | None) -> None:
             assert torch.equal(texts.run(attend, [i])[0], together[i]), LENGTHS[i]
 
 
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_plain(dtype: torch.dtype, window: int | None) -> None:
-    texts = Texts(dtype, 32, window)
+def test_plain(dtype: torch.dtype, window: int | None, parts: bool) -> None:
+    texts = Texts(dtype, 32, window, parts=parts)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
-        return paged_attention.paged_attention(q, cache, meta, texts.scale, window, causal=False)
+        return paged_attention.paged_attention(q, cache, meta, texts.scale, window, causal=parts)
 
     together = texts.run(attend, range(len(LENGTHS)))
     for i, expected in enumerate(texts.expected):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-VisionKind = Literal["llava", "qwen2_vl", "qwen2_5_vl", "idefics3", "paligemma"]
+VisionKind = Literal["gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl"]
 
 
 class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
@@ -20,6 +20,8 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
         grid: rows in height and in width, if positions have three parts.
         size: height and width of the prepared image.
         pixels: uint8 [height, width, 3].
+        whole: tokens [first, last) that this image makes see each other, later ones too. They are
+            computed in one step.
     """
 
     start: int
@@ -28,6 +30,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
     grid: tuple[int, int] | None
     size: tuple[int, int]
     pixels: bytes
+    whole: tuple[int, int] | None = None
 
     @property
     def end(self) -> int:
@@ -41,12 +44,17 @@ class VisionConfig:
     Attributes:
         kind: the family (`models.vision.registry`); it decides names and preparation.
         image_token: id of the token that stands for an image's row.
+        placeholder: id of the token that stands for an image in a prompt; -1: the same.
+        end_token: id of the token behind an image's rows; -1 without one.
         hidden_size, intermediate_size, num_layers, num_heads: of the tower's layers.
         patch_size: pixels of a patch's side.
         activation, norm, norm_eps: of the tower.
         connector: widths and activations of the products behind the layers, in order.
         connector_bias: they have biases.
         merge: patches of a row's side; a row of the text model is merge² patches.
+        pooled: a row is the mean of its patches, else they lie side by side.
+        connector_norm: an RMSNorm by 1 + weight stands before the products.
+        whole: an image's rows see each other, later ones too.
         frames: how often a patch is repeated, where the tower also reads videos.
         image_size: side of the square image of learned positions; 0 without them.
         class_token: a row before the patches, dropped behind the layers.
@@ -71,7 +79,12 @@ class VisionConfig:
     connector_bias: bool = True
     norm: Literal["rms_norm", "layer_norm"] = "layer_norm"
     norm_eps: float = 1e-6
+    placeholder: int = -1
+    end_token: int = -1
     merge: int = 1
+    pooled: bool = False
+    connector_norm: bool = False
+    whole: bool = False
     frames: int = 1
     image_size: int = 0
     class_token: bool = False
@@ -84,6 +97,16 @@ class VisionConfig:
     window: int = 0
     full_layers: tuple[int, ...] = ()
     sections: tuple[int, ...] = ()
+
+    @property
+    def row_patches(self) -> int:
+        """Return the patches that lie side by side in a row of the first product."""
+        return 1 if self.pooled else self.merge**2
+
+    @property
+    def marker(self) -> int:
+        """Return the token that stands for an image in a prompt."""
+        return self.image_token if self.placeholder < 0 else self.placeholder
 
     @property
     def patch_values(self) -> int:

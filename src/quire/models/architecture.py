@@ -72,7 +72,8 @@ class WeightNames:
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")
-        return kind == "weight" and stem.split(".", 2)[-1] in self.transposed
+        inner = stem.split(".", 2)[-1] if stem.startswith("layers.") else stem
+        return kind == "weight" and inner in self.transposed
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,8 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
         block_size: tokens in a block.
         states: what recurrent layers need besides; None for models without them.
+        whole: int32 [num_seqs], a host array; 1 where a row of a causal model sees all tokens of
+            its sequence behind it, too. None if no row does.
     """
 
     query_start_loc: HostArray
@@ -137,6 +139,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
     num_seqs: int
     block_size: int
     states: StateSlots | None = None
+    whole: HostArray | None = None
 
     @cached_property
     def spans(self) -> list[Span]:

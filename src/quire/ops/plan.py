@@ -442,6 +442,8 @@ def _arrays(inputs: Inputs) -> list[HostArray]:
             )  # fmt: skip
             if given.states is not None:
                 arrays += (given.states.state_from, given.states.state_to)
+            if given.whole is not None:
+                arrays.append(given.whole)
         else:
             arrays.append(given)
     return arrays

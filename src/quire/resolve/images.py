@@ -26,6 +26,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "llava": _CLIP | {"resample": 3},
     "qwen2_vl": _CLIP | {"resample": 3},
     "qwen2_5_vl": _CLIP | {"resample": 3},
+    "gemma3": _HALF | {"resample": 2},
     "idefics3": _HALF | {"resample": 1},
 }
 """By kind: what a missing field of preprocessor_config.json means."""
@@ -35,6 +36,7 @@ _FLAG = "--mm-processor-kwargs"
 _CHANGEABLE = {
     "qwen2_vl": ("min_pixels", "max_pixels", "size"),
     "qwen2_5_vl": ("min_pixels", "max_pixels", "size"),
+    "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
 }
@@ -79,11 +81,34 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     )
 
 
+def has_whole_images(args: EngineArgs, model: ModelConfig) -> bool:
+    """Return whether steps must hold whole images, and check that they can."""
+    vision = model.vision
+    if vision is None or not vision.whole or args.language_model_only:
+        return False
+    needed = (vision.image_size // vision.patch_size // vision.merge) ** 2 + args.max_num_seqs
+    if step_tokens(args) < needed:
+        raise _wrong(
+            "max_num_batched_tokens",
+            f"it must be at least {needed}, an image and max_num_seqs: "
+            "an image of this model is computed in one step.",
+        )
+    return True
+
+
 def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, Any]:
     """Return the sizes in `ImageConfig`."""
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
+    if kind == "gemma3":
+        hf.only(settings, "do_pan_and_scan", False, "whole images")
+        sides = {size.get(name, image_size) for name in ("height", "width")}
+        if sides != {image_size}:
+            raise ConfigError(
+                f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
+            )
+        return {"crop": image_size}
     if kind == "llava":
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from quire.core.batch import Column, SchedulerOutput
 from quire.core.dtypes import HostArray, converted
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.ops.metadata import AttentionMetadata
 from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputs
 from quire.runner.state import SequenceStates
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 
 GivenRows = tuple[int, HostArray]
 """An index into the step's tokens, and the rows [n, hidden] from there on."""
+
+
+class _Part(NamedTuple):
+    """Tokens [start, end) of entry `entry`; `whole` if they see each other."""
+
+    entry: int
+    start: int
+    end: int
+    whole: bool
 
 
 class RowGiver:
@@ -42,9 +52,11 @@ class RowGiver:
         self._ops = ops
         self._cache = encoder
         self._encoded = 0
+        vision = decoder.config.vision
+        self._whole = vision is not None and vision.whole
         self._axes: NDArray[np.int64] | None = None
-        if encoder is not None and decoder.config.vision and decoder.config.vision.sections:
-            self._axes = np.repeat(np.arange(3), decoder.config.vision.sections)
+        if vision is not None and vision.sections:
+            self._axes = np.repeat(np.arange(3), vision.sections)
 
     def take_encoded(self) -> int:
         """Return the rows of images that the tower has computed since the last call."""
@@ -59,7 +71,8 @@ class RowGiver:
         if not states.prompt_embeds and not states.images:
             return inputs
         given = self._given(step, slots)
-        if not given:
+        parts = self._parts(step, slots) if self._whole else []
+        if not given and not any(part.whole for part in parts):
             return inputs
         ops, decoder = self._ops, self._decoder
         ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
@@ -67,6 +80,8 @@ class RowGiver:
         for start, found in given:
             rows[start : start + len(found)] = found
         inputs = replace(inputs, input_ids=ids, embeds=ops.array(rows))
+        if self._whole:
+            inputs = replace(inputs, metadata=self._apart(inputs.metadata, parts))
         if self._axes is None:
             return inputs
         return replace(
@@ -93,6 +108,38 @@ class RowGiver:
                         given.append((row + first - start, found))
             row += count
         return given
+
+    def _parts(self, step: SchedulerOutput, slots: Column) -> list[_Part]:
+        """Return the step's sequences, those with rows that see each other in parts."""
+        parts = list[_Part]()
+        for entry, slot in enumerate(slots.tolist()):
+            start = int(step.num_computed_tokens[entry])
+            end = start + int(step.num_scheduled_tokens[entry])
+            images = self._states.images.get(slot)
+            for span in () if images is None else images.spans:
+                first, last = span.whole or (0, 0)
+                if last <= start or first >= end:
+                    continue
+                if first > start:
+                    parts.append(_Part(entry, start, first, whole=False))
+                parts.append(_Part(entry, max(first, start), last, whole=True))
+                start = last
+            if start < end:
+                parts.append(_Part(entry, start, end, whole=False))
+        return parts
+
+    def _apart(self, meta: AttentionMetadata, parts: list[_Part]) -> AttentionMetadata:
+        """Return the metadata with each part as a sequence of its own."""
+        rows = np.cumsum([0, *(part.end - part.start for part in parts)])
+        tables = self._ops.numpy(meta.block_tables)[[part.entry for part in parts]]
+        return replace(
+            meta,
+            query_start_loc=rows.astype(np.int32),
+            seq_lens=np.array([part.end for part in parts], np.int32),
+            block_tables=self._ops.array(tables),
+            num_seqs=len(parts),
+            whole=np.array([part.whole for part in parts], np.int32),
+        )
 
     def _scaled(self, embeds: NDArray[np.float32]) -> HostArray:
         """Return a prompt's embeddings as the first layer takes them."""

@@ -143,10 +143,13 @@ class PlannedModel:
         config = decoder.config
         self._given: Plan | None = None
         if given_rows:
-            row = one_given_row(ops, decoder)
+            row, vision = one_given_row(ops, decoder), decoder.config.vision
+            if vision is not None and vision.whole:
+                meta = one_token(ops, block_size, whole=True)[2]
             self._given = self._record(
-                ops, caches, (*inputs, *row, *adapter), limits, taps, given=len(row)
-            )
+                ops, caches, (ids, positions, meta, rows, *row, *adapter), limits, taps,
+                given=len(row),
+            )  # fmt: skip
         if config.in_last_stage and (config.lm_head or config.num_labels):
             hidden = self._forward.result((*inputs, *adapter))
             self._logits = record(

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def one_token(
-    ops: Ops, block_size: int, *, states: bool = False
+    ops: Ops, block_size: int, *, states: bool = False, whole: bool = False
 ) -> tuple[Array, Array, AttentionMetadata]:
     """Return ids, positions and metadata of a sequence of one token, in block 0.
 
-    With `states`, recurrent layers begin with zeros, and store their state in slot 0.
+    With `states`, recurrent layers begin with zeros, and store their state in slot 0. With `whole`,
+    the metadata say which sequences are seen whole.
     """
     ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
     meta = AttentionMetadata(
@@ -30,6 +31,7 @@ def one_token(
         num_seqs=1,
         block_size=block_size,
         states=StateSlots(np.full(1, -1, np.int32), np.zeros(1, np.int64)) if states else None,
+        whole=np.zeros(1, np.int32) if whole else None,
     )
     return ids, positions, meta
 

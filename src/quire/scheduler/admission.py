@@ -24,6 +24,8 @@ class Admission:
         self._max_num_seqs = config.max_num_seqs
         self._max_loras = config.max_loras
         self._whole_prompts = config.whole_prompts
+        self._whole_spans = state.whole_spans
+        self._most = config.max_num_batched_tokens
         self._kv = state.kv
         self._running = state.running
         self._waiting = state.waiting
@@ -60,8 +62,11 @@ class Admission:
         aside: list[Request],
     ) -> list[Admitted]:
         """Do what `admit` does; move requests whose adapter is one too many to `aside`."""
-        admitted = self._loading.run(budget)
-        budget -= sum(new.scheduled for new in admitted)
+        running = self._running
+        room = self._most - int(running.scheduled.sum() + running.further.sum())
+        admitted = self._loading.run(budget, room)
+        loaded = sum(new.scheduled for new in admitted)
+        budget, room = budget - loaded, room - loaded
         seats = self._max_num_seqs - len(self._running) - len(self._loading)
         kv, block_size = self._kv, self._kv.block_size
         reserved: int | None = None  # costs too much for steps that admit nobody
@@ -91,21 +96,28 @@ class Admission:
                 continue
             if kv.arrives(request, prefix) or not kv.can_admit(request, prefix, reserved):
                 break
-            if self._whole_prompts and request.num_tokens > budget:
+            num_cached = len(prefix) * block_size
+            num_new = self._chunk(request, num_cached, budget, room)
+            if not num_new:
                 break
             self._waiting.take(request)
             adapters.add(request.lora_int_id)
-            num_cached = len(prefix) * block_size
             self._note_begin(request, num_cached, now)
             request.status = RequestStatus.RUNNING
-            num_new = min(request.num_tokens - num_cached, budget)
-            budget -= num_new
+            budget, room = budget - num_new, room - num_new
             table = kv.admit(request, prefix, num_cached + num_new)
             # At once, so that the next request can share the blocks that this one computes.
             entered = kv.enter(request, num_cached + num_new)
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
         return admitted
+
+    def _chunk(self, request: Request, start: int, budget: int, room: int) -> int:
+        """Return how many tokens of a request to compute first; 0 if it has to wait."""
+        if self._whole_prompts and request.num_tokens > budget:
+            return 0
+        count = min(request.num_tokens - start, budget)
+        return self._whole_spans.chunk(request, start, count, room)
 
     def _adapters(self, num_running: int | None = None) -> set[int]:
         """Return the adapters of the first `num_running` running requests, and of loading ones.

@@ -15,6 +15,7 @@ from quire.core.request import Request, RequestStatus
 from quire.kv.manager import KVCacheManager, Stored
 from quire.kv.prefix import NO_BLOCK
 from quire.scheduler.running import Admitted
+from quire.scheduler.whole_spans import WholeSpans
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class Loading:
         max_chunk: the most tokens of a request in one step.
     """
 
-    def __init__(self, kv: KVCacheManager, max_chunk: int) -> None:
+    def __init__(self, kv: KVCacheManager, max_chunk: int, whole_spans: WholeSpans) -> None:
+        self._whole_spans = whole_spans
         self._kv = kv
         self._max_chunk = max_chunk
         self._by_step: dict[int, list[_Arrival]] = {}
@@ -106,14 +108,22 @@ class Loading:
                 self._kv.drop_swapped(arrival.request)
         return [self._leave(arrival) for arrival in undone]
 
-    def run(self, budget: int) -> list[Admitted]:
-        """Start the ready requests, in order, until the token budget is spent."""
+    def run(self, budget: int, room: int) -> list[Admitted]:
+        """Start the ready requests, in order, until the token budget is spent.
+
+        `room` is that of `WholeSpans.chunk`.
+        """
         admitted = []
         while self._ready and budget > 0:
-            arrival = self._ready.pop(0)
+            arrival = self._ready[0]
             request, start, table = arrival.request, arrival.num_computed, arrival.table
             scheduled = min(request.num_tokens - start, budget)
+            scheduled = self._whole_spans.chunk(request, start, scheduled, room)
+            if not scheduled:
+                break
+            self._ready.pop(0)
             budget -= scheduled
+            room -= scheduled
             request.status = RequestStatus.RUNNING
             self._kv.drop_swapped(request)
             entered = self._kv.enter(request, start + scheduled)

@@ -240,6 +240,7 @@ class Scheduler:
         while True:
             wanted = running.wanted()
             running.scheduled[:] = running.share(wanted, budget)
+            self._state.whole_spans.level(running.requests, running.num_computed, running.scheduled)
             num_passes = self._choose_further(wanted, num_steps, budget)
             ends = running.num_computed + running.scheduled
             blocks = self._allocate(running.blocks_missing(ends + running.further))

@@ -17,6 +17,7 @@ from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import RunningBatch
 from quire.scheduler.steps import Steps
 from quire.scheduler.tier_cost import TierCost
+from quire.scheduler.whole_spans import WholeSpans
 
 
 class SchedulerState:
@@ -39,9 +40,11 @@ class SchedulerState:
         self.kv = KVCacheManager(cache, config.max_num_batched_tokens, lower)
         self.running = RunningBatch(config.max_num_seqs, cache.block_size, config.micro_batches)
         self.waiting = self._new_queue()
-        self.loading = Loading(self.kv, config.max_num_batched_tokens)
+        whole_spans = WholeSpans(config.max_num_batched_tokens, active=config.whole_images)
+        self.loading = Loading(self.kv, config.max_num_batched_tokens, whole_spans)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
+        self.whole_spans = whole_spans
         state_tokens = cache.states.spacing if cache.states else 0
         self.tier_cost = None
         if cost and self.kv.tier:

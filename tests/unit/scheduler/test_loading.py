@@ -15,6 +15,7 @@ from quire.kv.manager import Stored
 from quire.scheduler.loading import Loading
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.tier_cost import TierCost
+from quire.scheduler.whole_spans import WholeSpans
 from tests.unit.scheduler.steps import request
 
 BLOCK = 16
@@ -352,8 +353,8 @@ def test_who_is_ready_waits_while_no_budget_is_left() -> None:
     for name in ("a2", "b2"):
         s.add(request(name, 3 * BLOCK, max_tokens=1))
     compute(s, s.schedule(0.0))
-    assert s._loading.run(0) == []
-    [first] = s._loading.run(BLOCK)
+    assert s._loading.run(0, 0) == []
+    [first] = s._loading.run(BLOCK, BLOCK)
     assert (first.request.request_id, first.scheduled) == ("a2", BLOCK)
     assert len(s._loading) == 1
 
@@ -398,10 +399,10 @@ def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
     kv = Mock()
     kv.admit_stored.return_value = [1], []
     kv.enter.return_value = 1
-    loading = Loading(kv, 200)
+    loading = Loading(kv, 200, WholeSpans(200, active=False))
     for step, (name, priority) in enumerate({"low": 2, "high": 1}.items()):
         asked = request(name, 2 * BLOCK)
         asked.order = (priority, step)
         loading.begin(step, asked, Stored([1], BLOCK))
         assert loading.end(step, []) == []
-    assert [admitted.request.request_id for admitted in loading.run(200)] == ["high", "low"]
+    assert [admitted.request.request_id for admitted in loading.run(200, 200)] == ["high", "low"]

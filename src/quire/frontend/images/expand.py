@@ -120,53 +120,116 @@ def expand(
     Raises:
         InvalidRequestError: there are not as many placeholders as images.
     """
-    count = sum(token == vision.image_token for token in token_ids)
+    count = sum(token == vision.marker for token in token_ids)
     if count != len(images):
         raise InvalidRequestError(
-            f"The prompt has {count} placeholders of images (token {vision.image_token}) and "
+            f"The prompt has {count} placeholders of images (token {vision.marker}) and "
             f"{len(images)} images.",
             fix="Write one placeholder for each image.",
             param="image",
         )
-    found: list[int] = []
-    spans: list[ImageSpan] = []
-    left = iter(images)
-    for token in token_ids:
-        if token == vision.image_token:
-            _place(found, spans, next(left), vision, tokenizer)
-        else:
-            found.append(token)
-    return found, tuple(spans)
+    if vision.marker != vision.image_token and vision.image_token in token_ids:
+        raise InvalidRequestError(
+            f"The prompt has token {vision.image_token}, which stands for a row of an image.",
+            fix=f"Write token {vision.marker} for each image.",
+            param="image",
+        )
+    return _Expansion(vision, tokenizer).of(token_ids, images)
 
 
-def _place(
-    tokens: list[int],
-    spans: list[ImageSpan],
-    image: Prepared,
-    vision: VisionConfig,
-    tokenizer: Tokenizer,
-) -> None:
-    """Append one image's tokens and spans."""
-    texts = _around(image) if vision.kind == "idefics3" else ["", ""]
-    unit = vision.patch_size * vision.merge
-    for number, (text, tile) in enumerate(zip(texts, image.tiles, strict=False)):
-        if text:
-            tokens += tokenizer.encode(text, add_special_tokens=False)
+class _Expansion:
+    """Collects the tokens and the spans of one prompt."""
+
+    def __init__(self, vision: VisionConfig, tokenizer: Tokenizer) -> None:
+        self._vision = vision
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._spans: list[ImageSpan] = []
+        self._open_lines = 0  # line ends behind an image that are not written yet
+
+    def of(
+        self, token_ids: Sequence[int], images: Sequence[Prepared]
+    ) -> tuple[list[int], tuple[ImageSpan, ...]]:
+        left, place = iter(images), _PLACES[self._vision.kind]
+        for token in token_ids:
+            if token == self._vision.marker:
+                place(self, next(left))
+            elif self._open_lines and (more := self._line_ends(token)):
+                self._open_lines += more
+            else:
+                self._close_lines()
+                self._tokens.append(token)
+        self._close_lines()
+        return self._tokens, tuple(self._spans)
+
+    def plain(self, image: Prepared) -> None:
+        """Write an image's rows."""
+        self._rows(image, 0)
+
+    def in_lines(self, image: Prepared) -> None:
+        """Write the rows of Gemma 3 between a begin and an end, with empty lines around them.
+
+        Line ends beside them share tokens with theirs, as in a text that is tokenized whole.
+        """
+        ends, tokens = self._open_lines, self._tokens
+        self._open_lines = 0
+        while tokens and (more := self._line_ends(tokens[-1])):
+            ends += more
+            tokens.pop()
+        self._write("\n" * (ends + 2))
+        tokens.append(self._vision.marker)
+        self._rows(image, 0)
+        tokens.append(self._vision.end_token)
+        self._open_lines = 2
+
+    def in_tiles(self, image: Prepared) -> None:
+        """Write the tiles of Idefics 3 between the texts that say where they lie."""
+        *texts, end = _around(image)
+        for number, text in enumerate(texts):
+            self._write(text)
+            self._rows(image, number)
+        self._write(end)
+
+    def _rows(self, image: Prepared, number: int) -> None:
+        """Write the placeholders of a tile's rows, and its span."""
+        vision, tile = self._vision, image.tiles[number]
+        unit = vision.patch_size * vision.merge
         grid = tile.height // unit, tile.width // unit
-        rows = grid[0] * grid[1]
-        spans.append(
+        start, rows = len(self._tokens), grid[0] * grid[1]
+        self._spans.append(
             ImageSpan(
-                start=len(tokens),
+                start=start,
                 rows=rows,
                 digest=sha256(image.digest + number.to_bytes(4, "little")).digest(),
                 grid=grid if vision.sections else None,
                 size=(tile.height, tile.width),
                 pixels=tile.pixels,
+                whole=(start, start + rows) if vision.whole else None,
             )
         )
-        tokens += [vision.image_token] * rows
-    if texts[-1]:
-        tokens += tokenizer.encode(texts[-1], add_special_tokens=False)
+        self._tokens += [vision.image_token] * rows
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._tokens += self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _close_lines(self) -> None:
+        self._write("\n" * self._open_lines)
+        self._open_lines = 0
+
+    def _line_ends(self, token: int) -> int:
+        """Return the line ends that a token is made of; 0 if it has other text."""
+        text = self._tokenizer.decode([token], skip_special_tokens=False)
+        return 0 if text.strip("\n") else len(text)
+
+
+_PLACES = {
+    "gemma3": _Expansion.in_lines,
+    "idefics3": _Expansion.in_tiles,
+    "llava": _Expansion.plain,
+    "qwen2_5_vl": _Expansion.plain,
+    "qwen2_vl": _Expansion.plain,
+}
 
 
 def _around(image: Prepared) -> list[str]:

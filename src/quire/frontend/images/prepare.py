@@ -168,6 +168,11 @@ def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [image.crop((left, top, left + config.crop, top + config.crop))], (0, 0)
 
 
+def _square(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Gemma 3: resize to a square, whatever the aspect."""
+    return [image.resize((config.crop, config.crop), config.resample)], (0, 0)
+
+
 def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
     width, height = image.size
@@ -232,7 +237,13 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(width, 1), max(height, 1)
 
 
-_TILES = {"llava": _cropped, "qwen2_vl": _whole, "qwen2_5_vl": _whole, "idefics3": _split}
+_TILES = {
+    "gemma3": _square,
+    "idefics3": _split,
+    "llava": _cropped,
+    "qwen2_5_vl": _whole,
+    "qwen2_vl": _whole,
+}
 
 
 def _refused(why: str) -> InvalidRequestError:

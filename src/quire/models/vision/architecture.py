@@ -54,8 +54,8 @@ class VisionArchitecture:
         if re.match(self.tower, stored) is None:
             return None
         name = stored.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
-        # A bare parameter (CLIP's row before the patches) is named like the others.
-        return re.sub(r"class_embedding$", "class_embedding.weight", name)
+        # Bare parameters are named like the others.
+        return re.sub(r"(class_embedding|mm_input_projection)(?:_weight)?$", r"\1.weight", name)
 
     def text_name(self, stored: str) -> str | None:
         """Return a stored tensor's name in the text model; None if it is the tower's."""

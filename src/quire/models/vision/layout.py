@@ -41,7 +41,7 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
 
 def connector(vision: VisionConfig) -> list[LinearSpec]:
     """Return the products behind the layers."""
-    found, columns = [], vision.hidden_size * vision.merge**2
+    found, columns = [], vision.hidden_size * vision.row_patches
     for i, (rows, activation) in enumerate(vision.connector):
         kind = None if activation == "none" else activation
         found.append(
@@ -64,6 +64,8 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     if rows := vision.learned_positions:
         found.append(Parameter("positions.weight", (rows, hidden), (rows,), "table"))
     found += Layout(tower_model(vision)).parameters()
+    if vision.connector_norm:
+        found.append(Parameter("connector_norm.weight", (hidden,), (hidden,), "bias"))
     for linear in connector(vision):
         found += linear.parameters()
     return tuple(found)

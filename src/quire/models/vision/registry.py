@@ -10,6 +10,7 @@ from quire.models import hf
 from quire.models.vision.architecture import VisionArchitecture
 
 CLASSES: dict[str, VisionKind] = {
+    "Gemma3ForConditionalGeneration": "gemma3",
     "Idefics3ForConditionalGeneration": "idefics3",
     "LlavaForConditionalGeneration": "llava",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",

@@ -44,6 +44,10 @@ class Tower:
         if vision.learned_positions:
             self._positions = converted(source.tensor("positions.weight"), FLOAT32)
         self._decoder = Decoder(model, source, 1, ops)
+        self._connector_norm = None
+        if vision.connector_norm:
+            gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)
+            self._connector_norm = ops.array(gain)
         self._connector = [build.linear(linear) for linear in connector(vision)]
 
     def encode(self, image: ImageSpan) -> HostArray:
@@ -81,13 +85,23 @@ class Tower:
             restored = np.empty_like(rows)
             restored[order] = rows
             rows = restored
-        rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.merge**2)
-        y = ops.array(rows)
-        for linear in self._connector:
-            y = linear.forward(ops, y)
-        found = np.array(ops.numpy(y))
+        if vision.pooled:
+            squares = converted(rows, FLOAT32).reshape(-1, vision.merge**2, vision.hidden_size)
+            rows = converted(squares.mean(axis=1), self._dtype)
+        rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
+        found = self._connected(rows)
         assert len(found) == image.rows, "the image has another number of rows"
         return found
+
+    def _connected(self, rows: HostArray) -> HostArray:
+        """Return what the products behind the layers make of these rows."""
+        ops = self._ops
+        y = ops.array(rows)
+        if self._connector_norm is not None:
+            y = ops.rms_norm(y, self._connector_norm, self.vision.norm_eps)
+        for linear in self._connector:
+            y = linear.forward(ops, y)
+        return np.array(ops.numpy(y))
 
     def _placed(self, x: HostArray, grid: NDArray[np.int64], height: int, width: int) -> HostArray:
         """Return the patches with their learned positions, and the class row before them."""

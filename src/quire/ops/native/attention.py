@@ -120,7 +120,8 @@ def check_batch(meta: AttentionMetadata[HostArray], block_size: int) -> None:
     """Raise ValueError if the batch does not fit a cache with blocks of `block_size` tokens."""
     if meta.block_size != block_size:
         raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
-    for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables):
+    whole = () if meta.whole is None else (meta.whole,)
+    for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables, *whole):
         if index.dtype != INT32 or index.strides[-1] != index.itemsize:
             raise ValueError(f"the batch's index is {describe(index)}; wanted dense int32")
 
@@ -149,6 +150,7 @@ def batch_view(meta: AttentionMetadata[HostArray]) -> _native.Sequences:
         address(meta.block_tables),
         meta.num_seqs,
         meta.block_tables.strides[0] // 4,
+        0 if meta.whole is None else address(meta.whole),
     )
 
 

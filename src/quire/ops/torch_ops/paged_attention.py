@@ -59,8 +59,10 @@ def paged_attention(
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     rules = Rules(window, softcap, causal, chunked)
-    for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        one_sequence(q, out, cache, span, table, scale, rules, sinks)
+    for number, (span, table) in enumerate(zip(meta.spans, meta.block_tables, strict=False)):
+        ahead = meta.whole is not None and bool(meta.whole[number])
+        own = rules._replace(sees_ahead=True) if ahead else rules
+        one_sequence(q, out, cache, span, table, scale, own, sinks)
     return out
 
 
@@ -71,6 +73,17 @@ class Rules(NamedTuple):
     softcap: float | None = None
     causal: bool = True
     chunked: bool = False
+    sees_ahead: bool = False
+
+    @property
+    def no_later(self) -> bool:
+        """Return whether a row sees no later token."""
+        return self.causal and not self.sees_ahead
+
+    @property
+    def window_ahead(self) -> int | None:
+        """Return the window of later tokens; None if a row sees all of them."""
+        return None if self.sees_ahead else self.window
 
     def first(self, position: Any) -> Any:
         """Return the first token that the one at `position` sees, perhaps below 0."""
@@ -102,7 +115,7 @@ def one_sequence(
         if cache.packed:
             queries = int4.rotate(queries)
         tile = _query_tile(queries, cache.k.shape[1], scale)
-        ahead = 0 if rules.causal else (rules.window or span.seq_len + 1) - 1
+        ahead = 0 if rules.no_later else (rules.window_ahead or span.seq_len + 1) - 1
         end = min(position + rows + ahead, span.seq_len)
         attended = _rows_of(_attend(tile, keys, position, end, rules, sinks), rows)
         out[row : row + rows] = int4.rotate(attended) if cache.packed else attended
@@ -140,7 +153,7 @@ def _attend(
         scores = torch.bmm(q, k.transpose(1, 2))
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        last = position + 1 if rules.causal else end  # keys before it are seen by all
+        last = position + 1 if rules.no_later else end  # keys before it are seen by all
         if start + KEY_COLUMNS > last or rules.window is not None:
             hidden = _hidden(start, position, end, rules, q.device)
             scores.view(q.shape[0], -1, QUERY_ROWS, KEY_COLUMNS).masked_fill_(hidden, -torch.inf)
@@ -161,10 +174,10 @@ def _hidden(start: int, position: int, end: int, rules: Rules, device: torch.dev
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
     column = torch.arange(start, start + KEY_COLUMNS, device=device)
     hidden = (column >= end).expand(QUERY_ROWS, -1)
-    if rules.causal:
+    if rules.no_later:
         hidden = hidden | (column > row)
-    elif rules.window is not None:
-        hidden = hidden | (column >= row + rules.window)
+    elif rules.window_ahead is not None:
+        hidden = hidden | (column >= row + rules.window_ahead)
     behind: Tensor = column < rules.first(row)
     return hidden | behind
 

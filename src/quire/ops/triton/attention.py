@@ -131,7 +131,7 @@ def paged_attention(
     chunked: bool = False,
 ) -> Tensor:
     """See `torch_ops.paged_attention.paged_attention`."""
-    if not supported(cache):
+    if not supported(cache) or meta.whole is not None:
         return plain.paged_attention(q, cache, meta, scale, window, softcap, causal, sinks, chunked)
     heads, width = q.shape[1:]
     kv_heads, block_size = cache.k.shape[1:3]
