@@ -115,20 +115,94 @@ def stopped(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def quota(server: Server) -> Iterator[None]:
-    """Limit the server's container to half a CPU (cgroup v1)."""
-    group = Path(f"/sys/fs/cgroup/cpu/quire_{server.pid}")
-    group.mkdir()
+def stopped_front(server: Server) -> Iterator[None]:
+    """Stop the API process for 60 of each 100 ms."""
+
+    def burst() -> None:
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(0.06)
+        os.kill(server.pid, signal.SIGCONT)
+
+    with every(0.04, burst):
+        yield
+
+
+@contextmanager
+def traced(server: Server) -> Iterator[None]:
+    """Trace the system calls of all processes with strace."""
+    command = ["strace", "-f", "-o", "/dev/null", "-p"]
+    tracers = [
+        subprocess.Popen([*command, str(pid)], stderr=subprocess.DEVNULL)
+        for pid in family(server.pid)
+    ]
     try:
-        (group / "cpu.cfs_quota_us").write_text("50000")
-        for pid in family(server.pid):
-            (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
-        for pid in family(server.pid):
-            (group.parent / "cgroup.procs").write_text(str(pid))
-        time.sleep(0.1)
+        for tracer in tracers:
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait()
+
+
+@contextmanager
+def grouped(pids: list[int], controller: str, **settings: str) -> Iterator[Path]:
+    """Hold processes in a new cgroup (version 1) with these settings."""
+    base = Path("/sys/fs/cgroup") / controller
+    group, own = base / f"quire_{pids[0]}", base / _cgroup(controller)
+    group.mkdir()
+    try:
+        for name, value in settings.items():
+            (group / name.replace("__", ".")).write_text(value)
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        yield group
+    finally:
+        while left := (group / "cgroup.procs").read_text().split():
+            for pid in left:
+                with suppress(OSError):
+                    (own / "cgroup.procs").write_text(pid)
+            time.sleep(0.05)
         group.rmdir()
+
+
+def _cgroup(controller: str) -> str:
+    """Return this process's cgroup of a controller, relative to its root."""
+    rows = (row.split(":", 2) for row in Path("/proc/self/cgroup").read_text().splitlines())
+    return next(path.lstrip("/") for _, names, path in rows if controller in names.split(","))
+
+
+@contextmanager
+def quota(server: Server) -> Iterator[None]:
+    """Limit the server's container to half a CPU."""
+    with grouped(family(server.pid), "cpu", cpu__cfs_quota_us="50000"):
+        yield
+
+
+@contextmanager
+def core_quota(server: Server) -> Iterator[None]:
+    """Limit the core alone, to a fifth of a CPU."""
+    with grouped(family(server.pid)[1:], "cpu", cpu__cfs_quota_us="20000"):
+        yield
+
+
+@contextmanager
+def low_weight(server: Server) -> Iterator[None]:
+    """Give the server's container little weight, beside a busy process."""
+    with grouped(family(server.pid), "cpu", cpu__shares="60"), neighbour():
+        yield
+
+
+@contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """Freeze the core's container for 60 of each 100 ms."""
+    with grouped(family(server.pid)[1:], "freezer") as group:
+
+        def burst() -> None:
+            (group / "freezer.state").write_text("FROZEN")
+            time.sleep(0.06)
+            (group / "freezer.state").write_text("THAWED")
+
+        with every(0.04, burst):
+            yield
 
 
 def _tasks(server: Server) -> list[int]:

@@ -16,15 +16,20 @@ from benchmarks.explain_injections import (
     adapters,
     asked_for,
     certificate,
+    core_quota,
     few_files,
+    frozen,
     low_priority,
+    low_weight,
     neighbours,
     one_cpu,
     quota,
     small_pages,
     stopped,
+    stopped_front,
     template,
     tokenizer,
+    traced,
 )
 
 Body = dict[str, Any]
@@ -175,6 +180,12 @@ FAULTS: dict[str, Fault] = {
         ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/metrics", 0.01)
     ),
     "stopped": Fault(("stopped",), EMBEDDED, asks(), during=stopped),
+    "stopped_front": Fault(("stopped",), EMBEDDED, asks(), during=stopped_front),
+    "frozen": Fault(("stopped",), EMBEDDED, asks(), during=frozen),
+    "traced": Fault(("traced",), EMBEDDED, asks(), during=traced),
+    "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
+    "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),
+    "refused_all": Fault(("refused_requests",), EMBEDDED, asks(max_tokens=4000)),
     "files": Fault(("open_files",), EMBEDDED, asks(), clients=16, during=few_files),
     # Servers with something wrong.
     "seats": Fault(("queueing",), (*EMBEDDED, "--max-num-seqs", "2"), asks()),

@@ -8,7 +8,7 @@ import msgspec
 
 from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
-from quire.explain.causes import CAUSES
+from quire.explain.causes import CAUSES, WITHOUT_STEPS
 from quire.explain.causes.case import (
     LEAST_GAIN,
     WORTH,
@@ -19,8 +19,6 @@ from quire.explain.causes.case import (
     saving,
     schedules,
 )
-from quire.explain.causes.front import queueing
-from quire.explain.causes.system import stopped
 from quire.explain.confidence import agreement, sure
 from quire.explain.evidence import Evidence
 from quire.explain.report import Change, Finding, Report
@@ -74,7 +72,7 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
 
 def _suspects(case: Case) -> list[Suspect]:
     """Return what every cause finds, the first verdict first."""
-    causes = CAUSES if case.window.steps else (queueing, stopped)
+    causes = CAUSES if case.window.steps else WITHOUT_STEPS
     found = [suspect for cause in causes if (suspect := cause(case)) is not None]
     return _ranked(found)
 

@@ -124,7 +124,10 @@ def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
 def _surroundings(around: Surroundings | None, seconds: float) -> Surroundings | None:
     if around is None:
         return None
-    shares = {name: _amount(getattr(around, name), 1.0) for name in ("stopped", "clock", "remote")}
+    shares = {
+        name: _amount(getattr(around, name), 1.0)
+        for name in ("stopped", "paused", "clock", "remote")
+    }
     most = max(1, around.online) * seconds  # of all CPUs
     return msgspec.structs.replace(
         _numbers(around),
@@ -186,6 +189,7 @@ def _host(host: HostUse | None) -> HostUse | None:
         steal=_amount(host.steal, busy),
         waited=_amount(host.waited),
         loop_waited=_amount(host.loop_waited, seconds),
+        front_waited=_amount(host.front_waited),
         waits=[_amount(waited, seconds) for waited in host.waits],
         neighbours=[
             msgspec.structs.replace(n, cpus=_amount(n.cpus, host.cpus)) for n in host.neighbours

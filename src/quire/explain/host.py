@@ -23,6 +23,8 @@ MOST_THREADS = 64
 MOST_PROCESSES = 1000
 """On a machine with more, neighbours have no names: reading them would take too long."""
 MOST_NEIGHBOURS = 3
+LATE_TIMER = 0.02
+"""Seconds that a timer may be late on a machine that stops nobody."""
 VISIBLE = 0.1
 """CPUs that a neighbour must use to be named."""
 
@@ -54,6 +56,8 @@ class HostUse(msgspec.Struct, frozen=True):
         waits: the same of each thread of the core, the one that ran the longest first; at most
             `MOST_THREADS`. Offline the core is this process, else a child of it.
         loop_waited: the same of the event loop's thread; 0 offline.
+        front_waited: the same of the API process's other threads, which may hold its lock; 0
+            offline.
         neighbours: other processes that used the most, with their names.
     """
 
@@ -65,6 +69,7 @@ class HostUse(msgspec.Struct, frozen=True):
     waited: float
     waits: list[float] = []
     loop_waited: float = 0.0
+    front_waited: float = 0.0
     neighbours: list[Neighbour] = []
 
     @property
@@ -146,6 +151,7 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
     front = next(iter(last.cpu_seconds), 0)
     core = [thread for (pid, _), thread in ran.items() if pid != front]
     loop = ran.get((front, front), none).waited if core else 0.0
+    beside = sum(t.waited for (pid, _), t in ran.items() if pid == front) - loop if core else 0.0
     waits = [t.waited for t in sorted(core or ran.values(), key=lambda thread: -thread.ran)]
     seconds = last.moment - first.moment
     return HostUse(
@@ -157,8 +163,29 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
         waited=waited,
         waits=waits[:MOST_THREADS],
         loop_waited=loop,
+        front_waited=beside,
         neighbours=_neighbours(first, last, seconds),
     )
+
+
+class Pauses:
+    """Adds up the time in which this process was due, and neither ran nor waited for a CPU."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._counted = self._count()
+
+    def add(self, elapsed: float, due: float | None) -> None:
+        """Add the time since the last call, of which `due` seconds were slept by intent."""
+        before, self._counted = self._counted, self._count()
+        if due is not None:
+            lost = elapsed - due - (self._counted - before)
+            self.seconds += lost if lost > LATE_TIMER else 0.0
+
+    @staticmethod
+    def _count() -> float:
+        """Return the seconds that this process ran, and that this thread waited for a CPU."""
+        return time.process_time() + _scheduled(Path("/proc/thread-self")).waited
 
 
 def _others(own: Collection[int]) -> dict[int, float]:

@@ -16,7 +16,7 @@ import msgspec
 
 from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
-from quire.explain.host import HostUse, read_host, use_between
+from quire.explain.host import HostUse, Pauses, read_host, use_between
 from quire.explain.surroundings import StateCount, Surroundings
 from quire.metrics.histogram import Histogram, quantile
 from quire.metrics.recorded import since
@@ -111,12 +111,18 @@ class Probe:
         self._last_sample = first.moment
         self._all, self._half = _Gauges(first), _Gauges(first)
         self._looked = first.moment
+        self._pauses = Pauses()
         self._halves: list[Window] = []
 
-    def sample(self) -> None:
-        """Add the gauges, weighted by the time since the last sample."""
+    def sample(self, due: float | None = None) -> None:
+        """Add the gauges, weighted by the time since the last sample.
+
+        Args:
+            due: seconds after the last sample at which the event loop should call this one.
+        """
         now = self._now()
         elapsed, self._last_sample = now - self._last_sample, now
+        self._pauses.add(elapsed, due)
         if now - self._looked >= LOOK_SECONDS:
             self._looked, self._states = now, self._states.sample()
         for gauges in (self._all, self._half):
@@ -145,6 +151,7 @@ class Probe:
         window = msgspec.structs.replace(self._window(self._all, last), arrivals=requests)
         system = surroundings.read()
         around = surroundings.between(self._system, system, window.seconds, self._states.share)
+        around = msgspec.structs.replace(around, paused=self._pauses.seconds / window.seconds)
         return Watched(window, halves, use_between(self._host, read_host()), around)
 
     def _window(self, gauges: _Gauges, last: _Totals) -> Window:

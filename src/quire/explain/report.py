@@ -26,6 +26,7 @@ Cause = Literal[
     "busy_neighbour",
     "stolen_cpu",
     "stopped",
+    "traced",
     "starved",
     "slow_clock",
     "swapping",

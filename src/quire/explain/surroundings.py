@@ -8,17 +8,22 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
+from quire.explain.cgroups import cpu_limit, cpu_weight, is_frozen, memory_wait
 from quire.explain.host import SYSTEM
+from quire.explain.proc import fields, listed, numbers, text
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_POLICIES = {"5": "idle", "3": "batch"}
+"""Scheduling policies that let others run first, the weakest first; see sched(7)."""
+_HALTED = frozenset("Tt")
+"""States of a process that a signal or a tracer has stopped."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -26,7 +31,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     Attributes:
         online: CPUs (hardware threads) of the machine.
-        allowed: CPUs that the engine may use: its affinity.
+        allowed: CPUs that the processes that compute the model may use: their affinity.
         siblings: hardware threads per core.
         quota: CPUs that the container's limit grants; 0: no limit.
         throttled: seconds during which the limit stopped the container's threads.
@@ -46,6 +51,12 @@ class Surroundings(msgspec.Struct, frozen=True):
         open_files, most_files: file descriptors of the engine's process that is nearest to its
             limit, and that limit.
         nice: lowest priority of the engine's processes; 0 is the usual one, 19 the lowest.
+        policy: "idle" or "batch" if a process of the engine is scheduled so, else empty.
+        weight: smallest CPU weight (cpu.weight, cpu.shares) of the engine's control groups,
+            relative to the usual one.
+        tracer: process that traces one of the engine's (a debugger, strace); 0: none.
+        paused: share of the window in which the API process was due and neither ran nor waited for
+            a CPU: it was stopped, or blocked. 0 offline.
     """
 
     online: int = 0
@@ -67,6 +78,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     open_files: int = 0
     most_files: int = 0
     nice: int = 0
+    policy: str = ""
+    weight: float = 1.0
+    tracer: int = 0
+    paused: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +101,11 @@ def family(pid: int, root: Path = SYSTEM) -> list[int]:
     found, pending = [], [pid]
     while pending:
         process = pending.pop()
-        tasks = _listed(root / f"proc/{process}/task")
+        tasks = listed(root / f"proc/{process}/task")
         if tasks:
             found.append(process)
         for task in tasks:
-            pending += [int(child) for child in _text(task / "children").split()]
+            pending += [int(child) for child in text(task / "children").split()]
     return found
 
 
@@ -98,35 +113,38 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     """Read the system's figures for a process (None: this one) and its descendants."""
     first = os.getpid() if pid is None else pid
     pids = family(first, root)
-    cpus = _allowed(first, root)
-    quota, throttled = _limit(first, root)
-    memory = _fields(_text(root / "proc/meminfo"))
-    paging = _fields(_text(root / "proc/vmstat"))
-    nodes = _listed(root / "sys/devices/system/node", "node[0-9]*")
-    status = [_fields(_text(root / f"proc/{p}/status")) for p in pids]
+    cpus = _allowed(_computing(pids, root), root)
+    quota, throttled = cpu_limit(pids, root)
+    memory = fields(text(root / "proc/meminfo"))
+    paging = fields(text(root / "proc/vmstat"))
+    nodes = listed(root / "sys/devices/system/node", "node[0-9]*")
+    status = [fields(text(root / f"proc/{p}/status")) for p in pids]
     files, most_files = _files(pids, root)
-    refused = any(fields.get("THP_enabled", 1) == 0 for fields in status)
+    refused = any(found.get("THP_enabled", 1) == 0 for found in status)
     now = Surroundings(
-        online=len(_numbers(_text(root / "sys/devices/system/cpu/online"))),
+        online=len(numbers(text(root / "sys/devices/system/cpu/online"))),
         allowed=len(cpus),
-        siblings=max(1, len(_numbers(_text(_topology(root, next(iter(cpus), 0)))))),
+        siblings=max(1, len(numbers(text(_topology(root, next(iter(cpus), 0)))))),
         quota=quota,
-        swapped=sum(fields.get("VmSwap", 0) for fields in status) * 1024,
+        swapped=sum(found.get("VmSwap", 0) for found in status) * 1024,
         clock=_clock(root),
         huge_pages="refused"
         if refused
-        else _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        else _chosen(text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         remote=_remote(pids, cpus, nodes, root) if len(nodes) > 1 else 0.0,
         nodes=max(1, len(nodes)),
         free=memory.get("MemAvailable", 0) * 1024,
         open_files=files,
         most_files=most_files,
-        nice=max((_nice(p, root) for p in pids), default=0),
+        nice=max((int(_stat(p, 16, root)) for p in pids), default=0),
+        policy=_policy(pids, root),
+        weight=cpu_weight(pids, root),
+        tracer=max((found.get("TracerPid", 0) for found in status), default=0),
     )
-    reads = {p: _fields(_text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
+    reads = {p: fields(text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
     waits = {p: _disk_wait(p, root) for p in pids}
     swapped = paging.get("pswpin", 0) + paging.get("pswpout", 0)
-    return Reading(now, throttled, _memory_wait(first, root), swapped, reads, waits)
+    return Reading(now, throttled, memory_wait(first, root), swapped, reads, waits)
 
 
 def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Surroundings:
@@ -164,8 +182,11 @@ class StateCount:
 
     def sample(self) -> StateCount:
         """Look once; return the new counts."""
-        states = [process_state(pid, self.root) for pid in self.pids]
-        return replace(self, seen=self.seen + 1, stopped=self.stopped + ("T" in states))
+        halted = any(
+            process_state(pid, self.root) in _HALTED or is_frozen(pid, self.root)
+            for pid in self.pids
+        )
+        return replace(self, seen=self.seen + 1, stopped=self.stopped + halted)
 
     @property
     def share(self) -> float:
@@ -174,59 +195,24 @@ class StateCount:
 
 def process_state(pid: int, root: Path = SYSTEM) -> str:
     """Return a process's state as in `/proc/PID/stat`: "R", "S", "D", "T" …"""
-    return _text(root / f"proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+    return text(root / f"proc/{pid}/stat").rpartition(")")[2].strip()[:1]
 
 
-def _allowed(pid: int, root: Path) -> set[int]:
-    lines = _text(root / f"proc/{pid}/status").splitlines()
-    listed = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
-    return _numbers(listed.partition(":")[2])
+def _computing(pids: list[int], root: Path) -> list[int]:
+    """Return the processes that compute the model: those that ran the longest behind the first."""
+    ran = {pid: sum(int(_stat(pid, field, root)) for field in (11, 12)) for pid in pids}
+    behind = {pid: ran[pid] for pid in pids[1:]} or ran
+    return [pid for pid, ticks in behind.items() if 2 * ticks >= max(behind.values())]
 
 
-class _Limit(NamedTuple):
-    quota: float
-    throttled: float
-
-
-def _limit(pid: int, root: Path) -> _Limit:
-    """Return the tightest CPU limit of the process's cgroups, and its throttled seconds."""
-    found = [limit for folder in _cgroups(pid, root) if (limit := _limit_of(folder)) is not None]
-    return min(found, default=_Limit(0.0, 0.0))
-
-
-def _cgroups(pid: int, root: Path) -> Iterator[Path]:
-    """Yield the folders of a process's cgroup for CPUs and of those around it (v2, then v1)."""
-    for line in _text(root / f"proc/{pid}/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        here = base / path.lstrip("/")
-        yield here
-        yield from (folder for folder in here.parents if folder.is_relative_to(base))
-
-
-def _limit_of(folder: Path) -> _Limit | None:
-    """Return the limit of one cgroup; None if it has none."""
-    usage = _fields(_text(folder / "cpu.stat"))
-    quota, _, period = _text(folder / "cpu.max").partition(" ")
-    throttled = usage.get("throttled_usec", 0) / 1e6
-    if not period:  # v1, which writes -1 for no limit
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        throttled = usage.get("throttled_time", 0) / 1e9
-    if quota.isdigit() and period.isdigit() and int(period):
-        return _Limit(int(quota) / int(period), throttled)
-    return None
-
-
-def _memory_wait(pid: int, root: Path) -> float:
-    """Return the pressure of memory since the container's or the machine's start, in seconds."""
-    lines = _text(root / f"proc/{pid}/cgroup").splitlines()
-    group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-    own = _text(root / "sys/fs/cgroup" / group / "memory.pressure") if group else ""
-    some = (own or _text(root / "proc/pressure/memory")).partition("\n")[0]
-    total = some.rpartition("total=")[2]
-    return int(total) / 1e6 if total.isdigit() else 0.0
+def _allowed(pids: Iterable[int], root: Path) -> set[int]:
+    """Return the CPUs that some thread of the processes may use."""
+    found: set[int] = set()
+    for task in (task for pid in pids for task in listed(root / f"proc/{pid}/task")):
+        lines = text(task / "status").splitlines()
+        cpus = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
+        found |= numbers(cpus.partition(":")[2])
+    return found
 
 
 def _files(pids: Iterable[int], root: Path) -> tuple[int, int]:
@@ -239,24 +225,31 @@ def _files(pids: Iterable[int], root: Path) -> tuple[int, int]:
             return most, most
     found = (0, 0)
     for pid in pids:
-        lines = _text(root / f"proc/{pid}/limits").splitlines()
+        lines = text(root / f"proc/{pid}/limits").splitlines()
         limit = next((ln.split() for ln in lines if ln.startswith("Max open files")), [])
         if len(limit) > 3 and limit[3].isdigit() and int(limit[3]):
-            files, most = len(_listed(root / f"proc/{pid}/fd")), int(limit[3])
+            files, most = len(listed(root / f"proc/{pid}/fd")), int(limit[3])
             found = max(found, (files, most), key=lambda pair: pair[0] / max(1, pair[1]))
     return found
 
 
-def _nice(pid: int, root: Path) -> int:
-    fields = _text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[16]) if len(fields) > 16 else 0  # field 19 of stat, the state is field 3
+def _stat(pid: int, field: int, root: Path) -> str:
+    """Return a field of `/proc/PID/stat`, counted from the state; "0" if it is missing."""
+    found = text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
+    return found[field] if len(found) > field else "0"
+
+
+def _policy(pids: Iterable[int], root: Path) -> str:
+    """Return the weakest scheduling policy of the processes; see `Surroundings.policy`."""
+    found = {_POLICIES.get(_stat(pid, 38, root), "") for pid in pids}
+    return next((name for name in _POLICIES.values() if name in found), "")
 
 
 def _clock(root: Path) -> float:
     """Return the mean speed of the CPUs, relative to the highest; 0.0 if unknown."""
     ratios = []
-    for folder in _listed(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq"):
-        now, most = (_text(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
+    for folder in listed(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq"):
+        now, most = (text(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
         if now.isdigit() and most.isdigit() and int(most):
             ratios.append(min(1.0, int(now) / int(most)))
     return sum(ratios) / len(ratios) if ratios else 0.0
@@ -264,10 +257,10 @@ def _clock(root: Path) -> float:
 
 def _remote(pids: Iterable[int], cpus: set[int], nodes: list[Path], root: Path) -> float:
     """Return the share of the processes' pages on nodes that have none of their CPUs."""
-    near = {n.name for n in nodes if _numbers(_text(n / "cpulist")) & cpus}
+    near = {n.name for n in nodes if numbers(text(n / "cpulist")) & cpus}
     pages = {node.name: 0 for node in nodes}
     for pid in pids:
-        for word in _text(root / f"proc/{pid}/numa_maps").split():
+        for word in text(root / f"proc/{pid}/numa_maps").split():
             name, _, count = word.partition("=")
             if name[:1] == "N" and name[1:].isdigit() and count.isdigit():
                 node = f"node{name[1:]}"
@@ -280,8 +273,8 @@ def _remote(pids: Iterable[int], cpus: set[int], nodes: list[Path], root: Path) 
 def _disk_wait(pid: int, root: Path) -> float:
     """Return the seconds that a process's threads waited for disks; see `delayacct` in proc(5)."""
     waited = 0.0
-    for task in _listed(root / f"proc/{pid}/task"):
-        fields = _text(task / "stat").rpartition(")")[2].split()
+    for task in listed(root / f"proc/{pid}/task"):
+        fields = text(task / "stat").rpartition(")")[2].split()
         if len(fields) > 39 and fields[39].isdigit():  # field 42 of stat, the state is field 3
             waited += int(fields[39]) / _TICK
     return waited
@@ -294,33 +287,3 @@ def _topology(root: Path, cpu: int) -> Path:
 def _chosen(setting: str) -> str:
     """Return the word in brackets of "always [madvise] never"."""
     return setting.partition("[")[2].partition("]")[0]
-
-
-def _numbers(listed: str) -> set[int]:
-    """Return the numbers of a list such as "0-3,8"."""
-    found: set[int] = set()
-    for part in listed.strip().split(","):
-        low, _, high = part.strip().partition("-")
-        if low.isdigit():
-            found.update(range(int(low), int(high if high.isdigit() else low) + 1))
-    return found
-
-
-def _fields(text: str) -> dict[str, int]:
-    """Return the whole numbers of lines such as "name: 12 kB"."""
-    words = (line.replace(":", " ").split() for line in text.splitlines())
-    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
-
-
-def _listed(folder: Path, pattern: str = "*") -> list[Path]:
-    try:
-        return sorted(folder.glob(pattern))
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""

@@ -306,6 +306,7 @@ FAULTS = {
         "taskset --cpu-list 0-3",
     ),
     "stopped": (healthy(ops=UNBOUND, around={"stopped": 0.4}), "kill -CONT PID"),
+    "traced": (healthy(ops=UNBOUND, around={"tracer": 99}), "the end of process 99"),
     "slow_clock": (healthy(ops=UNBOUND, around={"clock": 0.4}), "cpupower"),
     "huge_pages_off": (healthy(ops=UNBOUND, around={"huge_pages": "never"}), "echo madvise"),
     "remote_memory": (
@@ -505,6 +506,32 @@ def test_cached_prefixes_are_no_misses() -> None:
 def test_estimates_stay_within_reason(cause: str) -> None:
     for change in explain(FAULTS[cause][0]).changes:
         assert 0.0 < change.estimated_gain < 20.0
+
+
+@pytest.mark.parametrize(
+    ("around", "words"),
+    [({"policy": "idle"}, "policy idle"), ({"weight": 0.06}, "6% of the usual CPU weight")],
+)
+def test_a_low_priority_has_three_forms(around: dict[str, Any], words: str) -> None:
+    nice, _ = FAULTS["low_priority"]
+    report = explain(healthy(ops=UNBOUND, host=nice.host, around=around))
+    assert report.verdict.cause == "low_priority"
+    assert words in report.verdict.text
+
+
+def test_the_api_process_itself_is_stopped() -> None:
+    verdict = explain(healthy(ops=UNBOUND, around={"paused": 0.4})).verdict
+    assert verdict.cause == "stopped"
+    assert "The API process" in verdict.text
+
+
+def test_counts_prove_causes_without_a_step() -> None:
+    """Seen: all requests were refused, or the core had no CPU: "nothing to explain"."""
+    none = {"steps": 0, "step_sizes": [], "computed_tokens": 0}
+    refused = explain(healthy(refused={"invalid_request": 90}, **none))
+    assert refused.verdict.cause == "refused_requests"
+    starved = HostUse(10.0, 4, 39.0, 1.0, 0.0, 9.5, [9.5])
+    assert explain(healthy(host=starved, **none)).verdict.cause == "busy_neighbour"
 
 
 def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:

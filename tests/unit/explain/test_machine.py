@@ -18,6 +18,7 @@ import pytest
 from quire.bench.kernels import limits
 from quire.explain.host import (
     HostReading,
+    Pauses,
     _neighbours,
     _sockets,
     _Thread,
@@ -53,6 +54,18 @@ def test_attention_has_a_rate_of_its_own_where_it_was_measured() -> None:
     assert measured.attention_flops_per_second == 5e9
     assert measured.flops_per_second == guessed.flops_per_second
     assert not msgspec.structs.replace(LIMITS, attention={4: 0.0}).usable
+
+
+def test_a_pause_is_time_that_was_due_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter([1.0, 1.3, 1.3, 1.3, 1.3])
+    monkeypatch.setattr(Pauses, "_count", staticmethod(lambda: next(counted)))
+    pauses = Pauses()
+    pauses.add(0.35, 0.05)  # ran, or waited for a CPU, when it was due
+    pauses.add(0.06, 0.05)  # a timer is never exact
+    pauses.add(9.0, None)  # nothing was due
+    assert pauses.seconds == 0.0
+    pauses.add(0.35, 0.05)
+    assert pauses.seconds == pytest.approx(0.3)
 
 
 def test_limits_are_kept_for_the_machine_they_are_of(

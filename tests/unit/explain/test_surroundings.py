@@ -48,6 +48,7 @@ def machine(root: Path, *, throttled: int = 0, swapped: int = 0, read_bytes: int
                 f"proc/{pid}/task/{pid}/children": children,
                 f"proc/{pid}/task/{pid}/stat": STAT.format(state="S", wait=100 * (pid == 8)),
                 f"proc/{pid}/stat": STAT.format(state="T" if pid == 8 else "S", wait=0),
+                f"proc/{pid}/task/{pid}/status": "Cpus_allowed_list:\t2-3\n",
                 f"proc/{pid}/status": "Cpus_allowed_list:\t2-3\nVmSwap:\t 4 kB\n",
                 f"proc/{pid}/cgroup": "0::/pod/engine\n",
                 f"proc/{pid}/io": f"read_bytes: {read_bytes}\n",
@@ -106,6 +107,41 @@ def test_a_process_and_its_children_are_seen_stopped(tmp_path: Path) -> None:
     both = StateCount((7, 8), root=tmp_path).sample()
     write(tmp_path, {"proc/8/stat": STAT.format(state="R", wait=0)})
     assert both.sample().share == 0.5
+
+
+def test_the_freezer_stops_processes_too(tmp_path: Path) -> None:
+    machine(tmp_path)
+    write(tmp_path, {"proc/7/cgroup": "4:freezer:/pod\n0::/pod/engine\n"})
+    count = StateCount((7,), root=tmp_path).sample()
+    for file, frozen in (
+        ("freezer/pod/freezer.state", "FROZEN"),
+        ("pod/engine/cgroup.events", "frozen 1"),
+    ):
+        write(tmp_path, {f"sys/fs/cgroup/{file}": frozen})
+        count = count.sample()
+        write(tmp_path, {f"sys/fs/cgroup/{file}": "THAWED", "proc/7/cgroup": "0::/pod/engine\n"})
+    assert (count.seen, count.stopped) == (3, 2)
+
+
+def test_a_child_alone_may_be_limited_traced_or_pinned(tmp_path: Path) -> None:
+    """The core computes; the API process around it has the usual rights."""
+    machine(tmp_path)
+    idle = "8 (x) S 7 7 7 0 -1 0 " + "0 " * 31 + "5 0"
+    write(
+        tmp_path,
+        {
+            "proc/8/cgroup": "2:cpu:/core\n0::/pod/engine\n",
+            "proc/8/stat": idle,
+            "proc/8/status": "TracerPid:\t99\n",
+            "proc/8/task/8/status": "Cpus_allowed_list:\t3\n",
+            "sys/fs/cgroup/cpu/core/cpu.cfs_quota_us": "40000",
+            "sys/fs/cgroup/cpu/core/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu/core/cpu.shares": "64",
+        },
+    )
+    now = read(7, tmp_path).now
+    assert (now.quota, now.weight, now.policy) == (0.4, 64 / 1024, "idle")
+    assert (now.tracer, now.allowed) == (99, 1)
 
 
 def test_time_that_threads_waited_for_disks(tmp_path: Path) -> None:

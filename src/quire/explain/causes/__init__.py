@@ -21,7 +21,7 @@ from quire.explain.causes.case import Case, Suspect
 CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     front.queueing,
     requests.adapter_seats,
-    cache.preemption,  # of two with the same share, the first stays the first
+    cache.preemption,
     cache.kv_cache_too_small,
     cache.prefix_misses,
     requests.salted_prefixes,
@@ -34,6 +34,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     cores.busy_neighbour,
     cores.stolen_cpu,
     system.stopped,
+    system.traced,
     system.slow_clock,
     system.swapping,
     system.memory_pressure,
@@ -74,3 +75,22 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     clients.slow_client,
     clients.few_clients,
 )
+"""All causes; of two with the same kind and share, the first stays the first."""
+
+WITHOUT_STEPS: tuple[Callable[[Case], Suspect | None], ...] = (
+    front.queueing,
+    cores.cpu_quota,
+    cores.busy_neighbour,
+    system.stopped,
+    system.traced,
+    system.swapping,
+    system.memory_pressure,
+    system.open_files,
+    front.tokenization,
+    front.http_overload,
+    front.tls,
+    front.scrapes,
+    clients.aborted_requests,
+    clients.refused_requests,
+)
+"""Causes that a window without a step can prove: the core was starved, or got no requests."""

@@ -7,6 +7,8 @@ from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
+LIGHT = 0.5
+"""CPU weight, relative to the usual one, below which a control group is behind others."""
 STOLEN = 0.15
 """CPUs that other virtual machines must take to be a cause of their own."""
 
@@ -97,6 +99,8 @@ def cpu_quota(case: Case) -> Suspect | None:
         return None
     threads = case.evidence.config.num_threads
     lost = min(0.95, around.throttled / (case.window.seconds * max(1, threads)))
+    if around.quota < threads:
+        lost = max(lost, WORTH)  # a fault of the settings, even where others take the cores first
     fewer = max(1, int(around.quota))
     changes = []
     if fewer < threads:
@@ -118,19 +122,30 @@ def cpu_quota(case: Case) -> Suspect | None:
 
 
 def low_priority(case: Case) -> Suspect | None:
-    """The engine's processes are nice: others get the cores first."""
+    """The engine's processes have a low priority: others get the cores first."""
     around = case.evidence.surroundings
-    if around is None or around.nice <= 0:
+    if around is None:
         return None
-    lost = case.model * case.waited
+    if around.policy:
+        how, flag = f"has the scheduling policy {around.policy}", "chrt --other --pid 0 PID"
+    elif around.nice > 0:
+        how, flag = f"runs with nice {around.nice}", "renice -n 0 -p PID"
+    elif around.weight < LIGHT:
+        how = f"is in a control group with {around.weight:.0%} of the usual CPU weight"
+        flag = "the usual cpu.weight (docker --cpu-shares, resources.requests.cpu)"
+    else:
+        return None
+    lost = (1.0 - case.window.share("idle")) * case.waited
     return suspect(
         "low_priority",
-        f"The engine runs with nice {around.nice}, so other processes get the cores first: its "
-        f"threads waited {case.waited:.0%} of the time for one.",
+        f"The engine {how}, so other processes get the cores first: its threads waited "
+        f"{case.waited:.0%} of the time for one.",
         lost,
-        [change("renice -n 0 -p PID", "or start it without nice", lost / 2)],
+        [change(flag, "gives it an equal part of the cores", lost / 2)],
         Kind.PROVEN,
         nice=around.nice,
+        policy=around.policy,
+        weight=around.weight,
         waited_share=case.waited,
     )
 
@@ -162,11 +177,12 @@ def busy_neighbour(case: Case) -> Suspect | None:
                 num_threads=fewer,
             )
         )
+    saved = saving(changes[0].estimated_gain) if case.window.steps else waited
     return suspect(
         "busy_neighbour",
         f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy{_named(host)}, and the "
         f"engine's threads waited {waited:.0%} of the time for one.",
-        saving(changes[0].estimated_gain),
+        saved,
         changes,
         Kind.NEIGHBOUR,
         others_cpus=host.others,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.surroundings import Surroundings
 
+PAUSED = 0.15
+"""Share of the time for which the API process must be stopped: a timer may be late, too."""
 SWAPPING = 1e6
 """Bytes/s to and from swap from which a machine is swapping."""
 SWAP_SPEED = 3e8
@@ -31,21 +33,47 @@ NO_HUGE_PAGES = {
 
 def stopped(case: Case) -> Suspect | None:
     """A signal stops the engine's processes again and again."""
-    around = _around(case)
+    around, host = _around(case), case.evidence.host
+    if around.tracer:
+        return None  # it stops threads all the time
+    lost, which = around.stopped, "A process of the engine"
+    # Another thread may have waited for a CPU with the interpreter's lock.
+    paused = around.paused - (host.front_waited / host.seconds if host else 0.0)
+    if paused >= max(PAUSED, lost):
+        lost, which = paused, "The API process"
     return suspect(
         "stopped",
-        f"A process of the engine was stopped by a signal (SIGSTOP, a debugger) for "
-        f"{around.stopped:.0%} of the time.",
-        around.stopped,
+        f"{which} was stopped (SIGSTOP, a freezer, a debugger) for {lost:.0%} of the time.",
+        lost,
         [
             change(
                 "kill -CONT PID",
                 "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)",
-                around.stopped,
+                lost,
             )
         ],
         Kind.PROVEN,
         stopped_share=around.stopped,
+        paused_share=paused,
+    )
+
+
+def traced(case: Case) -> Suspect | None:
+    """A debugger or strace watches the engine's system calls."""
+    around, host = _around(case), case.evidence.host
+    if not around.tracer:
+        return None
+    # While the tracer works, the thread that it has stopped does not.
+    busy = [n.cpus for n in host.neighbours if n.pid == around.tracer] if host else []
+    lost = min(0.95, max([WORTH, *busy]))
+    return suspect(
+        "traced",
+        f"Process {around.tracer} traces the engine (strace, gdb, a profiler): each system call or "
+        "breakpoint stops a thread until the tracer has seen it.",
+        lost,
+        [change(f"the end of process {around.tracer}", "no longer stops threads", lost)],
+        Kind.PROVEN,
+        tracer=around.tracer,
     )
 
 

@@ -29,7 +29,8 @@ from quire.server.state import server_state
 
 WINDOW = 5.0
 LONGEST_WINDOW = 60.0
-SAMPLE_SECONDS = 0.05
+SAMPLE_SECONDS = 0.02
+"""A pause of the event loop is seen if it is longer."""
 MOST_STEP = 30.0
 """Seconds by which a window grows until its first step has ended."""
 GROWTH = 2.0
@@ -109,8 +110,8 @@ async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidenc
         end = loop.time() + seconds
         half = end - seconds / 2
         while (left := end - loop.time()) > 0:
-            await asyncio.sleep(min(SAMPLE_SECONDS, left))
-            probe.sample()
+            await asyncio.sleep(due := min(SAMPLE_SECONDS, left))
+            probe.sample(due)
             if loop.time() >= half:
                 probe.split()
                 half = inf
@@ -119,7 +120,7 @@ async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidenc
             if loop.time() >= end + more:
                 break
             await asyncio.sleep(SAMPLE_SECONDS)
-            probe.sample()
+            probe.sample(SAMPLE_SECONDS)
         watched = probe.end()
         ops = await profile
     finally:

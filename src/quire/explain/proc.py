@@ -1,0 +1,35 @@
+"""Read files of `/proc` and `/sys`; what cannot be read is empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def numbers(listed: str) -> set[int]:
+    """Return the numbers of a list such as "0-3,8"."""
+    found: set[int] = set()
+    for part in listed.strip().split(","):
+        low, _, high = part.strip().partition("-")
+        if low.isdigit():
+            found.update(range(int(low), int(high if high.isdigit() else low) + 1))
+    return found
+
+
+def fields(text: str) -> dict[str, int]:
+    """Return the whole numbers of lines such as "name: 12 kB"."""
+    words = (line.replace(":", " ").split() for line in text.splitlines())
+    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
+
+
+def listed(folder: Path, pattern: str = "*") -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""
