@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.fused_common import U
+from tests.kernels.recurrent_common import Case
 
 GATE = 16 * U
 """Relative error of a sigmoid or softplus, and of the sum that it is applied to."""
@@ -86,6 +87,49 @@ def step(
     # The kernel sums the two parts of the state apart.
     parts = torch.einsum("hr,hrc->hc", q[0].abs(), decayed.abs() + outer.abs())
     return new, (y, error + (s.shape[1] + 4) * U * parts)
+
+
+def delta(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
+    """Return the state after token t, and y [heads, columns]."""
+    heads, key_dim, _ = case.shape
+    qkv, gates, _, rate, bias = (x.double() for x in case.before)
+    key_heads = case.after[0]
+    keys = key_heads * key_dim
+    q, k = (
+        [part.repeat_interleave(heads // key_heads, dim=0) for part in unit(x)]
+        for x in (
+            qkv[t, :keys].view(key_heads, key_dim), qkv[t, keys : 2 * keys].view(key_heads, key_dim)
+        )
+    )  # fmt: skip
+    scaled = q[0] * key_dim**-0.5, (q[1] + 3 * U * q[0].abs()) * key_dim**-0.5
+    a = (gates[t, heads : heads + len(bias)] + bias).view(heads, -1, 1)
+    alpha = exp_of(-rate[:, None, None] * softplus(a), GATE + _sums(gates, bias))
+    beta = gates[t, :heads, None].sigmoid()
+    v = qkv[t, 2 * keys :].view(heads, -1)
+    return step(s, alpha, (k[0], k[1]), scaled, v, (beta, GATE * beta), True)
+
+
+def scan(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
+    """Return the state after token t, and y [heads, columns]."""
+    heads, rows, columns = case.shape
+    xbc, dt, rate, skip, bias = (x.double() for x in case.before)
+    groups, first, limits = case.after
+    shared = groups * rows
+    x, b, c = xbc[t].split((heads * columns, shared, shared))
+    b, c = (each.view(groups, rows).repeat_interleave(heads // groups, dim=0) for each in (b, c))
+    relative = GATE + _sums(dt, bias)
+    delta = softplus(dt[t, first : first + heads] + bias).clamp(*limits)[:, None]
+    alpha = exp_of(-rate[:, None, None] * delta[..., None], relative)
+    none = torch.zeros_like(b)
+    x = x.view(heads, columns)
+    s, (y, error) = step(s, alpha, (b, none), (c, none), x, (delta, relative * delta), False)
+    more = skip[:, None] * x
+    return s, (y + more, error + 2 * U * (more.abs() + y.abs()))
+
+
+def _sums(x: Tensor, bias: Tensor) -> float:
+    """Return the absolute error of x + bias, which is the relative one of its softplus."""
+    return float(x.abs().max() + bias.abs().max()) * U
 
 
 def _product(row: Bounded, s: Bounded) -> Bounded:

@@ -81,57 +81,12 @@ def test_matrix_state(isa: str, op: str, shape: tuple[int, ...], dtype: torch.dt
     s: Bounded = state[1].double(), torch.zeros_like(state[1].double())
     rows = []
     for t in range(4):
-        s, y = (expected_scan if op == "mamba2_scan" else expected_delta)(case, t, s)
+        s, y = (oracle.scan if op == "mamba2_scan" else oracle.delta)(case, t, s)
         rows.append(y)
     got = case.native(CpuOps(isa, 2), one(4, 1, 0), state)
     values, errors = (torch.stack(parts).flatten(1) for parts in zip(*rows, strict=True))
     assert_close(got, values, errors)
     assert_close(state[0], *s)
-
-
-def expected_delta(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
-    """Return the state after token t, and y [heads, columns]."""
-    heads, key_dim, _ = case.shape
-    qkv, gates, _, rate, bias = (x.double() for x in case.before)
-    key_heads = case.after[0]
-    keys = key_heads * key_dim
-    q, k = (
-        [part.repeat_interleave(heads // key_heads, dim=0) for part in oracle.unit(x)]
-        for x in (
-            qkv[t, :keys].view(key_heads, key_dim), qkv[t, keys : 2 * keys].view(key_heads, key_dim)
-        )
-    )  # fmt: skip
-    scaled = q[0] * key_dim**-0.5, (q[1] + 3 * U * q[0].abs()) * key_dim**-0.5
-    a = (gates[t, heads : heads + len(bias)] + bias).view(heads, -1, 1)
-    alpha = oracle.exp_of(
-        -rate[:, None, None] * oracle.softplus(a), oracle.GATE + sums(gates, bias)
-    )
-    beta = gates[t, :heads, None].sigmoid()
-    v = qkv[t, 2 * keys :].view(heads, -1)
-    return oracle.step(s, alpha, (k[0], k[1]), scaled, v, (beta, oracle.GATE * beta), True)
-
-
-def expected_scan(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
-    """Return the state after token t, and y [heads, columns]."""
-    heads, rows, columns = case.shape
-    xbc, dt, rate, skip, bias = (x.double() for x in case.before)
-    groups, first, limits = case.after
-    shared = groups * rows
-    x, b, c = xbc[t].split((heads * columns, shared, shared))
-    b, c = (each.view(groups, rows).repeat_interleave(heads // groups, dim=0) for each in (b, c))
-    relative = oracle.GATE + sums(dt, bias)
-    delta = oracle.softplus(dt[t, first : first + heads] + bias).clamp(*limits)[:, None]
-    alpha = oracle.exp_of(-rate[:, None, None] * delta[..., None], relative)
-    none = torch.zeros_like(b)
-    x = x.view(heads, columns)
-    s, (y, error) = oracle.step(s, alpha, (b, none), (c, none), x, (delta, relative * delta), False)
-    more = skip[:, None] * x
-    return s, (y + more, error + 2 * U * (more.abs() + y.abs()))
-
-
-def sums(x: Tensor, bias: Tensor) -> float:
-    """Return the absolute error of x + bias, which is the relative one of its softplus."""
-    return float(x.abs().max() + bias.abs().max()) * U
 
 
 @each_isa

@@ -19,8 +19,10 @@ from triton.runtime.jit import JITFunction
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
-from quire.ops.triton import attention, experts, linear, rows
+from quire.ops.triton import attention, experts, latent, linear, lora, recurrent, rows
 from quire.ops.triton.weights import coded
+from tests.arrays import array, numpy_dtype
+from tests.kernels.recurrent_common import Case, one
 from tests.triton.test_attention import CACHES, empty_cache, metadata
 from tests.triton.test_products import quantized
 
@@ -29,6 +31,9 @@ TYPES = {
     torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64",
     torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}
+"""Bytes of shared memory that a program may have, by capability."""
 
 
 def type_of(value: Any) -> str:
@@ -44,6 +49,7 @@ class Compiler:
     """Compiles what is launched."""
 
     def __init__(self, capability: int) -> None:
+        self._capability = capability
         self._target = GPUTarget("cuda", capability, 32)
         self._known: set[object] = set()
         self.compiled: list[str] = []
@@ -64,6 +70,7 @@ class Compiler:
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
         built = triton.compile(source, target=self._target, options=options)
         assert built.asm["cubin"]
+        assert built.metadata.shared <= SHARED[self._capability], (kernel.__name__, built.metadata)
         self.compiled.append(kernel.__name__)
 
 
@@ -106,6 +113,41 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     down = DenseWeight(torch.randn(4 * 96, 32).to(dtype), None, "none", 4)
     chosen = torch.tensor([[0, 2], [1, 3], [0, 1]])
     experts.moe(x, chosen, torch.rand(3, 2), stacked, down)
+    launch_latents(dtype)
+    launch_recurrent(dtype)
+    table = lora.PointerTable(96, (70, 30), 2, numpy_dtype(dtype), torch.device("cpu"))
+    table.set(1, 0, array(x[:2].contiguous()), array(torch.ones(2, 70).to(dtype)), 1.0)
+    lora.lora_add(torch.tensor([0, -1, 1]), torch.ones(3, 100).to(dtype), x, table)
+
+
+def launch_latents(dtype: torch.dtype) -> None:
+    """Call latent attention at the sizes of DeepSeek V3, whose tiles fill shared memory."""
+    meta = metadata([300, 9], [3, 1], 16)
+    for kind in (dtype, torch.int8):
+        scale = torch.zeros(40, 1, 16, dtype=torch.bfloat16) if kind == torch.int8 else None
+        cache: KVCache[Any] = KVCache(torch.zeros(40, 1, 16, 576, dtype=kind), None, scale)
+        q = latent.latent_kv_write(
+            torch.randn(4, 128 * 192).to(dtype), torch.randn(4, 576).to(dtype), torch.arange(4),
+            torch.randn(9, 64), torch.ones(512, dtype=dtype), 1e-6, cache, meta.slot_mapping, 128,
+        )  # fmt: skip
+        for programs in (0, 1000):
+            attention.processors = lambda device, n=programs: n
+            latent.latent_attention(torch.randn(4, 128, 512).to(dtype), q, cache, meta, 0.1)
+
+
+def launch_recurrent(dtype: torch.dtype) -> None:
+    """Call the ops of recurrent layers at the sizes of Qwen3-Next, Kimi Linear and Mamba-2."""
+    cases: list[tuple[str, tuple[Any, ...]]] = [
+        ("causal_conv1d", (700, 4, "silu")), ("causal_conv1d", (64, 3, "gated")),
+        ("gated_delta_rule", (2, 4, 128, 128)), ("kimi", (2, 2, 128, 128)),
+        ("mamba2_scan", (1, 4, 128, 64)),
+    ]  # fmt: skip
+    for op, shape in cases:
+        case = Case(op, 3, shape, dtype)
+        getattr(recurrent, case.op)(*case.before, case.state(2), one(3, 1, 0), *case.after)
+    x = torch.randn(2, 96).to(dtype)
+    recurrent.gated_norm(x, x, torch.ones(3, 32), 1e-6, "silu")
+    recurrent.gated_norm(x, x, None, 1e-6, "sigmoid")
 
 
 def main() -> None:

@@ -17,14 +17,15 @@ from quire.ops.triton import attention
 BLOCKS = 40
 CACHES = {
     "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
-    "int8": torch.int8, "fp8": torch.float8_e4m3fn, "fp8_scaled": torch.float8_e5m2,
+    "int8": torch.int8, "int4": torch.uint8,
+    "fp8": torch.float8_e4m3fn, "fp8_scaled": torch.float8_e5m2,
 }  # fmt: skip
 
 
 def empty_cache(kind: str, kv_heads: int, block_size: int, width: int) -> KVCache[Tensor]:
-    shape = (BLOCKS, kv_heads, block_size, width)
+    shape = (BLOCKS, kv_heads, block_size, width // 2 if kind == "int4" else width)
     k, v = (torch.zeros(shape, dtype=CACHES[kind]) for _ in range(2))
-    if kind in ("int8", "fp8_scaled"):
+    if kind in ("int8", "int4", "fp8_scaled"):
         scales = [torch.zeros(shape[:3], dtype=torch.bfloat16) for _ in range(2)]
         return KVCache(k, v, *scales)
     return KVCache(k, v, k_unit=0.5 if kind == "fp8" else 1.0)
@@ -179,6 +180,20 @@ def test_what_is_written(kind: str, norm: str) -> None:
         assert (numbers == wanted).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("width", [24, 16])
+def test_4_bit_codes_are_those_of_the_reference(width: int) -> None:
+    """The same additions in the same order; the scale of a head of zeros is zero."""
+    meta = metadata([4], [4], 8)
+    qkv = torch.randn(4, 4 * width, generator=torch.Generator().manual_seed(10))
+    qkv[2, 3 * width :] = 0
+    found, expected = (empty_cache("int4", 1, 8, width) for _ in range(2))
+    for op, cache in ((attention.rope_kv_write, found), (reference.rope_kv_write, expected)):
+        args = (cache, meta.slot_mapping, 2, 1, width)
+        op(qkv.clone(), torch.arange(4), None, None, None, 0.0, *args)
+    for a, b in zip(found.tensors, expected.tensors, strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("kind", ["fp8", "fp8_scaled"])
 def test_8_bit_floats_are_written(kind: str) -> None:
     """Numbers that 8 bits hold exactly: the interpreter rounds others wrongly."""
@@ -208,3 +223,32 @@ def test_a_sick_value_spoils_its_own_scale() -> None:
     block = int(meta.block_tables[0, 0])
     assert cache.k_scale[block, 0, :3].isfinite().tolist() == [True, False, True]
     assert cache.v_scale[block, 0, :3].isfinite().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", ["float32", "int4"])
+def test_a_void_row_writes_nothing(kind: str) -> None:
+    """Rows that pad a batch have slot -1, and sequences of no tokens."""
+    cache = empty_cache(kind, 1, 8, 16)
+    for tensor in cache.tensors:
+        tensor.fill_(3)
+    before = [tensor.clone() for tensor in cache.tensors]
+    slots = torch.tensor([-1, 5])
+    q = attention.rope_kv_write(
+        torch.ones(2, 48), torch.zeros(2, dtype=torch.int64), None, None, None, 0.0, cache, slots,
+        1, 1, 16,
+    )  # fmt: skip
+    for tensor, old in zip(cache.tensors, before, strict=True):
+        changed = (tensor != old).flatten(3) if tensor.dim() > 3 else (tensor != old)[..., None]
+        assert not changed[1:].any()
+        assert not changed[0, 0, [0, 1, 2, 3, 4, 6, 7]].any()
+    void = AttentionMetadata(
+        query_start_loc=np.array([0, 1, 2], np.int32),
+        seq_lens=np.array([0, 6], np.int32),
+        block_tables=torch.zeros(2, 1, dtype=torch.int32),
+        slot_mapping=slots,
+        num_seqs=2,
+        block_size=8,
+    )
+    found = attention.paged_attention(q, cache, void, 0.1)
+    assert not found[0].any()
+    assert found[1].any()

@@ -16,5 +16,9 @@ def test_kernels_compile(capability: int) -> None:
     command = [sys.executable, "-m", "tests.triton.compiling", str(capability)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    for kernel in ("attention", "merge", "product", "add_segments", "rope_kv_write", "combine"):
+    for kernel in (
+        "attention", "merge", "product", "add_segments", "rope_kv_write", "hadamard", "combine",
+        "write", "causal_conv1d", "gated_delta_rule", "mamba2_scan", "gated_norm", "shrink",
+        "expand",
+    ):  # fmt: skip
         assert kernel in done.stdout

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops import int4, reference
 from quire.ops.torch_ops import paged_attention as plain
-from quire.ops.torch_ops import reference
+from quire.ops.triton import tables
 from quire.ops.triton.kernels import attention as kernels
 from quire.ops.triton.kernels import rotary
 from quire.ops.triton.launch import COMPUTE, has_float8, power_of_two, processors
@@ -21,12 +22,12 @@ ROWS = 64
 tokens have the same, because other products would add in another order."""
 KEYS = 64
 SEGMENT = 512
+HALVES = sum(level << 8 * i for i, level in enumerate(int4.LEVELS[8:]))
+"""The positive levels of 4-bit codes, a byte each."""
 
 
 def supported(cache: KVCache[Tensor]) -> bool:
-    """Return whether the kernels read this cache; they do not rotate heads of 4 bits."""
-    if cache.packed or cache.v is None:
-        return False
+    """Return whether the kernels read this cache."""
     return cache.k.dtype != torch.float8_e4m3fn or has_float8(cache.k.device)
 
 
@@ -60,63 +61,86 @@ def rope_kv_write(
         k_norm = None
     out = torch.empty((tokens, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if tokens:
-        kind = _kind(cache)
-        most = torch.finfo(cache.k.dtype).max if cache.k.is_floating_point() else 127.0
         rotary.rope_kv_write[(tokens, heads + 2 * kv_heads)](
             qkv, positions, cos_sin, q_norm, k_norm, eps,
-            cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_unit, cache.v_unit, most,
+            cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_unit, cache.v_unit, most(cache),
             slot_mapping, out, qkv.stride(0), heads, kv_heads,
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
-            kind=kind, block=power_of_two(head_dim), num_warps=1,
+            **stored(cache, head_dim), block=power_of_two(head_dim), num_warps=1,
         )  # fmt: skip
     return out
 
 
-def _kind(cache: KVCache[Tensor]) -> str:
-    """Return how the cache stores a value."""
+def most(cache: KVCache[Tensor]) -> float:
+    """Return the largest number that the cache's type holds."""
+    return torch.finfo(cache.k.dtype).max if cache.k.is_floating_point() else 127.0
+
+
+def stored(cache: KVCache[Tensor], width: int) -> dict[str, Any]:
+    """Return how the cache stores a head, as kernels that write take it."""
+    if cache.packed:
+        return {"kind": "int4", "levels": int4.LEVELS, "bits": _bits(width)}
+    kind = "unit" if cache.k.itemsize == 1 else "plain"
     if cache.k_scale is not None:
-        return "int8" if cache.k.dtype == torch.int8 else "float8"
-    return "unit" if cache.k.itemsize == 1 else "plain"
+        kind = "int8" if cache.k.dtype == torch.int8 else "float8"
+    return {"kind": kind, "levels": 0, "bits": 0}
 
 
-class Tiles(NamedTuple):
-    """A step's rows in tiles, for one number of tokens in a tile.
+def _bits(width: int) -> int:
+    """Return the logarithm of the size of a head's Hadamard matrix."""
+    return (width & -width).bit_length() - 1
+
+
+def rotate(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `int4.rotate` of heads [T, heads, width], rounded to `dtype`."""
+    rows, heads, width = x.shape
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    rotary.hadamard[(rows, heads)](
+        x, out, heads, x.stride(0), width=width, bits=_bits(width), block=power_of_two(width),
+        num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+class Split(NamedTuple):
+    """Whether segments have programs of their own, how many there are, and where parts go.
 
     Attributes:
-        table: int32 [tiles, 5], as `kernels.attention` reads it.
-        longest: most tokens of a sequence.
+        parts: float32 [T, heads, segments, width], [T, heads, segments] twice; or Nones.
     """
 
-    table: Tensor
-    longest: int
+    on: bool
+    segments: int
+    parts: Sequence[Tensor | None]
 
+    @classmethod
+    def of(
+        cls, meta: AttentionMetadata[Tensor], programs: int, rows: int, heads: int, width: int,
+        device: torch.device,
+    ) -> Split:  # fmt: skip
+        """Split if few programs would run: prompts' parts would take much memory."""
+        segments = -(-tables.longest(meta) // SEGMENT)
+        if segments <= 1 or programs >= 2 * processors(device):
+            return cls(False, segments, (None, None, None))
+        shape = (rows, heads, segments)
+        parts = (
+            torch.zeros((*shape, width), dtype=torch.float32, device=device),
+            torch.full(shape, -torch.inf, dtype=torch.float32, device=device),
+            torch.zeros(shape, dtype=torch.float32, device=device),
+        )
+        return cls(True, segments, parts)
 
-def tiles_of(meta: AttentionMetadata[Tensor], tokens: int, device: torch.device) -> Tiles:
-    """Return tiles of at most so many tokens; made once per step."""
-    known: dict[Any, Tiles] = meta.__dict__.setdefault("triton_tiles", {})
-    found = known.get(tokens)
-    if found is None:
-        starts = meta.query_start_loc[: meta.num_seqs + 1].astype(np.int64)
-        lengths = meta.seq_lens[: meta.num_seqs].astype(np.int64)
-        rows = np.diff(starts)
-        counts = -(-rows // tokens)
-        sequence = np.repeat(np.arange(meta.num_seqs), counts)
-        within = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = starts[sequence] + within * tokens
-        table = np.stack(
-            (
-                first,
-                np.minimum(starts[sequence + 1] - first, tokens),
-                sequence,
-                lengths[sequence] - rows[sequence] + within * tokens,
-                lengths[sequence],
-            ),
-            axis=1,
-        ).astype(np.int32)
-        found = Tiles(torch.from_numpy(table).to(device), int(lengths.max(initial=0)))
-        known[tokens] = found
-    return found
+    def merge(
+        self, out: Tensor, unit: float, sinks: Tensor | None, block_width: int
+    ) -> None:  # fmt: skip
+        """Add the parts into `out` [T, heads, width]."""
+        rows, heads, width = out.shape
+        if self.on:
+            kernels.merge[(rows, heads)](
+                *self.parts, sinks, out, unit, self.segments, heads, sunk=sinks is not None,
+                width=width, block_width=block_width, num_warps=1, enable_fp_fusion=False,
+            )  # fmt: skip
 
 
 def paged_attention(
@@ -137,37 +161,28 @@ def paged_attention(
     kv_heads, block_size = cache.k.shape[1:3]
     group = heads // kv_heads
     block_group = power_of_two(group)
-    tiles = tiles_of(meta, max(ROWS // block_group, 1), q.device)
-    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    if not len(tiles.table):
+    tiles = tables.table(meta, q.device, tables.tiles, max(ROWS // block_group, 1))
+    # Rotated heads are rotated back, and rounded after it.
+    wanted, dtype = q.dtype, torch.float32 if cache.packed else q.dtype
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    if not len(tiles):
         return out
-    segments = -(-tiles.longest // SEGMENT)
-    # Prompts have enough tiles, and parts of all their rows would take much memory.
-    split = segments > 1 and len(tiles.table) * kv_heads < 2 * processors(q.device)
-    parts: list[Tensor | None] = [None] * 3
-    if split:
-        shape = (len(q), heads, segments)
-        parts = [
-            torch.zeros((*shape, width), dtype=torch.float32, device=q.device),
-            torch.full(shape, -torch.inf, dtype=torch.float32, device=q.device),
-            torch.zeros(shape, dtype=torch.float32, device=q.device),
-        ]
     compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
-    shape_of = {"width": width, "block_width": max(power_of_two(width), 16)}
-    sunk = sinks is not None
-    kernels.attention[(len(tiles.table), kv_heads, segments if split else 1)](
+    if cache.packed:
+        q = rotate(q, q.dtype)
+    split = Split.of(meta, len(tiles) * kv_heads, len(q), heads, width, q.device)
+    block_width = max(power_of_two(width), 16)
+    kernels.attention[(len(tiles), kv_heads, split.segments if split.on else 1)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.v_unit, sinks,
-        meta.block_tables, tiles.table, out, *parts, scale * cache.k_unit,
-        softcap or 1.0, window or 1, segments, heads, kv_heads, q.stride(0),
+        meta.block_tables, tiles, out, *split.parts, scale * cache.k_unit,
+        softcap or 1.0, window or 1, split.segments, heads, kv_heads, q.stride(0),
         meta.block_tables.stride(0),
-        block_size=block_size, group=group, rows=max(ROWS, block_group), block_group=block_group,
-        keys=KEYS, segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
-        capped=softcap is not None, scaled=cache.k_scale is not None, sunk=sunk, split=split,
-        compute=COMPUTE[compute], num_warps=4, enable_fp_fusion=False, **shape_of,
+        block_size=block_size, width=width, group=group, rows=max(ROWS, block_group),
+        block_group=block_group, block_width=block_width, keys=KEYS, segment=SEGMENT,
+        causal=causal, windowed=window is not None, chunked=chunked, capped=softcap is not None,
+        scaled=cache.k_scale is not None, sunk=sinks is not None, split=split.on,
+        halves=HALVES if cache.packed else 0, compute=COMPUTE[compute], num_warps=4,
+        enable_fp_fusion=False,
     )  # fmt: skip
-    if split:
-        kernels.merge[(len(q), heads)](
-            *parts, sinks, out, cache.v_unit, segments, heads, sunk=sunk, num_warps=1,
-            enable_fp_fusion=False, **shape_of,
-        )  # fmt: skip
-    return out
+    split.merge(out, cache.v_unit, sinks, block_width)
+    return rotate(out, wanted) if cache.packed else out

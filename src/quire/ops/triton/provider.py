@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.quantized import Weights
 from quire.ops.device import CPU, Device
+from quire.ops.lora import LoraTable
 from quire.ops.packed_file import StoredLinear
 from quire.ops.torch_ops import quantized, reference
 from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.quantized import QuantizedWeight
-from quire.ops.triton import attention, experts, launch, linear, rows
+from quire.ops.triton import (
+    attention,
+    experts,
+    latent,
+    launch,
+    linear,
+    lora,
+    recurrent,
+    rows,
+)
 from quire.ops.triton.weights import coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -30,6 +40,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmax": rows.argmax,
     "rope_kv_write": attention.rope_kv_write,
     "paged_attention": attention.paged_attention,
+    "latent_kv_write": latent.latent_kv_write,
+    "latent_attention": latent.latent_attention,
+    "causal_conv1d": recurrent.causal_conv1d,
+    "gated_delta_rule": recurrent.gated_delta_rule,
+    "mamba2_scan": recurrent.mamba2_scan,
+    "gated_norm": recurrent.gated_norm,
+    "lora_add": lora.lora_add,
 }
 """Op → what launches its kernel; the other ops are torch's."""
 
@@ -75,3 +92,8 @@ class TritonOps(TorchOps):
         return reference.pack_linear(
             parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype), experts=experts
         )
+
+    def lora_table(
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
+    ) -> LoraTable:
+        return lora.PointerTable(columns, parts, adapters, dtype, self._torch)

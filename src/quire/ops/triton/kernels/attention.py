@@ -71,15 +71,39 @@ def _scores(
 
 
 @triton.jit
+def _read(
+    cached, slot, there, width: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
+    halves: tl.constexpr, compute: tl.constexpr,
+):  # fmt: skip
+    """Return the heads in some slots; of 4-bit codes their levels.
+
+    halves: 0, or the positive levels, seven bits in each byte: those of codes 8 to 15. The level of
+        code c is minus that of 15 - c.
+    """
+    if halves == 0:
+        at = tl.arange(0, block_width)
+        mask = there[:, None] & (at < width)[None, :]
+        values = tl.load(cached + slot[:, None] * width + at[None, :], mask, 0.0)
+    else:
+        at = tl.arange(0, block_width // 2)
+        mask = there[:, None] & (at < width // 2)[None, :]
+        pair = tl.load(cached + slot[:, None] * (width // 2) + at[None, :], mask, 0)
+        codes = tl.join(pair & 15, pair >> 4).reshape(keys, block_width).to(tl.int32)
+        place = tl.where(codes >= 8, codes - 8, 7 - codes).to(tl.int64)
+        size = ((tl.full((1, 1), halves, tl.int64) >> place * 8) & 127).to(tl.float32)
+        values = tl.where(codes >= 8, size, -size)
+    return values.to(compute)
+
+
+@triton.jit
 def _segment(
     query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, low, high, begin, end,
     row_position, row_begin, scale, softcap, window,
     block_size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, block_width: tl.constexpr,
     keys: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    scaled: tl.constexpr, compute: tl.constexpr,
+    scaled: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return the running maximum, sum and weighted values of rows over keys [low, high)."""
-    at = tl.arange(0, block_width)
     top = tl.full((rows,), -float("inf"), tl.float32)
     total = tl.zeros((rows,), tl.float32)
     acc = tl.zeros((rows, block_width), tl.float32)
@@ -88,9 +112,7 @@ def _segment(
         there = (column >= begin) & (column < end)
         block = tl.load(table + column // block_size, there, 0)
         slot = (block.to(tl.int64) * kv_heads + kv_head) * block_size + column % block_size
-        mask = there[:, None] & (at < width)[None, :]
-        offset = slot[:, None] * width + at[None, :]
-        key = tl.load(k_cache + offset, mask, 0.0).to(compute)
+        key = _read(k_cache, slot, there, width, block_width, keys, halves, compute)
         factor = tl.full((keys,), scale, tl.float32)
         if scaled:
             factor = factor * tl.load(k_scale + slot, there, 0.0).to(tl.float32)
@@ -105,7 +127,7 @@ def _segment(
         total = total * keep + tl.sum(weight, 1)
         if scaled:
             weight = weight * tl.load(v_scale + slot, there, 0.0).to(tl.float32)[None, :]
-        value = tl.load(v_cache + offset, mask, 0.0).to(compute)
+        value = _read(v_cache, slot, there, width, block_width, keys, halves, compute)
         product = tl.dot(weight.to(compute), value, input_precision="ieee")
         acc = acc * keep[:, None] + product
         top = new_top
@@ -121,7 +143,7 @@ def attention(
     block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, chunked: tl.constexpr,
     capped: tl.constexpr, scaled: tl.constexpr, sunk: tl.constexpr, split: tl.constexpr,
-    compute: tl.constexpr,
+    halves: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of one key head; one segment of the keys if `split`, else all.
 
@@ -158,7 +180,7 @@ def attention(
         part = _segment(
             query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, low, high, begin,
             end, position + token, row_begin, scale, softcap, window, block_size, width, rows,
-            block_width, keys, causal, windowed, capped, scaled, compute,
+            block_width, keys, causal, windowed, capped, scaled, halves, compute,
         )  # fmt: skip
         top, total, acc = _merged(top, total, acc, part[0], part[1], part[2])
     target = row * heads + head
@@ -168,9 +190,9 @@ def attention(
         tl.store(part_total + target, total, live)
         tl.store(part_acc + target[:, None] * width + at[None, :], acc, mask)
     else:
-        sums = tl.where(live, total, 1.0)
+        sums = tl.where(total > 0.0, total, 1.0)  # a void row has seen nothing
         if sunk:
-            sums = sums + tl.exp(tl.load(sinks + head, live, 0.0).to(tl.float32) - top)
+            sums = total + tl.exp(tl.load(sinks + head, live, 0.0).to(tl.float32) - top)
         result = acc / sums[:, None] * v_unit
         tl.store(out + target[:, None] * width + at[None, :], result.to(out.dtype.element_ty), mask)
 
@@ -206,6 +228,6 @@ def merge(
         top, total, acc = _merged(top, total, acc, top_2, total_2, part)
     if sunk:
         total = total + tl.exp(tl.load(sinks + head + one).to(tl.float32) - top)
-    result = acc / total[:, None] * v_unit
+    result = acc / tl.where(total > 0.0, total, 1.0)[:, None] * v_unit
     offset = (row * heads + head) * width + at[None, :]
     tl.store(out + offset, result.to(out.dtype.element_ty), used[None, :])

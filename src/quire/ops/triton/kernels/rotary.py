@@ -21,8 +21,47 @@ def _scale_of(values, live, most):
 
 
 @triton.jit
-def _store(values, live, cached, scales, at, slot, unit, kind: tl.constexpr, most):
-    """Store one head's values: as they are, over `unit`, or with a scale of their own."""
+def rotated(values, lane, bits: tl.constexpr):
+    """Return values times the Hadamard matrix of 2^bits rows, which repeats along them."""
+    for i in tl.static_range(bits):
+        step = 1 << i
+        partner = tl.gather(values, lane ^ step, 0)
+        values = tl.where((lane & step) == 0, values + partner, partner - values)
+    return values * (1 << bits) ** -0.5
+
+
+@triton.jit
+def hadamard(
+    x, out, heads, row_stride, width: tl.constexpr, bits: tl.constexpr, block: tl.constexpr
+):
+    """Rotate one head of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    lane = tl.arange(0, block)
+    live = lane < width
+    values = tl.load(x + row * row_stride + head * width + lane, live, 0.0).to(tl.float32)
+    target = out + (row * heads + head) * width + lane
+    tl.store(target, rotated(values, lane, bits).to(out.dtype.element_ty), live)
+
+
+@triton.jit
+def _packed(over, levels: tl.constexpr, block: tl.constexpr):
+    """Return the numbers of the nearest of 16 levels, two to a byte; the lower at halfway."""
+    codes = tl.zeros((block,), tl.uint8)
+    for i in tl.static_range(15):
+        codes += (over > (levels[i] + levels[i + 1]) / 2).to(tl.uint8)
+    low, high = tl.split(codes.reshape(block // 2, 2))
+    return low | high << 4
+
+
+@triton.jit
+def _store(
+    values, lane, cached, scales, slot, unit, most, width: tl.constexpr, kind: tl.constexpr,
+    levels: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Store one head: as it is, over `unit`, or with a scale of its own; nothing in slot -1."""
+    live = lane < tl.where(slot >= 0, width, 0)
+    at = slot * width + lane
     if kind == "plain":
         tl.store(cached + at, values.to(cached.dtype.element_ty), live)
     elif kind == "unit":
@@ -30,14 +69,20 @@ def _store(values, live, cached, scales, at, slot, unit, kind: tl.constexpr, mos
         tl.store(cached + at, limited.to(cached.dtype.element_ty), live)
     else:
         wide = values.to(tl.float32)
-        scale = _scale_of(wide, live, most)
-        tl.store(scales + slot, scale.to(tl.bfloat16))
-        if kind == "int8":
-            codes = _round(wide / scale)
+        if kind == "int4":
+            wide = rotated(wide, lane, bits)
+        scale = _scale_of(wide, lane < width, most)
+        tl.store(scales + slot, scale.to(tl.bfloat16), slot >= 0)
+        over = wide / tl.where(scale == 0.0, 1.0, scale)
+        if kind == "int4":
+            byte = tl.arange(0, block // 2)
+            there = byte < tl.where(slot >= 0, width // 2, 0)
+            tl.store(cached + slot * (width // 2) + byte, _packed(over, levels, block), there)
+        elif kind == "int8":
+            codes = _round(over)
             finite = (codes >= -127.0) & (codes <= 127.0)
             tl.store(cached + at, tl.where(finite, codes, 0.0).to(tl.int8), live)
         else:
-            over = wide / tl.where(scale == 0.0, 1.0, scale)
             limited = tl.clamp(over, -most, most, tl.PropagateNan.ALL)
             tl.store(cached + at, limited.to(cached.dtype.element_ty), live)
 
@@ -64,7 +109,7 @@ def rope_kv_write(
     qkv, positions, cos_sin, q_norm, k_norm, eps, k_cache, v_cache, k_scale, v_scale, k_unit,
     v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
     width: tl.constexpr, rotary: tl.constexpr, q_normed: tl.constexpr, k_normed: tl.constexpr,
-    kind: tl.constexpr, block: tl.constexpr,
+    kind: tl.constexpr, levels: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: query, key or value by its number."""
     row = tl.program_id(0).to(tl.int64)
@@ -99,7 +144,12 @@ def rope_kv_write(
         slot = tl.load(slots + row)
         kv_head = (head - heads) % kv_heads
         where = (slot // block_size * kv_heads + kv_head) * block_size + slot % block_size
+        where = tl.where(slot >= 0, where, -1)
         if is_value:
-            _store(values, live, v_cache, v_scale, where * width + at, where, v_unit, kind, most)
+            _store(
+                values, at, v_cache, v_scale, where, v_unit, most, width, kind, levels, bits, block
+            )
         else:
-            _store(values, live, k_cache, k_scale, where * width + at, where, k_unit, kind, most)
+            _store(
+                values, at, k_cache, k_scale, where, k_unit, most, width, kind, levels, bits, block
+            )

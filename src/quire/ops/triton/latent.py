@@ -1,0 +1,83 @@
+"""Launches of latent attention and of what writes its cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops import latent as plain
+from quire.ops.triton import attention, tables
+from quire.ops.triton.kernels import latent as kernels
+from quire.ops.triton.launch import COMPUTE, power_of_two
+
+ROWS = 64
+"""Rows of a tile: heads, and tokens where a token has fewer."""
+
+
+def supported(cache: KVCache[Tensor], rope: int) -> bool:
+    """Return whether the kernels read this cache."""
+    return rope > 0 and not cache.packed and attention.supported(cache)
+
+
+def latent_kv_write(
+    q: Tensor,
+    kv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    gain: Tensor,
+    eps: float,
+    cache: KVCache[Tensor],
+    slot_mapping: Tensor,
+    heads: int,
+) -> Tensor:
+    """See `torch_ops.latent.latent_kv_write`."""
+    rope, columns = cos_sin.shape[1], kv.shape[1]
+    if not supported(cache, rope):
+        return plain.latent_kv_write(
+            q, kv, positions, cos_sin, gain, eps, cache, slot_mapping, heads
+        )
+    width = q.shape[1] // heads
+    out = torch.empty((len(q), heads, width), dtype=q.dtype, device=q.device)
+    if len(q):
+        kernels.write[(len(q), heads + 1)](
+            q, kv, positions, cos_sin, gain, eps, cache.k, cache.k_scale, cache.k_unit,
+            attention.most(cache), slot_mapping, out, q.stride(0), kv.stride(0), heads,
+            width=width, rope=rope, latent=columns - rope, kind=attention.stored(cache, 0)["kind"],
+            block=power_of_two(max(width, columns)), num_warps=2,
+        )  # fmt: skip
+    return out
+
+
+def latent_attention(
+    q: Tensor, q_rope: Tensor, cache: KVCache[Tensor], meta: AttentionMetadata[Tensor], scale: float
+) -> Tensor:
+    """See `torch_ops.latent.latent_attention`."""
+    heads, latent = q.shape[1:]
+    block_size, columns = cache.k.shape[2:]
+    rope = columns - latent
+    if not supported(cache, rope):
+        return plain.latent_attention(q, q_rope, cache, meta, scale)
+    # A tile of latents in 32 bits must fit into a processor's shared memory.
+    wide = q.dtype == torch.float32
+    rows, keys = (16, 16) if wide else (ROWS, 32)
+    block_heads = min(power_of_two(heads), rows)
+    tiles = tables.table(meta, q.device, tables.tiles, rows // block_heads)
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    if not len(tiles):
+        return out
+    head_blocks = -(-heads // block_heads)
+    split = attention.Split.of(meta, len(tiles) * head_blocks, len(q), heads, latent, q.device)
+    compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
+    block_latent = max(power_of_two(latent), 16)
+    kernels.attention[(len(tiles), head_blocks, split.segments if split.on else 1)](
+        q, q_rope, cache.k, cache.k_scale, cache.k_unit, meta.block_tables, tiles, out,
+        *split.parts, scale, split.segments, heads, *q.stride()[:2], *q_rope.stride()[:2],
+        meta.block_tables.stride(0),
+        block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
+        block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
+        segment=attention.SEGMENT, scaled=cache.k_scale is not None, split=split.on,
+        compute=COMPUTE[compute], num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
+    split.merge(out, cache.k_unit, None, block_latent)
+    return out
