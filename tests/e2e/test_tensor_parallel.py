@@ -113,7 +113,13 @@ def test_two_stages_give_one_process_bits(tmp_path: Path) -> None:
         "kv_offloading_dir": str(tmp_path),
     }
     alone = staged(1, num_gpu_blocks_override=256)
-    for fields in (tiers, {"async_scheduling": True}, {"max_num_batched_tokens": 256}):
+    drafts = {"method": "suffix", "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
+    for fields in (
+        tiers,
+        {"async_scheduling": True},
+        {"max_num_batched_tokens": 256},
+        {"speculative_config": drafts},
+    ):
         assert staged(2, **fields) == alone
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from quire.bench.machine import circumstances
 from quire.bench.results.report import write_json
+from quire.core.config import TEXT_METHODS
 from quire.core.errors import ConfigError
 from tests.fuzz.asked import VOCAB, Asked, draw_params
 from tests.fuzz.combinations import alone, difference, together
@@ -39,6 +40,7 @@ TOOL_CALL: dict[str, Any] = {
     }
 }
 """A call begins at the letter, which random weights write now and then."""
+SEVERAL = {"tensor_parallel_size", "pipeline_parallel_size"}
 DROPPED = ("speculative_config", "kv_offloading_dir")
 """Flags of random engines that the grid sets itself or leaves out."""
 
@@ -105,6 +107,8 @@ def draw(random: Random, cell: Cell, num_prompts: int) -> World:
         pass
     if random.random() < 0.1 and world.numbers.get("ops") is None and world.model != "embedded":
         world.numbers |= {"tensor_parallel_size": 2, "num_threads": 2}
+    elif cell.method in TEXT_METHODS and random.random() < 0.2 and _has_stages(world):
+        world.numbers |= {"pipeline_parallel_size": 2, "num_threads": 2}
     lora = random.random() < 0.3
     world.asked = [_request(random, cell, number, lora) for number in range(num_prompts)]
     for one, other in zip(world.asked[1::4], world.asked, strict=False):
@@ -113,11 +117,18 @@ def draw(random: Random, cell: Cell, num_prompts: int) -> World:
     steps = range(1, 4 * num_prompts)
     world.resets = sorted(random.sample(steps, 2)) if world.resets else []
     world.failures = sorted(random.sample(steps, 4)) if world.failures else []
-    if "tensor_parallel_size" in world.numbers:
+    if SEVERAL & world.numbers.keys():
         world.failures = []  # they would be of one rank
     world.reloads = [(random.choice(steps), 1)] if world.reloads and lora else []
     world.oracle = False
     return world
+
+
+def _has_stages(world: World) -> bool:
+    """Return whether the model can be divided into stages that draft."""
+    shape = MODELS[world.model]
+    recurrent = any(word in str(shape) for word in ("mamba", "linear_", "conv", "state_size"))
+    return bool(shape) and not recurrent and world.numbers.get("ops") is None
 
 
 def _request(random: Random, cell: Cell, number: int, lora: bool) -> Asked:
@@ -158,9 +169,11 @@ def _flags(random: Random, world: World, cell: Cell) -> dict[str, Any]:
     flags["max_num_seqs"] = cell.concurrency
     if "max_num_batched_tokens" in flags:
         flags["max_num_batched_tokens"] = max(cell.concurrency, flags["max_num_batched_tokens"])
-    if "tensor_parallel_size" in world.numbers:
+    if SEVERAL & world.numbers.keys():
         for name in ("num_threads", "cpu_offload_gb"):
             flags.pop(name, None)
+    if "pipeline_parallel_size" in world.numbers:
+        flags.pop("num_scheduler_steps", None)
     longest = max(len(each.prompt) for each in world.asked) + MAX_TOKENS
     share = random.choice([0.5, 1.0])  # with half of the blocks, requests are preempted
     blocks = -(-longest // flags["block_size"])
@@ -193,6 +206,7 @@ def _features(world: World) -> Counter[str]:
         "moe": any("experts" in key for key in shape),
         "latent_kv": "kv_lora_rank" in shape,
         "tensor_parallel": "tensor_parallel_size" in numbers,
+        "stages": "pipeline_parallel_size" in numbers,
         "async": flags.get("async_scheduling", False),
         "multi_step": flags.get("num_scheduler_steps", 1) > 1,
         "swap": flags.get("preemption_mode") == "swap",

@@ -33,6 +33,8 @@ ON_TORCH: frozenset[OpsProvider] = frozenset({"reference", "triton"})
 """Providers whose arrays are torch's."""
 DeviceType = Literal["cpu", "cuda"]
 SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3"]
+TEXT_METHODS = ("ngram", "suffix")
+"""Methods that look drafts up in texts."""
 HEAD_METHODS = ("mtp", "eagle", "eagle3")
 """Methods whose drafts come from a head on top of the target."""
 

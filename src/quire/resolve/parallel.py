@@ -7,7 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.config import ON_TORCH, ClusterConfig, EngineConfig
+from quire.core.config import (
+    ON_TORCH,
+    TEXT_METHODS,
+    ClusterConfig,
+    EngineConfig,
+    SchedulerConfig,
+)
 from quire.core.errors import ConfigError
 from quire.models.stages import partition
 from quire.models.weights.shares import worker_configs
@@ -53,7 +59,7 @@ def with_workers(
         config, tensor_parallel_size=ranks, num_threads=workers * threads, cluster=cluster
     )
     if stages > 1:
-        config = _with_stages(config, stages)
+        config = _with_stages(config, stages, notes)
     worker_configs(config)  # raises if the model cannot be divided
     each = f"{workers} process{'es' if workers > 1 else ''} "
     if nnodes > 1:
@@ -112,19 +118,42 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
     for asked, what in (
         (layers < stages, f"the model has {layers} layers, and each stage needs one."),
         (
-            config.scheduler.speculative is not None,
-            "drafts need the last stage's tokens at once; omit speculative_config.",
-        ),
-        (
             config.num_scheduler_steps > 1,
             "the first stage needs each token before the next pass; omit num_scheduler_steps.",
         ),
     ):
         if asked:
             raise _error(args, _STAGES, what)
+    drafts = config.scheduler.speculative
+    if drafts is None:
+        return
+    if drafts.method not in TEXT_METHODS:
+        why = f"only the last stage can draft by {drafts.method}, and all must know the drafts; "
+        raise _error(args, _STAGES, f"{why}use {' or '.join(TEXT_METHODS)}.")
+    if config.model.recurrent is not None:
+        why = "stages of recurrent layers cannot take back drafts; omit speculative_config."
+        raise _error(args, _STAGES, why)
 
 
-def _with_stages(config: EngineConfig, stages: int) -> EngineConfig:
+def _with_own_drafts(scheduler: SchedulerConfig, notes: list[str]) -> SchedulerConfig:
+    """Return the limits with drafts that follow from each request alone.
+
+    All stages draft for themselves, and must draft the same. They learn of ended answers at
+    different times.
+    """
+    drafts = scheduler.speculative
+    if (
+        drafts is None
+        or drafts.method != "suffix"
+        or not drafts.suffix_decoding_max_cached_requests
+    ):
+        return scheduler
+    notes.append(f"{_STAGES}: suffix drafts come from the request's own text, not earlier answers.")
+    own = replace(drafts, suffix_decoding_max_cached_requests=0)
+    return replace(scheduler, speculative=own)
+
+
+def _with_stages(config: EngineConfig, stages: int, notes: list[str]) -> EngineConfig:
     """Return the configuration with its layers divided as wished, or by their predicted time."""
     wished = env.layer_partition()
     counts = partition(config, stages) if wished is None else _wished(wished, config, stages)
@@ -139,7 +168,7 @@ def _with_stages(config: EngineConfig, stages: int) -> EngineConfig:
                     param=_STAGES,
                 )
     scheduler = replace(config.scheduler, micro_batches=config.steps_in_flight)
-    return replace(config, scheduler=scheduler)
+    return replace(config, scheduler=_with_own_drafts(scheduler, notes))
 
 
 def _wished(text: str, config: EngineConfig, stages: int) -> tuple[int, ...]:

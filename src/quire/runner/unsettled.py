@@ -39,21 +39,25 @@ class Unsettled:
         self._records.append(_Record(step.request_ids, new, samples, computed))
 
     def settle(self, tokens: Column) -> None:
-        """Append the tokens of the oldest step, [B, 1], to sequences that are still there.
+        """Append the tokens of the oldest step, [B, k], to sequences that are still there.
+
+        Args:
+            tokens: of each sequence in order, then -1. Drafts, whose keys and values this stage has
+                computed, are among them if they were accepted.
 
         The last stage, which sampled them, has no such step.
         """
         if not self._records:
             return
         record, states = self._records.popleft(), self._states
-        came = tokens[record.samples, 0]
         names = [record.names[entry] for entry in record.samples.tolist()]
         slots = np.array([states.slot(name) for name in names], dtype=np.int64)
         there = slots >= 0
-        states.append(slots[there & (came >= 0)], came[there & (came >= 0)])
-        # A row that should have sampled and did not computes its last token again.
-        again = slots[there & (came < 0)]
-        states.num_computed[again] = states.num_tokens[again] - 1
+        slots, samples = slots[there], record.samples[there]
+        for came in tokens[samples].T:
+            states.append(slots[came >= 0], came[came >= 0])
+        # Also of a row that should have sampled and did not: it computes its last token again.
+        states.num_computed[slots] = states.num_tokens[slots] - 1
 
     def forget(self) -> None:
         """Take back all steps that are not settled, as if none of them had begun.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,8 +72,8 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
         ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
         ({"num_scheduler_steps": 2}, "omit num_scheduler_steps"),
         (
-            {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}'},
-            "omit speculative_config",
+            {"speculative_config": '{"method": "draft_model", "model": "qwen3-0.6b"}'},
+            "can draft by draft_model, and all must know the drafts; use ngram or suffix",
         ),
     ],
 )
@@ -80,6 +81,30 @@ def test_what_stages_cannot_do(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         resolved(**{"pipeline_parallel_size": 2, "tensor_parallel_size": 1, **fields})
     assert refused.value.param == "pipeline_parallel_size"
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_drafts_of_stages_come_from_each_request_alone(method: str) -> None:
+    given = {"model": "qwen3-0.6b", "load_format": "dummy", "pipeline_parallel_size": 2}
+    found = resolve(EngineArgs(**given, speculative_config=f'{{"method": "{method}"}}'), MACHINE)
+    drafts = found.config.scheduler.speculative
+    assert drafts is not None
+    if method == "suffix":
+        assert drafts.suffix_decoding_max_cached_requests == 0
+    assert any("not earlier answers" in note for note in found.notes) == (method == "suffix")
+
+
+def test_stages_of_recurrent_layers_do_not_draft(tmp_path: Path) -> None:
+    config = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "vocab_size": 256}
+    config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config["max_position_embeddings"] = 128
+    config["layer_types"] = ["conv", "full_attention"] * 2
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fields = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2, "model": str(tmp_path)}
+    assert resolved(**fields).stage_layers == (2, 2)
+    with pytest.raises(ConfigError, match="recurrent layers cannot take back drafts"):
+        resolved(**fields, speculative_config='{"method": "ngram"}')
 
 
 def test_layers_are_divided_by_predicted_time(monkeypatch: pytest.MonkeyPatch) -> None:
