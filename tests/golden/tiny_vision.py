@@ -95,6 +95,23 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
     ),
+    "qwen3_vl": (
+        "Qwen3VL",
+        _QWEN
+        | {
+            "text_config": _TEXT
+            | {"head_dim": 16, "num_hidden_layers": 3, "rope_parameters": _MROPE},
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
+                "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 25,
+                "deepstack_visual_indexes": [0, 1],
+            },
+        },
+        {
+            "size": {"shortest_edge": 64, "longest_edge": 2048}, "patch_size": 4,
+            "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        },
+    ),
     "idefics3": (
         "Idefics3",
         {

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-VisionKind = Literal["gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl"]
+VisionKind = Literal["gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"]
 
 
 class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
@@ -65,6 +65,10 @@ class VisionConfig:
         full_layers: layers that attend to the whole image, if there are windows.
         sections: frequencies of the text model's RoPE that turn by time, height and width; () if
             its positions are plain.
+        interleaved: these frequencies take turns, else they follow each other.
+        deep_layers: layers whose results, by products of their own, are added to the text model's
+            residual stream behind its first layers, one each.
+        interpolated: learned positions are interpolated, else the nearest before counts.
     """
 
     kind: VisionKind
@@ -97,6 +101,9 @@ class VisionConfig:
     window: int = 0
     full_layers: tuple[int, ...] = ()
     sections: tuple[int, ...] = ()
+    interleaved: bool = False
+    deep_layers: tuple[int, ...] = ()
+    interpolated: bool = False
 
     @property
     def row_patches(self) -> int:

@@ -91,6 +91,11 @@ class Layer:
         self.num_caches = len(mixing)
         self._last_mix = mixing[-1] if mixing else 0
 
+    @property
+    def following(self) -> Norm:
+        """Return the norm that makes the next layer's x of the residual stream."""
+        return self.sublayers[-1].join
+
     def forward(
         self,
         ops: Ops,

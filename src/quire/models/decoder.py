@@ -101,6 +101,7 @@ class Decoder:
         *,
         embeds: Array | None = None,
         rotations: Array | None = None,
+        deep: Sequence[Array] = (),
         windows: AttentionMetadata | None = None,
         tap: Callable[[int, Array], None] | None = None,
     ) -> Array:
@@ -114,9 +115,10 @@ class Decoder:
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
         `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
         [T, hidden], these stand for what `embed` returns for `input_ids`. `rotations` and `windows`
-        are those of `Tokens`. With token types, position p of
-        the second text of a pair is given as max_position_embeddings + p. `tap` is called with each
-        layer's number and the residual stream that enters it, [T, hidden].
+        are those of `Tokens`. `deep` [T, hidden] are added behind the first layers, one each. With
+        token types, position p of the second text of a pair is given as max_position_embeddings
+        + p. `tap` is called with each layer's number and the residual stream that enters it,
+        [T, hidden].
         """
         tokens = Tokens(positions, meta, adapter, rotations=rotations, windows=windows)
         wanted = None
@@ -135,6 +137,9 @@ class Decoder:
             only = wanted if layer is last else None
             own = [*islice(left, layer.num_caches)]
             x, residual = layer.forward(ops, x, residual, own, tokens, only)
+            if number < len(deep):
+                residual = ops.add(residual, deep[number])
+                x = layer.following.forward(ops, residual)
         return x
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": _CLIP | {"resample": 3},
     "gemma3": _HALF | {"resample": 2},
     "idefics3": _HALF | {"resample": 1},
+    "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
 }
 """By kind: what a missing field of preprocessor_config.json means."""
 _PIXELS = (56 * 56, 28 * 28 * 1280)
@@ -39,6 +40,7 @@ _CHANGEABLE = {
     "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
+    "qwen3_vl": ("min_pixels", "max_pixels", "size"),
 }
 """By kind: the settings that `--mm-processor-kwargs` may change."""
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.dtypes import HostArray, converted
+from quire.core.images import VisionConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 
 GivenRows = tuple[int, HostArray]
 """An index into the step's tokens, and the rows [n, hidden] from there on."""
+
+
+def _axes(vision: VisionConfig) -> NDArray[np.int64]:
+    """Return by which of the three positions each frequency turns."""
+    if not vision.interleaved:
+        return np.repeat(np.arange(3), vision.sections)
+    axes = np.zeros(sum(vision.sections), np.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * vision.sections[axis] : 3] = axis
+    return axes
 
 
 class _Part(NamedTuple):
@@ -54,9 +65,10 @@ class RowGiver:
         self._encoded = 0
         vision = decoder.config.vision
         self._whole = vision is not None and vision.whole
+        self._num_deep = 0 if vision is None else len(vision.deep_layers)
         self._axes: NDArray[np.int64] | None = None
         if vision is not None and vision.sections:
-            self._axes = np.repeat(np.arange(3), vision.sections)
+            self._axes = _axes(vision)
 
     def take_encoded(self) -> int:
         """Return the rows of images that the tower has computed since the last call."""
@@ -77,9 +89,16 @@ class RowGiver:
         ops, decoder = self._ops, self._decoder
         ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
         rows = ops.numpy(decoder.embed(ops, ids))
+        width = rows.shape[1]
+        deep = [np.zeros_like(rows) for _ in range(self._num_deep)]
         for start, found in given:
-            rows[start : start + len(found)] = found
-        inputs = replace(inputs, input_ids=ids, embeds=ops.array(rows))
+            first, *others = np.split(found, range(width, found.shape[1], width), axis=1)
+            rows[start : start + len(found)] = first
+            for each, added in zip(deep, others, strict=False):  # given embeddings add nothing
+                each[start : start + len(found)] = added
+        inputs = replace(
+            inputs, input_ids=ids, embeds=ops.array(rows), deep=tuple(map(ops.array, deep))
+        )
         if self._whole:
             inputs = replace(inputs, metadata=self._apart(inputs.metadata, parts))
         if self._axes is None:

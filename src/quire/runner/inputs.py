@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.config import LOGITS_ROWS
@@ -30,7 +31,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
         entries: int64 [E], which sequences those are.
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
-        embeds, rotations: see `Decoder.forward`; None in most steps.
+        embeds, rotations, deep: see `Decoder.forward`; None in most steps.
     """
 
     input_ids: Array
@@ -42,6 +43,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
     row_adapter: Array | None = None
     embeds: Array | None = None
     rotations: Array | None = None
+    deep: tuple[Array, ...] = ()
 
     def adapters_of(self, rows: Array) -> tuple[Array, ...]:
         """Return the adapters of the tokens and of `rows`; () if the engine has none."""
@@ -242,4 +244,7 @@ class StepInputBuilder:
             block_size=self._block_size,
             states=recurrent,
         )
-        return StepInputs(input_ids, positions, metadata, sampling_rows, entries, *adapter)
+        inputs = StepInputs(input_ids, positions, metadata, sampling_rows, entries)
+        if not adapter:
+            return inputs
+        return replace(inputs, adapter=adapter[0], row_adapter=adapter[1])

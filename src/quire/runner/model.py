@@ -95,7 +95,7 @@ class EagerModel:
         adapters, tap = inputs.adapters_of(rows), Tap(self._ops.table, rows, self._taps)
         hidden = self.decoder.forward(
             self._ops.table, ids, positions, self._caches, meta, rows, *adapters,
-            embeds=inputs.embeds, rotations=inputs.rotations, tap=tap,
+            embeds=inputs.embeds, rotations=inputs.rotations, deep=inputs.deep, tap=tap,
         )  # fmt: skip
         self.tapped = tap.found
         return hidden
@@ -192,7 +192,7 @@ class PlannedModel:
             embeds, rotations = (*rest[:given], None, None)[:2]
             hidden = decoder.forward(
                 table, ids, positions, caches, meta, rows, *rest[given:],
-                embeds=embeds, rotations=rotations, tap=tap,
+                embeds=embeds, rotations=rotations, deep=rest[2:given], tap=tap,
             )  # fmt: skip
             return (hidden, *tap.found)
 
@@ -211,7 +211,7 @@ class PlannedModel:
             assert self._given is not None, "the plan of given rows was not recorded"
             plan = self._given
             rotations = () if inputs.rotations is None else (inputs.rotations,)
-            given = (*given, inputs.embeds, *rotations)
+            given = (*given, inputs.embeds, *rotations, *inputs.deep)
         hidden = plan.run((*given, *inputs.adapters_of(rows)))
         self.tapped = plan.outputs[1:]
         return hidden

@@ -37,10 +37,16 @@ def one_token(
 
 
 def one_given_row(ops: Ops, decoder: Decoder) -> list[Array]:
-    """Return the embeddings of a token, and its rotations if images turn by three positions."""
+    """Return a token's embeddings, its rotations if images turn by three positions, and what is
+    added behind the first layers."""
     vision = decoder.config.vision
-    found = [ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))]
+
+    def row() -> Array:
+        return ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))
+
+    found = [row()]
     if vision is not None and vision.sections:
         assert decoder.rotations is not None, "the model has RoPE"
         found.append(ops.array(np.array(ops.numpy(decoder.rotations)[:1])))
+        found += [row() for _ in vision.deep_layers]
     return found

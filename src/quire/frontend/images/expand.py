@@ -229,6 +229,7 @@ _PLACES = {
     "llava": _Expansion.plain,
     "qwen2_5_vl": _Expansion.plain,
     "qwen2_vl": _Expansion.plain,
+    "qwen3_vl": _Expansion.plain,
 }
 
 

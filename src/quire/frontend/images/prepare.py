@@ -243,6 +243,7 @@ _TILES = {
     "llava": _cropped,
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,
+    "qwen3_vl": _whole,
 }
 
 

@@ -41,11 +41,20 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
 
 def connector(vision: VisionConfig) -> list[LinearSpec]:
     """Return the products behind the layers."""
+    return _products(vision, "connector")
+
+
+def deep_connectors(vision: VisionConfig) -> list[list[LinearSpec]]:
+    """Return the products of each deep layer, which are like those behind the layers."""
+    return [_products(vision, f"deep.{i}") for i in range(len(vision.deep_layers))]
+
+
+def _products(vision: VisionConfig, stem: str) -> list[LinearSpec]:
     found, columns = [], vision.hidden_size * vision.row_patches
     for i, (rows, activation) in enumerate(vision.connector):
         kind = None if activation == "none" else activation
         found.append(
-            LinearSpec(f"connector.{i}", (rows,), columns, vision.connector_bias, activation=kind)
+            LinearSpec(f"{stem}.{i}", (rows,), columns, vision.connector_bias, activation=kind)
         )
         columns = rows
     return found
@@ -68,6 +77,12 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
         found.append(Parameter("connector_norm.weight", (hidden,), (hidden,), "bias"))
     for linear in connector(vision):
         found += linear.parameters()
+    wide = hidden * vision.row_patches
+    for i, linears in enumerate(deep_connectors(vision)):
+        for kind in ("weight", "bias"):
+            found.append(Parameter(f"deep.{i}.norm.{kind}", (wide,), (wide,), "bias"))
+        for linear in linears:
+            found += linear.parameters()
     return tuple(found)
 
 

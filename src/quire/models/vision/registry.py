@@ -15,6 +15,7 @@ CLASSES: dict[str, VisionKind] = {
     "LlavaForConditionalGeneration": "llava",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
 _KINDS = Registry(

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+from quire.layers.norm import LayerNorm
 from quire.models.builder import Builder
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource
-from quire.models.vision.layout import connector, tower_model
+from quire.models.vision.layout import connector, deep_connectors, tower_model
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -49,9 +50,23 @@ class Tower:
             gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)
             self._connector_norm = ops.array(gain)
         self._connector = [build.linear(linear) for linear in connector(vision)]
+        self._deep = [
+            (
+                LayerNorm(
+                    ops.array(source.tensor(f"deep.{i}.norm.weight")),
+                    ops.array(source.tensor(f"deep.{i}.norm.bias")),
+                    vision.norm_eps,
+                ),
+                [build.linear(linear) for linear in linears],
+            )
+            for i, linears in enumerate(deep_connectors(vision))
+        ]
 
     def encode(self, image: ImageSpan) -> HostArray:
-        """Return an image's rows [rows, hidden] in the model's dtype."""
+        """Return an image's rows [rows, hidden · (1 + deep layers)] in the model's dtype.
+
+        Those of each deep layer lie behind the row that the text model begins with.
+        """
         with self._ops.inference():
             return self._encode(image)
 
@@ -71,6 +86,12 @@ class Tower:
         if windows is not None:
             metas.append(_metadata(ops, [len(window) for window in windows]))
         blocks = max(int(ops.numpy(meta.block_tables).max()) for meta in metas) + 1
+        entered: dict[int, HostArray] = {}
+
+        def tap(layer: int, stream: Array) -> None:
+            if layer - 1 in vision.deep_layers:
+                entered[layer - 1] = np.array(ops.numpy(stream))
+
         hidden = self._decoder.forward(
             ops,
             ops.array(np.ascontiguousarray(x)),
@@ -79,6 +100,7 @@ class Tower:
             metas[0],
             rotations=self._rotations(grid),
             windows=metas[-1] if windows is not None else None,
+            tap=tap,
         )
         rows = ops.numpy(hidden)[int(vision.class_token) :]
         if windows is not None:
@@ -89,7 +111,8 @@ class Tower:
             squares = converted(rows, FLOAT32).reshape(-1, vision.merge**2, vision.hidden_size)
             rows = converted(squares.mean(axis=1), self._dtype)
         rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
-        found = self._connected(rows)
+        deep = [entered[layer] for layer in vision.deep_layers]
+        found = np.concatenate([self._connected(rows), *self._deepened(deep)], axis=1)
         assert len(found) == image.rows, "the image has another number of rows"
         return found
 
@@ -103,6 +126,17 @@ class Tower:
             y = linear.forward(ops, y)
         return np.array(ops.numpy(y))
 
+    def _deepened(self, streams: list[HostArray]) -> list[HostArray]:
+        """Return what the deep layers add, of the streams behind them."""
+        ops, found = self._ops, []
+        for stream, (norm, linears) in zip(streams, self._deep, strict=True):
+            wide = self.vision.hidden_size * self.vision.row_patches
+            y = norm.forward(ops, ops.array(stream.reshape(-1, wide)))
+            for linear in linears:
+                y = linear.forward(ops, y)
+            found.append(np.array(ops.numpy(y)))
+        return found
+
     def _placed(self, x: HostArray, grid: NDArray[np.int64], height: int, width: int) -> HostArray:
         """Return the patches with their learned positions, and the class row before them."""
         if self._class is not None:
@@ -110,6 +144,9 @@ class Tower:
         if self._positions is None:
             return x
         side = self.vision.image_size // self.vision.patch_size
+        if self.vision.interpolated:
+            places = _interpolated(self._positions, grid, (height, width), side)
+            return converted(converted(x, FLOAT32) + converted(places, FLOAT32), self._dtype)
         found = _bucket(grid[:, 0], height, side) * side + _bucket(grid[:, 1], width, side)
         if self._class is not None:
             found = np.concatenate([[0], found + 1])
@@ -164,6 +201,25 @@ def _bucket(index: NDArray[np.int64], count: int, side: int) -> NDArray[np.int64
         return index
     bounds = np.arange(1, side) / side
     return np.searchsorted(bounds.astype(np.float32), index / count, side="right")
+
+
+def _interpolated(
+    table: NDArray[np.float32], grid: NDArray[np.int64], size: tuple[int, int], side: int
+) -> NDArray[np.float32]:
+    """Return learned positions between those of a square of `side` rows, corner on corner."""
+    sides = np.array(size)
+    at = (
+        grid.astype(np.float32) * np.float32(side - 1) / np.maximum(sides - 1, 1).astype(np.float32)
+    )
+    low = np.floor(at).astype(np.int64)
+    part = at - low
+    total = np.zeros((len(grid), table.shape[1]), np.float32)
+    for down in (0, 1):
+        for right in (0, 1):
+            row, column = np.minimum(low + np.array([down, right]), side - 1).T
+            weight = np.abs(1 - down - part[:, 0]) * np.abs(1 - right - part[:, 1])
+            total += weight[:, None] * table[row * side + column]
+    return total
 
 
 def _windows(grid: NDArray[np.int64], vision: VisionConfig) -> list[NDArray[np.int64]]:

@@ -1,0 +1,87 @@
+"""Qwen3-VL: Qwen2-VL with interpolated positions, whose inner layers reach the text model, too."""
+
+from __future__ import annotations
+
+import math
+
+from quire.core.config import ModelConfig
+from quire.core.images import VisionConfig
+from quire.models import hf
+from quire.models.architecture import WeightNames
+from quire.models.vision.architecture import VisionArchitecture, gelu, image_token, sections
+from quire.models.vision.qwen2_vl import LAYER, TEXT, THETA
+
+_DEEP_LAYERS = [8, 16, 24]
+_MOST_DEEP = 16
+_MERGERS = {"connector": "merger"} | {
+    f"deep.{i}": f"deepstack_merger_list.{i}" for i in range(_MOST_DEEP)
+}
+
+
+def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
+    vision = hf.table(config, "vision_config")
+    hidden = hf.integer(vision, "hidden_size", default=1152)
+    merge = hf.integer(vision, "spatial_merge_size", default=2)
+    patch = hf.integer(vision, "patch_size", default=16)
+    layers = hf.integer(vision, "depth", default=27)
+    places = hf.integer(vision, "num_position_embeddings", default=2304)
+    deep = vision.get("deepstack_visual_indexes", _DEEP_LAYERS)
+    most = min(_MOST_DEEP, text.num_hidden_layers - 1)
+    if (
+        not isinstance(deep, list)
+        or len(deep) > most
+        or any(type(layer) is not int or not 0 <= layer < layers - 1 for layer in deep)
+        or len(set(deep)) != len(deep)
+    ):
+        raise hf.wrong(
+            "deepstack_visual_indexes", deep, f"at most {most} layers before number {layers - 1}"
+        )
+    if (side := math.isqrt(places)) ** 2 != places:
+        raise hf.wrong("num_position_embeddings", places, "a square number")
+    return VisionConfig(
+        kind="qwen3_vl",
+        image_token=image_token(config, 151655),
+        hidden_size=hidden,
+        intermediate_size=hf.integer(vision, "intermediate_size", default=4304),
+        num_layers=layers,
+        num_heads=hf.integer(vision, "num_heads", default=16),
+        patch_size=patch,
+        image_size=side * patch,
+        interpolated=True,
+        activation=gelu(vision, "hidden_act", "gelu_pytorch_tanh"),
+        connector=((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
+        merge=merge,
+        frames=hf.integer(vision, "temporal_patch_size", default=2),
+        rope_theta=THETA,
+        sections=sections(config),
+        interleaved=True,
+        deep_layers=tuple(deep),
+    )
+
+
+ARCHITECTURE = VisionArchitecture(
+    parse,
+    tower=r"(?:model\.)?visual\.",
+    names=WeightNames(
+        top={
+            "patch": "visual.patch_embed.proj",
+            "positions": "visual.pos_embed",
+            "norm": "visual.merger.norm",
+            **{
+                f"deep.{i}.norm": f"visual.deepstack_merger_list.{i}.norm"
+                for i in range(_MOST_DEEP)
+            },
+            **{
+                f"{stem}.{i}": f"visual.{name}.linear_fc{i + 1}"
+                for stem, name in _MERGERS.items()
+                for i in range(2)
+            },
+        },
+        layer=LAYER | {"mlp.up": ("mlp.linear_fc1",), "mlp.down": ("mlp.linear_fc2",)},
+        layer_prefix="visual.blocks.{}.",
+        base_prefix="",
+        ignored=r".*\.inv_freq",
+    ),
+    text=TEXT,
+    text_types={"qwen3_vl": "qwen3", "qwen3_vl_text": "qwen3"},
+)
