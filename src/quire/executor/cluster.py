@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import select
 import socket
 import threading
 import time
@@ -32,6 +31,7 @@ from quire.executor.joining import (
 from quire.executor.placement import Placement
 from quire.models.weights.shares import shared_config, worker_grid
 from quire.parallel.handshake import Arrival, Doorman, HandshakeError, send_frame
+from quire.parallel.heartbeat import wait_for_loss
 
 logger = logging.getLogger(__name__)
 
@@ -96,17 +96,14 @@ class Cluster:
         self, on_lost: Callable[[int], None], nodes: list[socket.socket], lines: list[int]
     ) -> None:
         """Call `on_lost` when the other end of a connection is gone, even between two steps."""
-        poll = select.poll()
         own = [*map(os.dup, lines)]  # `lines` may be closed while this thread waits
-        for descriptor in (*(node.fileno() for node in nodes), *own):
-            poll.register(descriptor, select.POLLRDHUP)
 
         def wait() -> None:
-            poll.poll()
+            why = wait_for_loss(nodes, own)
             for descriptor in own:
                 os.close(descriptor)
             if not self._closing:
-                logger.error("A connection to another machine of the engine has ended.")
+                logger.error("A connection to another machine of the engine %s.", why)
                 on_lost(1)
 
         threading.Thread(target=wait, name="nodes", daemon=True).start()

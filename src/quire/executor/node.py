@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import socket
 import time
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from quire.executor.joining import (
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
 from quire.parallel.handshake import Arrival, Doorman, HandshakeError, dial
+from quire.parallel.heartbeat import wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
 
 logger = logging.getLogger(__name__)
@@ -111,12 +111,12 @@ class Machine:
         try:
             self._start(crew, memory, welcome, deadline)
             logger.info("the %d workers of node %d run", len(self._workers), self._join.node)
-            wait_for_end(connection, woken)
+            why = wait_for_loss([connection], woken=[woken])
         finally:
             crew.close(patience=0.0)
             for descriptor in (memory, woken, wake):
                 os.close(descriptor)
-        logger.warning("%s has ended, or a worker here", self._name)
+        logger.warning("%s or a worker here %s", self._name, why)
 
     def _start(self, crew: Crew, memory: int, welcome: Welcome, deadline: float) -> None:
         """Connect each worker and start its process; no end stays open here."""
@@ -161,14 +161,6 @@ class Machine:
 
 def _write(wake: int) -> None:
     os.write(wake, b"1")
-
-
-def wait_for_end(connection: socket.socket, woken: int) -> None:
-    """Return when the other end of a connection is gone, or `woken` is readable."""
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    poll.register(woken, select.POLLIN)
-    poll.poll()
 
 
 def own_host(cluster: ClusterConfig) -> str:

@@ -20,6 +20,7 @@ from quire.core.log import setup_logging
 from quire.executor.base import Prepare
 from quire.executor.facts import summed_facts
 from quire.executor.frames import (
+    MOST_BYTES,
     Agreed,
     Answer,
     Call,
@@ -112,7 +113,7 @@ class RankProcess:
         return Outcome.of(output, whole=self._answers)
 
     def _receive(self) -> ToWorker:
-        message: ToWorker = self._decoder.decode(self._line.recv_bytes())
+        message: ToWorker = self._decoder.decode(self._line.recv_bytes(MOST_BYTES))
         return message
 
     def _send(self, message: FromWorker) -> None:

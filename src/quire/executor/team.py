@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar, cast
 
+import msgspec
+
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.executor.cluster import Cluster
 from quire.executor.crew import Crew, node_ends, rank_cpus
 from quire.executor.frames import (
+    MOST_BYTES,
     Agreed,
     Answer,
     Failed,
@@ -211,9 +214,13 @@ class Team:
             if self._patience and not line.poll(self._patience):
                 name = self._grid.name(worker)
                 logger.warning("%s has not answered for %.1f s.", name, self._patience)
-            message: FromWorker = self._decoder.decode(line.recv_bytes())
+            message: FromWorker = self._decoder.decode(line.recv_bytes(MOST_BYTES))
         except (EOFError, OSError) as error:
             raise self._lost() from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise EngineDeadError(
+                f"{self._grid.name(worker)} sent an invalid message: {error}.", fix=lost().fix
+            ) from None
         return message
 
     def _lost(self) -> EngineDeadError:

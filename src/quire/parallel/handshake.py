@@ -154,8 +154,10 @@ def dial(address: tuple[str, int], key: bytes, frame: bytes, deadline: float) ->
             send_frame(connection, frame)
         except (OSError, HandshakeError) as error:
             connection.close()
-            if isinstance(error, HandshakeError) or time.monotonic() > deadline:
+            if isinstance(error, HandshakeError):
                 raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{address[0]}:{address[1]} does not answer: {error}") from None
             time.sleep(DIAL_EVERY)  # a listener that is about to close
         else:
             return connection

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-TICKS = 8
-"""Ticks in the allowed time. A front end that was stopped itself has missed only one."""
+TICKS = 16
+"""Ticks in the allowed time; the first is a part of one. A front end that was stopped itself has
+missed only one."""
 
 
 class Watchdog:
@@ -56,7 +57,7 @@ class Watchdog:
         if not self._busy():
             return
         self.silent += 1
-        if self.silent > TICKS or self._hung():
+        if self.silent >= TICKS or self._hung():
             self.silent = 0
             self._stuck()
         self._schedule()

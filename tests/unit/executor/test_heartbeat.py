@@ -1,0 +1,148 @@
+"""Two machines whose network holds connections open and lets nothing through."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from quire.core.errors import EngineDeadError
+from quire.executor.choice import make_executor
+from quire.parallel import heartbeat
+from tests.unit.executor.test_multiproc import tokens_of
+from tests.unit.executor.test_nodes import KEY, SECONDS, Lender, expected, nodes_config
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+
+
+class Proxy:
+    """What lies between two machines. After `cut` nothing passes on connections made before.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._far = port
+        self._drops = threading.Event()
+        self._open = ExitStack()
+        self._listener = self._open.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self._listener.settimeout(0.1)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._ends = False
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while not self._ends:
+            try:
+                near = self._open.enter_context(self._listener.accept()[0])
+            except TimeoutError:
+                continue
+            near.settimeout(None)
+            try:
+                far = socket.create_connection(("127.0.0.1", self._far))
+            except ConnectionRefusedError:
+                near.close()
+                continue
+            self._open.enter_context(far)
+            for ends in ((near, far), (far, near)):
+                args = (*ends, self._drops)
+                threading.Thread(target=self._pass, args=args, daemon=True).start()
+
+    def _pass(self, come: socket.socket, go: socket.socket, drops: threading.Event) -> None:
+        with suppress(OSError):
+            while data := come.recv(4096):
+                if not drops.is_set():
+                    go.sendall(data)
+        if not drops.is_set():
+            for end in (come, go):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        self._drops.set()
+        self._drops = threading.Event()
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join(SECONDS)
+        self._open.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a connection."""
+    one, two = socket.socketpair()
+    with one, two:
+        yield one, two
+
+
+def test_machines_notice_that_the_network_drops_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both do, although no connection has ended; then they compute together again."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 2.0)
+    tokens, whole = expected(), nodes_config()
+    proxy = Proxy(whole.cluster.master_port)
+    other = dataclasses.replace(whole.cluster, master_port=proxy.port)
+    lender = Lender(dataclasses.replace(whole, cluster=other))
+    lost = threading.Event()
+    for again in (False, True):
+        executor = make_executor(whole, lambda _: lost.set())
+        executor.start()
+        assert tokens_of(executor, at_once=1) == tokens
+        if not again:
+            proxy.cut()
+            assert lost.wait(SECONDS)
+        else:
+            monkeypatch.setattr("quire.executor.node.JOIN_SECONDS", 0.2)
+        executor.shutdown()
+    lender.join(SECONDS)
+    assert isinstance(lender.error, EngineDeadError)
+    proxy.close()
+
+
+def test_a_silent_peer_is_lost(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.1)
+    assert heartbeat.wait_for_loss([pair[0]]) == "was silent for 0 s"
+
+
+def test_beats_hold_a_connection_until_it_ends(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", SECONDS)
+    one, two = pair
+    found: list[str] = []
+    waits = threading.Thread(target=lambda: found.append(heartbeat.wait_for_loss([one])))
+    waits.start()
+    for _ in range(9):
+        assert two.recv(1) == b"\0"
+        two.send(b"\0")
+    assert waits.is_alive()
+    two.close()
+    waits.join(SECONDS)
+    assert found == ["has ended"]
+
+
+def test_something_else_ends_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
+    """A descriptor that is readable, or another connection that ends."""
+    one, two = pair
+    read, write = socket.socketpair()
+    with read, write:
+        write.send(b"1")
+        assert heartbeat.wait_for_loss([one], woken=[read.fileno()]) == "has ended"
+        two.shutdown(socket.SHUT_RDWR)
+        assert heartbeat.wait_for_loss([write], others=[one.fileno()]) == "has ended"
