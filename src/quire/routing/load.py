@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.core.cost import StepCost
 from quire.core.messages import SchedulerStats
@@ -32,6 +33,18 @@ class Sent:
         """Return the pairs of a token to compute and one that it attends to."""
         new = self.new_tokens
         return new * (self.num_tokens - new) + new * (new + 1) // 2
+
+
+class Wait(NamedTuple):
+    """Seconds of a request without its prompt.
+
+    Attributes:
+        first: of the steps before it.
+        per_token: of decoding one token of its answer beside the others.
+    """
+
+    first: float
+    per_token: float
 
 
 class Load:
@@ -74,14 +87,8 @@ class Load:
         room = running * stats.kv_blocks_total / used if used else self._max_rows
         self._rows = min(self._max_rows, max(1.0, room))
 
-    def wait(self, answer_tokens: float) -> float:
-        """Predict the seconds of another request without its prompt.
-
-        These are the steps before it, and decoding its answer beside the others.
-
-        Args:
-            answer_tokens: mean length of an answer.
-        """
+    def wait(self) -> Wait:
+        """Predict the seconds of another request without its prompt."""
         others, context = self.unfinished, self._context
         rows = others + 1
         context += context // others if others else 0  # the new one is like the others
@@ -91,7 +98,7 @@ class Load:
             tokens = self._tokens + others - self._queued
             first = self._cost.seconds(tokens, others, self._context, self._pairs + self._context)
         rounds = max(1.0, rows / self._rows)
-        return first + rounds * answer_tokens * step
+        return Wait(first, rounds * step)
 
     def _count(self, sent: Sent, sign: int) -> None:
         self._queued += sign * bool(sent.new_tokens)

@@ -71,7 +71,8 @@ class CacheAwareRouter:
 
     Both come from the cost model, so no weight has to be tuned: a conversation stays with its
     prefix until waiting costs more than computing it again. Equal predictions go to the replica
-    with the fewest requests, then to the one with the fewest cached blocks, then to the first.
+    with the fewest requests, then to the one with the longest prefix, then to the one with the
+    fewest cached blocks, then to the first.
     """
 
     def __init__(
@@ -81,32 +82,36 @@ class CacheAwareRouter:
         self._block_size = block_size
         self._cache = CacheMap(num_replicas)
         self._loads = [Load(cost, max_num_seqs) for _ in range(num_replicas)]
-        self._waits = [0.0] * num_replicas
+        self._waits = [load.wait() for load in self._loads]
         self._sent: dict[str, Sent] = {}
         self._answer_tokens, self._ended = 0.0, 0
 
     def choose(self, prompt: Prompt, among: int | None = None) -> int:
         """See `Router`."""
         left = self._cache.everyone if among is None else among
-        waits, best, chosen = self._waits, float("inf"), -1
-        least: float | None = None
+        answer = self._answer_tokens
+        waits = [first + answer * per_token for first, per_token in self._waits]
+        best, chosen = float("inf"), -1
+        least = 0.0
         for mask, num_blocks in self._cache.depths(prompt.hashes):
             mask &= left
-            own: float | None = None
+            own = -1.0
+            fewest = (-1, -1, -1)  # ties go to the deepest prefix, then by rank
             while mask:
                 bit = mask & -mask
                 mask ^= bit
                 replica = bit.bit_length() - 1
-                if least is not None and least + waits[replica] > best:
+                wait = waits[replica]
+                if least + wait > best:
                     continue  # shallower replicas compute no fewer tokens
-                if own is None:
-                    own = self._prefill_seconds(prompt.num_tokens, num_blocks)
-                    least = own if least is None else least
-                seconds = own + waits[replica]
+                if own < 0:
+                    least = own = self._prefill_seconds(prompt.num_tokens, num_blocks)
+                seconds = own + wait
                 if seconds > best:
                     continue
-                if seconds < best or self._rank(replica) < self._rank(chosen):
-                    best, chosen = seconds, replica
+                rank = self._rank(replica)
+                if seconds < best or rank[0] < self._loads[chosen].unfinished or rank < fewest:
+                    best, chosen, fewest = seconds, replica, rank
         assert chosen >= 0, "a router needs a replica to choose"
         return chosen
 
@@ -143,11 +148,13 @@ class CacheAwareRouter:
         self._update(replica)
 
     def forget(self, replica: int) -> None:
-        """Forget the cache of a replica that was lost; its requests are removed one by one."""
+        """Forget the cache and the requests of a replica that was lost."""
+        for request_id in [name for name, sent in self._sent.items() if sent.replica == replica]:
+            self.remove(request_id)
         self._cache.forget(replica)
 
     def _update(self, replica: int) -> None:
-        self._waits[replica] = self._loads[replica].wait(self._answer_tokens)
+        self._waits[replica] = self._loads[replica].wait()
 
     def _prefill_seconds(self, num_tokens: int, num_blocks: int) -> float:
         new = self._left(num_tokens, num_blocks)
