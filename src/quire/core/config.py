@@ -538,6 +538,8 @@ class EngineConfig:
     """Set if `model`, `num_threads` and the memory sizes are one worker's."""
     report_cache: bool = False
     """Whether step outputs name the blocks that enter and leave the prefix cache."""
+    cpus: tuple[int, ...] = ()
+    """CPUs that the core's process may use; () means all that its parent may."""
     draft: EngineConfig | None = None
     """The draft model's; its limits are this engine's, except for `max_model_len`."""
 

@@ -25,6 +25,8 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     """On the monotonic clock; None means when the engine gets the request."""
     skip_reading_prefix_cache: bool = False
     """Compute the whole prompt, even if a prefix is cached."""
+    data_parallel_rank: int | None = None
+    """The replica that computes it; None lets the router choose."""
 
 
 NO_OPTIONS = RequestOptions()

@@ -181,7 +181,10 @@ def main(
         else:
             begin()
         [config] = frames.receive(wait=True)  # no more come before `Ready` is sent
-        core, ready = load(msgspec.msgpack.decode(config, type=EngineConfig))
+        wanted = msgspec.msgpack.decode(config, type=EngineConfig)
+        if wanted.cpus:
+            os.sched_setaffinity(0, wanted.cpus)  # threads that start from now on inherit it
+        core, ready = load(wanted)
         # Only now: `sys.exit` inside an import would print a traceback.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)

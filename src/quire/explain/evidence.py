@@ -14,10 +14,11 @@ from quire.explain.limits import Limits
 from quire.explain.surroundings import Surroundings
 from quire.metrics.recorded import RecordedRequest
 from quire.metrics.request_mix import RequestMix
+from quire.metrics.times import CORE_PARTS
 from quire.resolve.arguments import EngineArgs
 
-CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
-"""The core's parts of `metrics.times.PARTS`; they add up to its wall time."""
+CORE = CORE_PARTS
+"""Parts of the time that add up to the core's wall time."""
 OFFLINE = (*CORE, "tokenize", "detokenize")
 """The same offline, where one thread does everything."""
 

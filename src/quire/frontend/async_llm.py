@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
+from quire.core.messages import Ready, StepOutputs
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
@@ -20,13 +19,11 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_vllm import LateStart, VllmMethods
 from quire.frontend.client.asleep import Asleep
-from quire.frontend.client.calls import CoreCalls
 from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.core_client import CoreClient, ProcessClient
+from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
-from quire.frontend.client.supervisor import Supervisor
-from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.images.fetch import Media
 from quire.frontend.input.input_processor import InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
@@ -35,11 +32,12 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.lag import LoopLag
 from quire.frontend.output.output_processor import OutputProcessor
+from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.tracing import request_tracer
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
-from quire.metrics.stats import EngineStats
+from quire.metrics.replica_stats import engine_stats
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.text.tokenizers.tokenizer import Tokenizer
@@ -80,7 +78,7 @@ class AsyncLLM(VllmMethods):
         self.resolved = resolved
         self.args = args
         self.tokenizer = tokenizer
-        self.stats = EngineStats()
+        self.stats = engine_stats(args.data_parallel_size)
         self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
         self.phases: dict[str, float] = {}
         self.beside: dict[str, float] = {}
@@ -88,7 +86,7 @@ class AsyncLLM(VllmMethods):
         self.draining = False
         self._late_start: LateStart | None = None
         self._asleep = Asleep()
-        self._core = Supervisor(connect, resolved.config, self._on_message, self, first)
+        self._fleet = Fleet(connect, resolved.config, self, args.data_parallel_size, first)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self.timelines = self._output.timelines
@@ -97,9 +95,8 @@ class AsyncLLM(VllmMethods):
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
         media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
         self._intake = Intake(self.stats.front, tokenizer, self.model_config, pool, media)
-        self._watchdog: Watchdog | None = None
-        self._timers: list[LoopLag | Watchdog] = []
-        self._calls = CoreCalls(self._send_call)
+        self._num_blocks: dict[int, int] = {}
+        self._lag: LoopLag | None = None
         self.profiling = ProfilingClient(self.call)
         self._adapters = AdapterClient(resolved.config, self.call)
 
@@ -128,32 +125,31 @@ class AsyncLLM(VllmMethods):
         return engine
 
     async def start_core(self, configured: float | None = None) -> Ready:
-        """Start the core, configured at that time (now if None), and wait until it is ready."""
+        """Start the cores, the first configured at that time (now if None); wait for all.
+
+        Returns:
+            The report of the core that took longest.
+        """
         configured = configured or time.monotonic()
-        if self._core.client.separate:
+        if self._fleet.separate:
             self._begin_to_watch()
         try:
             await self._intake.start()
-            ready = await self._core.start()
-            self.on_new_core(ready)
+            started = await self._fleet.start()
+            for replica, ready in enumerate(started):
+                self.on_new_core(replica, ready)
         except BaseException:
             self.shutdown()
             raise
-        self.phases = {"spawn": max(0.0, ready.began - configured), **ready.phases}
-        return ready
+        slowest = max(started, key=lambda ready: ready.began + sum(ready.phases.values()))
+        self.phases = {"spawn": max(0.0, slowest.began - configured), **slowest.phases}
+        return slowest
 
     def _begin_to_watch(self) -> None:
-        """Start measuring the event loop's lag and watching for a stuck core."""
+        """Start measuring the event loop's lag and watching for stuck cores."""
         self.stats.front.watch_loop()
-        lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
-        limit = self.resolved.config.step_timeout
-        self._watchdog = Watchdog(
-            limit,
-            busy=lambda: self.is_ready and bool(self.num_unfinished or self._calls),
-            stuck=lambda: self._core.end_stuck(limit),
-            hung=lambda: self._core.client.suspects.hung(TICKS),
-        )
-        self._timers = [lag, self._watchdog]
+        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
+        self._fleet.watch(self.resolved.config.step_timeout)
 
     @property
     def max_total_tokens(self) -> int:
@@ -174,8 +170,8 @@ class AsyncLLM(VllmMethods):
 
     @property
     def error(self) -> QuireError | None:
-        """Return `EngineRestartingError` while a lost core is replaced, a final error, or None."""
-        return self._core.error
+        """Return `EngineRestartingError` while no core is ready, a final error, or None."""
+        return self._fleet.error
 
     @property
     def num_unfinished(self) -> int:
@@ -203,24 +199,21 @@ class AsyncLLM(VllmMethods):
         """
         if self._late_start is not None:
             await self._started()
-        if self._core.error is not None:
-            raise self._core.error
+        if (error := self._fleet.error) is not None:
+            raise error
+        self._fleet.check_rank(options.data_parallel_rank)
         if (adapter := options.lora_request) is not None:
             adapter = await self.add_lora(adapter)
             options = replace(options, lora_request=adapter)
         request = await self._intake.process(request_id, prompt, params, options)
-        if self._core.error is not None:
-            raise self._core.error
         if adapter is not None:
             self._adapters.find(adapter)  # raises if it was removed meanwhile
-        self._output.add(request, sink)
+        state = self._output.add(request, sink)
         try:
-            for child in request.children:
-                self._core.client.send(child)
+            self._send(state, options.data_parallel_rank)
         except BaseException:
             self.close(request_id)
             raise
-        self._watch()
         return len(request.prompt_token_ids)
 
     def close(self, request_id: str, sink: OutputSink | None = None) -> None:
@@ -237,9 +230,9 @@ class AsyncLLM(VllmMethods):
         deadline = time.monotonic() + seconds
         while self.num_unfinished or self._intake.num_arriving:
             if time.monotonic() >= deadline:
-                self.on_dead(EngineDeadError("The server is shutting down."))
+                self._fail_all(EngineDeadError("The server is shutting down."))
                 self._intake.shutdown()
-                self._core.hurry()
+                self._fleet.hurry()
                 break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
@@ -260,19 +253,19 @@ class AsyncLLM(VllmMethods):
 
     def shutdown(self) -> None:
         """Stop the core and fail all running requests. Harmless when repeated."""
-        self._core.shutdown()
-        for timer in self._timers:
-            timer.stop()
+        self._fleet.shutdown()
+        if self._lag is not None:
+            self._lag.stop()
         self._intake.shutdown()
         if self._tracer is not None:
             self._tracer.shutdown()
 
     def _end(self, request_id: str) -> RequestOutput | None:
-        """Remove a request here and from the core; return its last output if it was known."""
+        """Remove a request here and from its core; return its last output if it was known."""
+        state = self._output.state(request_id)
         ids, output = self._output.abort(request_id, time.monotonic())
-        if ids:
-            with contextlib.suppress(EngineDeadError):
-                self._core.client.send(AbortRequests(ids))
+        if state is not None and ids:
+            self._fleet.abort(state.replica, ids)
         return output
 
     def _abort(self, request_id: str) -> None:
@@ -282,64 +275,68 @@ class AsyncLLM(VllmMethods):
         if sink is not None and output is not None:
             sink.put(output)
 
-    def _send_call(self, call: Call) -> None:
-        if self._core.error is not None:
-            raise self._core.error
-        self._core.client.send(call)
-        self._watch()
+    def _send(self, state: RequestState, rank: int | None = None) -> None:
+        """Send a request to the replica `rank`, or to the one that the router chooses."""
+        state.replica = self._fleet.add(state.request.children, rank)
+        if self._lag is not None:
+            self._lag.start()
 
-    def _watch(self) -> None:
-        """Start the timers, which run while there is work."""
-        for timer in self._timers:
-            timer.start()
+    def on_step(self, replica: int, step: StepOutputs) -> None:
+        """See `ReplicaUser`."""
+        for reply in self._output.process(step, replica).replies():
+            self._fleet.send(replica, reply)
 
-    def _on_message(self, message: StepOutputs | CallResult) -> None:
-        if self._watchdog is not None:
-            self._watchdog.silent = 0
-        if isinstance(message, CallResult):
-            self._calls.answer(message)
-            return
-        for reply in self._output.process(message).replies():
-            self._core.client.send(reply)
+    def has_work(self, replica: int) -> bool:
+        """See `ReplicaUser`."""
+        return bool(self._output.states(replica))
 
-    def on_lost(self, error: QuireError) -> None:
-        """Retry requests without outputs; fail all others, and those with a bad structure."""
+    def on_lost(self, replica: int, error: QuireError) -> None:
+        """Move requests without outputs to another replica, or let them wait for the next core;
+        fail all others, and those with a bad structure."""
         now = time.monotonic()
         structures = self._intake.structures
-        structures.blame(self._core.client.suspects.keys)
-        self.stats.forget_core()
-        self._calls.fail(error)
-        for request_id in self._output.request_ids():
-            wanted = self._output.structure(request_id)
+        structures.blame(self._fleet.replicas[replica].core.client.suspects.keys)
+        self.stats.of(replica).forget_core()
+        for state in self._output.states(replica):
+            request_id, wanted = state.request.request_id, state.request.params.structured_outputs
             if wanted is not None and (fault := structures.after_death(wanted)) is not None:
                 self._fail(request_id, fault)
             elif self._output.retry(request_id, now):
-                self.stats.retried += 1
+                self.stats.of(replica).count_retry()
+                if self._fleet.error is None:
+                    self._send(state)
             else:
                 self._fail(request_id, error)
 
-    def on_restored(self, ready: Ready) -> None:
-        """Send the new core all waiting requests."""
-        self.stats.restarts += 1
-        self.on_new_core(ready)
-        for message in self._output.messages():
-            self._core.client.send(message)
-            if (gone := self._adapters.removed(message)) is not None:
-                self._calls.tell("remove_lora", gone)
-        if self.num_unfinished:
-            self._watch()
+    def on_restored(self, replica: int, ready: Ready) -> None:
+        """Send all requests that wait for a core; the router chooses among the ready ones."""
+        self.stats.of(replica).count_restart()
+        self.on_new_core(replica, ready)
+        for state in self._output.states():
+            if state.replica != replica and self._fleet.replicas[state.replica].is_ready:
+                continue  # it runs
+            self._send(state)
+            if (gone := self._adapters.removed(state.request.children[0])) is not None:
+                self._fleet.tell("remove_lora", gone)
 
-    def on_new_core(self, ready: Ready) -> None:
-        """Store the facts of a core that has become ready."""
-        self.stats.on_ready(ready.num_gpu_blocks)
+    def on_new_core(self, replica: int, ready: Ready) -> None:
+        """Store the facts of a core that has become ready. The smallest KV cache limits requests:
+        each may have to move to any replica."""
+        self.stats.of(replica).on_ready(ready.num_gpu_blocks)
         self.facts = ready.facts
+        self._num_blocks[replica] = ready.num_gpu_blocks
+        ready = replace(ready, num_gpu_blocks=min(self._num_blocks.values()))
         if self._intake.processor is None:
             self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
         else:
             self._intake.processor.on_ready(ready)
 
-    def on_dead(self, error: QuireError) -> None:
-        self._calls.fail(error)
+    def on_dead(self, replica: int, error: QuireError) -> None:
+        """Fail all requests if no core is left; otherwise they have moved or wait for another."""
+        if self._fleet.is_dead:
+            self._fail_all(error)
+
+    def _fail_all(self, error: QuireError) -> None:
         for request_id in self._output.request_ids():
             self._fail(request_id, error)
 

@@ -17,9 +17,8 @@ from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutpu
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.client.asleep import Asleep
-from quire.frontend.client.calls import CoreCalls
+from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.profiling import ProfilingClient
-from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
@@ -56,8 +55,7 @@ class VllmMethods(NotThere, ABC):
     stats: EngineStats
     profiling: ProfilingClient
     _adapters: AdapterClient
-    _calls: CoreCalls
-    _core: Supervisor
+    _fleet: Fleet
     _output: OutputProcessor
     _asleep: Asleep
     _late_start: LateStart | None
@@ -70,7 +68,7 @@ class VllmMethods(NotThere, ABC):
     def _abort(self, request_id: str) -> None: ...
 
     @abstractmethod
-    def on_new_core(self, ready: Ready) -> None: ...
+    def on_new_core(self, replica: int, ready: Ready) -> None: ...
 
     @abstractmethod
     async def submit(
@@ -94,11 +92,13 @@ class VllmMethods(NotThere, ABC):
         cache_salt: str | None = None,
         trace_headers: Mapping[str, str] | None = None,
         lora_request: LoRARequest | None = None,
+        data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield a request's outputs, as `sampling_params.output_kind` says; the last is `finished`.
 
         Closing the generator, or cancelling the task that reads it, aborts the request. A slow
         consumer gets several steps in one output. An unknown adapter is loaded first.
+        `data_parallel_rank` names the replica that computes it; None lets the router choose.
 
         Raises:
             InvalidRequestError: the request cannot be served; nothing was computed.
@@ -108,7 +108,9 @@ class VllmMethods(NotThere, ABC):
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(params.output_kind)
         headers = dict(trace_headers) if trace_headers else None
-        options = RequestOptions(priority, cache_salt, lora_request, headers)
+        options = RequestOptions(
+            priority, cache_salt, lora_request, headers, data_parallel_rank=data_parallel_rank
+        )
         await self.submit(prompt, params, request_id, stream, options)
         try:
             finished = False
@@ -161,8 +163,8 @@ class VllmMethods(NotThere, ABC):
 
     @property
     def max_num_seqs(self) -> int:
-        """Return the most sequences of one step."""
-        return self.resolved.config.scheduler.max_num_seqs
+        """Return the most sequences of one step, in all replicas together."""
+        return len(self._fleet.replicas) * self.resolved.config.scheduler.max_num_seqs
 
     @property
     def is_running(self) -> bool:
@@ -189,7 +191,7 @@ class VllmMethods(NotThere, ABC):
             InvalidRequestError: the method failed.
         """
         await self._started()
-        return await self._calls.call(method, *args)
+        return await self._fleet.call(method, *args)
 
     async def get_tokenizer(self) -> UserTokenizer:
         return UserTokenizer(self.tokenizer)
@@ -238,8 +240,9 @@ class VllmMethods(NotThere, ABC):
                 raise self.error
             self._asleep.begin(level)
             self.abort_all()
-            await self._core.sleep()
-            self.stats.forget_core()
+            await self._fleet.sleep()
+            for replica in range(len(self._fleet.replicas)):
+                self.stats.of(replica).forget_core()
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Load the model again, with an empty KV cache. Answers do not change.
@@ -254,7 +257,8 @@ class VllmMethods(NotThere, ABC):
             if not self._asleep.end(tags):
                 return
             try:
-                self.on_new_core(await self._core.wake_up())
+                for replica, ready in enumerate(await self._fleet.wake_up()):
+                    self.on_new_core(replica, ready)
             except BaseException:
                 self._asleep.begin(1)
                 raise

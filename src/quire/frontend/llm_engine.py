@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from quire.core.config import ModelConfig
+from quire.core.errors import ConfigError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
@@ -72,6 +73,12 @@ class LLMEngine(NotThere):
 
     def __init__(self, args: EngineArgs) -> None:
         setup_logging()
+        if args.data_parallel_size > 1:
+            raise ConfigError(
+                f"data_parallel_size is {args.data_parallel_size}; LLM steps one engine core.",
+                fix="Use AsyncLLM or `quire serve`, or leave it out.",
+                param="data_parallel_size",
+            )
         self.args = args
         self._client = InProcessClient()
         configured = configure(args, self._client)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from typing import Literal
 
 from quire.core.messages import HostTierStats, SpecDecodingStats
@@ -18,26 +19,82 @@ _REASONS = ("stop", "length", "abort", "error")
 
 
 class MetricsCollector:
-    """Reads `EngineStats` at each scrape; costs nothing in between."""
+    """Reads `EngineStats` at each scrape; costs nothing in between.
+
+    The label `engine` is the replica's number. What belongs to the server has "0".
+    """
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
-        self._stats = stats
-        self._labels = {"model_name": model_name, "engine": "0"}
+        self._replicas = [
+            _Reader(each, {"model_name": model_name, "engine": str(number)})
+            for number, each in enumerate(stats.replicas or [stats])
+        ]
+        self._server = _Reader(stats, {"model_name": model_name, "engine": "0"})
 
     def collect(self) -> Iterator[Family]:
+        """Yield all metrics, each with the samples of all replicas."""
+        own = self._replicas[0].seconds().keys()
+        readers = [reader.of_replica() for reader in self._replicas]
+        found: dict[str, Family] = {}
+        for family in chain(*readers, self._server.of_server(besides=own)):
+            if family.name in found:
+                found[family.name].samples += family.samples
+            else:
+                found[family.name] = family
+        yield from found.values()
+
+
+class _Reader:
+    """Reads the counters of one replica or of the server."""
+
+    def __init__(self, stats: EngineStats, labels: Mapping[str, str]) -> None:
+        self._stats = stats
+        self._labels = labels
+
+    def seconds(self) -> dict[str, float]:
+        return self._stats.seconds()
+
+    def of_replica(self) -> Iterator[Family]:
+        """Yield what each replica has."""
         yield from self._gauges()
-        yield from self._counters()
+        counters = _counters(self._stats)
+        yield from (self._one("counter", *counter) for counter in counters)
+        yield self._by(
+            "counter",
+            "vllm:request_success",
+            "Finished sequences by reason.",
+            "finished_reason",
+            {reason: self._stats.finished[reason] for reason in _REASONS},
+        )
         if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
             yield from self._host_tier(host)
         if self._stats.scheduler and (drafts := self._stats.scheduler.spec_decoding):
             yield from self._speculation(drafts)
         if self._stats.scheduler and (encoded := self._stats.scheduler.encoded_tokens):
             yield from self._images(encoded)
-        if self._stats.adapters is not None:
-            yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
-        yield self._seconds()
+        yield self._seconds(self._stats.seconds())
         for name, text, histogram in _histograms(self._stats):
             yield self._histogram(f"vllm:{name}", text, histogram)
+
+    def of_server(self, besides: Collection[str]) -> Iterator[Family]:
+        """Yield what the server has once.
+
+        Args:
+            besides: parts of the time that replicas have.
+        """
+        yield from (self._one("counter", *each) for each in _server_counters(self._stats))
+        yield self._by(
+            "counter",
+            "quire:ignored_fields",
+            "Fields of requests that had no effect, by endpoint.",
+            "endpoint",
+            self._stats.ignored_fields,
+        )
+        if self._stats.adapters is not None:
+            yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
+        seconds = self._stats.seconds()
+        if left := {name: seconds[name] for name in seconds.keys() - besides}:
+            yield self._seconds(left)
         yield self._histogram(
             "quire:event_loop_lag_seconds",
             "How late the event loop of the API is, sampled while requests are in progress.",
@@ -71,24 +128,6 @@ class MetricsCollector:
             {"used": used, "cached": cached, "free": free},
         )
 
-    def _counters(self) -> Iterator[Family]:
-        counters = _counters(self._stats)
-        yield from (self._one("counter", *counter) for counter in counters)
-        yield self._by(
-            "counter",
-            "vllm:request_success",
-            "Finished sequences by reason.",
-            "finished_reason",
-            {reason: self._stats.finished[reason] for reason in _REASONS},
-        )
-        yield self._by(
-            "counter",
-            "quire:ignored_fields",
-            "Fields of requests that had no effect, by endpoint.",
-            "endpoint",
-            self._stats.ignored_fields,
-        )
-
     def _host_tier(self, host: HostTierStats) -> Iterator[Family]:
         """Yield metrics of KV blocks outside of the KV cache."""
         yield from (self._one("gauge", *gauge) for gauge in _host_gauges(host))
@@ -114,9 +153,9 @@ class MetricsCollector:
         text = "Prompt tokens whose images were read; an image in the encoder cache is not."
         yield self._one("counter", "quire:encoded_image_tokens", text, encoded_tokens)
 
-    def _seconds(self) -> Family:
+    def _seconds(self, seconds: Mapping[str, float]) -> Family:
         parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())
-        text, seconds = f"Seconds by activity. {parts}.", self._stats.seconds()
+        text = f"Seconds by activity. {parts}."
         return self._by("counter", "quire:time_seconds", text, "part", seconds)
 
     def _one(self, kind: Kind, name: str, text: str, value: float) -> Family:
@@ -165,17 +204,22 @@ def _counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
         ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", hits),
         ("vllm:prompt_tokens", "Prompt tokens of requests with a first token.", s.prompt_tokens),
         ("vllm:generation_tokens", "Generated tokens.", s.generation_tokens),
-        ("quire:requests_rejected", "Requests refused because the queue was full.", s.rejected),
-        (
-            "quire:repeated_prompt_tokens",
-            "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
-            s.repeated_tokens,
-        ),
         ("quire:engine_restarts", "Engine cores that replaced a lost one.", s.restarts),
         (
             "quire:requests_retried",
             "Requests that started again because the engine core was lost.",
             s.retried,
+        ),
+    )
+
+
+def _server_counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
+    return (
+        ("quire:requests_rejected", "Requests refused because the queue was full.", s.rejected),
+        (
+            "quire:repeated_prompt_tokens",
+            "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
+            s.repeated_tokens,
         ),
         (
             "quire:slow_client_outputs",

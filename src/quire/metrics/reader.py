@@ -56,21 +56,20 @@ def read_metrics(stats: EngineStats, model_name: str) -> list[Metric]:
 
 def _metrics(family: Family) -> Iterable[Metric]:
     if family.kind == "histogram":
-        yield _histogram(family)
+        yield from _histograms(family)
         return
     kind = Counter if family.kind == "counter" else Gauge
     for sample in family.samples:
         yield kind(family.name, dict(sample.labels), sample.value)
 
 
-def _histogram(family: Family) -> Histogram:
-    """Return a family's histogram."""
+def _histograms(family: Family) -> Iterable[Histogram]:
+    """Yield a family's histograms; the sum is the last sample of each."""
     buckets: dict[str, int] = {}
-    labels: dict[str, str] = {}
-    total = 0.0
     for sample in family.samples:
         if sample.name.endswith("_bucket"):
             buckets[sample.labels["le"]] = int(sample.value)
         elif sample.name.endswith("_sum"):
-            labels, total = dict(sample.labels), sample.value
-    return Histogram(family.name, labels, buckets.get("+Inf", 0), total, buckets)
+            labels, count = dict(sample.labels), buckets.get("+Inf", 0)
+            yield Histogram(family.name, labels, count, sample.value, buckets)
+            buckets = {}

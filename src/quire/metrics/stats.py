@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from quire.core.messages import CoreTimes, SchedulerStats
@@ -36,6 +36,9 @@ class LoraUse(NamedTuple):
 
 class EngineStats:
     """Counters and histograms since the start; times are on the monotonic clock."""
+
+    replicas: Sequence[EngineStats] = ()
+    """The counters of each of several engine cores (see `replica_stats`)."""
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None
@@ -97,6 +100,16 @@ class EngineStats:
         self._repeats = RepeatedPrefixes()
         self._finish_times: deque[float] = deque(maxlen=64)
         self._log = ProgressLog()
+
+    def of(self, replica: int) -> EngineStats:
+        """Return the counters to use for a replica's events: they count for the whole, too."""
+        return self.replicas[replica] if self.replicas else self
+
+    def count_restart(self) -> None:
+        self.restarts += 1
+
+    def count_retry(self) -> None:
+        self.retried += 1
 
     @property
     def kv_cache_usage(self) -> float:

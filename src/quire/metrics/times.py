@@ -27,6 +27,9 @@ PARTS = {
 """Name → meaning. The core's parts are wall time and add up to its total. The front end's parts
 are CPU time, because they take it from the kernels."""
 
+CORE_PARTS = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
+"""The core's parts."""
+
 
 class FrontTimes:
     """The front end's CPU seconds since the start; a few clock reads per request, three per step.

@@ -29,7 +29,7 @@ def resolve_device(
     if args.ops == "triton":
         require("triton", "--ops triton", "ops")
     gpu = hardware.gpu
-    several = max(args.tensor_parallel_size, args.pipeline_parallel_size) > 1
+    several = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size > 1
     for_cpus = gpu is None or args.ops == "cpu" or several
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
         return args, "cpu"

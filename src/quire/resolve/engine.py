@@ -39,6 +39,7 @@ from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
+from quire.resolve.replicas import replica_share
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.tiers import host_tiers
 from quire.resolve.values import check_values, step_tokens, value_error
@@ -91,6 +92,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     """
     check_values(args)
     notes: list[str] = []
+    args, hardware = replica_share(args, hardware, notes)
     args, device = resolve_device(args, hardware, notes)
     source = _source(args)
     pooled = resolve_pooling(args, source, model_config(source.config), notes)

@@ -29,6 +29,7 @@ _PROFILER = "profiler_config."
 _SHORT = {
     "tensor_parallel_size": ["-tp"],
     "pipeline_parallel_size": ["-pp"],
+    "data_parallel_size": ["-dp"],
     "quantization": ["-q"],
 }
 """vLLM's short spellings."""

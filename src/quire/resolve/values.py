@@ -41,6 +41,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "num_threads": (1, 1024),
     "tensor_parallel_size": (1, 1024),
     "pipeline_parallel_size": (1, 1024),
+    "data_parallel_size": (1, 256),
     "nnodes": (1, 1024),
     "master_port": (1, 2**16 - 1),
     "pack_cache_bytes": (0, _BYTES),

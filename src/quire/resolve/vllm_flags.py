@@ -57,6 +57,7 @@ _STATES = "states are float32, and the engine chooses which ones the prefix cach
 _NO_CODE = "Quire runs no external code in the engine"
 _NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
 _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
+_REPLICAS = "all replicas of --data-parallel-size are on this machine, behind one port"
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = "steps replay a plan, which takes any number of rows"
 _TEXT = "models accept text only"
@@ -138,20 +139,20 @@ FOREIGN: dict[str, Foreign] = {
     "config_format": Foreign("Quire detects the format", ("auto", "hf")),
     "model_impl": Foreign("architectures are Quire's own", ("auto", "vllm")),
     # not supported
-    "data_parallel_size": Foreign(_WHOLE, _ONE),
     "api_server_count": Foreign(_WHOLE, _ONE),
     **_each(
-        "data_parallel_size_local prefill_context_parallel_size decode_context_parallel_size",
+        "prefill_context_parallel_size decode_context_parallel_size",
         Foreign(_ONE_MACHINE, _ONE),
     ),
+    "data_parallel_backend": Foreign(_REPLICAS, ("mp",)),
+    "data_parallel_start_rank": Foreign(_REPLICAS, ("0",)),
     **_each(
-        "data_parallel_rank data_parallel_start_rank "
-        "data_parallel_address data_parallel_rpc_port data_parallel_backend",
-        Foreign(_ONE_MACHINE),
+        "data_parallel_size_local data_parallel_rank data_parallel_address data_parallel_rpc_port",
+        Foreign(_REPLICAS),
     ),
     **_each(
         "data_parallel_hybrid_lb data_parallel_external_lb",
-        Foreign(_ONE_MACHINE, _OFF, switch=True),
+        Foreign(_REPLICAS, _OFF, switch=True),
     ),
     "enable_expert_parallel": _always(
         "ranks share every expert, which gives the same result and a balanced load"
@@ -232,7 +233,6 @@ FOREIGN: dict[str, Foreign] = {
 }
 
 _SHORT = {
-    "data_parallel_size": ("-dp",),
     "compilation_config": ("-O",),
 }
 

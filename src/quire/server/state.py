@@ -23,6 +23,8 @@ from quire.server.tools.table import Parsers
 
 MAX_NAME = 200
 """Most characters of a name in an error."""
+RANK_HEADER = "X-data-parallel-rank"
+"""Names the replica that computes a request, as with vLLM."""
 RETRY_SECONDS = (1, 60)
 """Shortest and longest `Retry-After`."""
 
@@ -160,7 +162,20 @@ def request_options(request: Request, body: _HasOptions) -> RequestOptions:
         body.cache_salt,
         skip_reading_prefix_cache=getattr(body, "cache_prompt", None) is False,
         trace_headers=_trace_headers(request),
+        data_parallel_rank=_replica(request),
     )
+
+
+def _replica(request: Request) -> int | None:
+    """Return the number of the replica that the client wants; raises `ApiError` if it is none."""
+    text = request.headers.get(RANK_HEADER)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < MAX_NAME):
+        raise invalid(
+            f"{RANK_HEADER} is {text[:MAX_NAME]!r}; it must be a whole number.", RANK_HEADER
+        )
+    return int(text)
 
 
 def _trace_headers(request: Request) -> dict[str, str] | None:

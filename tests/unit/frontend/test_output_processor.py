@@ -223,7 +223,9 @@ def test_a_probe_reports_the_prompt_if_the_first_sequence_fails(kind: RequestOut
     failed = bench.step(core("r_0", "", FinishReason.ERROR, stop_reason="a NaN"))
     [probe] = failed.probes
     assert failed.outputs == []
-    assert probe.prompt_token_ids == bench.processor.messages()[0].prompt_token_ids
+    assert (
+        probe.prompt_token_ids == bench.processor.states()[0].request.children[0].prompt_token_ids
+    )
     assert probe.sampling_params.prompt_logprobs == 1
     assert bench.step(core("r_1", "y", FinishReason.LENGTH)).outputs == []
     row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
@@ -347,7 +349,8 @@ def test_who_uses_which_adapter() -> None:
         request = input_processor().process(name, "a", wanted, arrival_time=9.0, options=options)
         bench.processor.add(request)
     assert bench.processor.adapters() == LoraUse(set(), {"first", "second"})
-    ids = [child.request_id for child in bench.processor.messages() if child.options.lora_request]
+    children = [c for state in bench.processor.states() for c in state.request.children]
+    ids = [child.request_id for child in children if child.options.lora_request]
     admitted = [RequestEvent(ids[0], "admitted", 11.0)]
     bench.processor.process(StepOutputs([], None, 11.0, events=admitted))
     assert bench.processor.adapters() == LoraUse({"first"}, {"first", "second"})

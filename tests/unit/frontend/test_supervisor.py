@@ -39,8 +39,8 @@ DELTA = RequestOutputKind.DELTA
 
 
 def pid(engine: AsyncLLM) -> int:
-    assert isinstance(engine._core.client, ProcessClient)
-    return engine._core.client.pid
+    assert isinstance(engine._fleet.replicas[0].core.client, ProcessClient)
+    return engine._fleet.replicas[0].core.client.pid
 
 
 def kill(engine: AsyncLLM) -> None:
@@ -107,7 +107,8 @@ async def test_seeds_that_are_drawn_do_not_begin_again_with_the_next_core() -> N
         async def draw() -> None:
             stream = engine.generate("a", SamplingParams(temperature=1.0, max_tokens=50))
             await anext(stream)
-            seeds.extend(m.sampling_params.seed for m in engine._output.messages())
+            [state] = engine._output.states()
+            seeds.append(state.request.children[0].sampling_params.seed)
             await stream.aclose()
 
         for restarts in range(2):
@@ -137,8 +138,8 @@ async def structured(engine: AsyncLLM, regex: str) -> asyncio.Task[list[RequestO
     before = engine.num_unfinished
     request = ask(engine, output_kind=FINAL, structured_outputs=wanted, **LONG)
     await until(lambda: engine.num_unfinished == before + 1)
-    assert isinstance(engine._core.client, ProcessClient)
-    [mark] = make_marks(str(engine._core.client.suspects.path), 0, 1)
+    assert isinstance(engine._fleet.replicas[0].core.client, ProcessClient)
+    [mark] = make_marks(str(engine._fleet.replicas[0].core.client.suspects.path), 0, 1)
     mark.enter(structure_key(wanted))
     return request
 
@@ -265,7 +266,7 @@ async def test_a_core_that_does_not_start_again(
 
 def spare(engine: AsyncLLM) -> ProcessClient | None:
     """The one that stands by."""
-    client = engine._core._spare
+    client = engine._fleet.replicas[0].core._spare
     assert client is None or isinstance(client, ProcessClient)
     return client if client is not None and client.prepared else None
 

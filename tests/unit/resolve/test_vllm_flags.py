@@ -52,7 +52,7 @@ def test_a_switch_takes_no_word_from_the_model() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("-dp=2", "behind a router"),
+        ("--api-server-count=2", "behind a router"),
         ("--no-enable-chunked-prefill", "in chunks"),
         ("--speculative-model ngram", "--speculative-config, a JSON object with the field 'model'"),
         ("--spec-tokens 3", "field 'num_speculative_tokens'"),
@@ -69,7 +69,7 @@ def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -
 
 @pytest.mark.parametrize(
     "words",
-    ["--data-parallel-size 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"],
+    ["--api-server-count 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"],
 )
 def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(*words.split()) == EngineArgs()
@@ -77,12 +77,12 @@ def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
-    fields = {"trust_remote_code": True, "data_parallel_size": 1, "max_num_seqs": 7}
+    fields = {"trust_remote_code": True, "api_server_count": 1, "max_num_seqs": 7}
     with caplog.at_level("INFO", "quire"):
         args = engine_args("m", {**fields, "speculative_config": None})
     assert args == EngineArgs(model="m", max_num_seqs=7)
     assert [line.split()[0] for line in caplog.messages] == [
-        "--trust-remote-code", "--data-parallel-size",
+        "--trust-remote-code", "--api-server-count",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="speculative"):
         engine_args("m", {"num_speculative_tokens": 3})

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from quire.core.log import setup_logging
 from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.replica import replica_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve
 from quire.system.hardware import detect
@@ -34,7 +35,7 @@ def configure(args: EngineArgs, core: CoreClient) -> Configured:
     try:
         setup_logging()
         resolved = resolve(args, detect())
-        core.configure(resolved.config)
+        core.configure(replica_configs(resolved.config, args.data_parallel_size)[0])
     except BaseException:
         core.shutdown()
         raise

@@ -12,7 +12,6 @@ from quire.core.messages import AbortRequests, AddRequest, CoreOutput, StepOutpu
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind
-from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.sequence import SequenceState, position_logprobs
@@ -91,7 +90,16 @@ class OutputProcessor:
     def request_ids(self) -> list[str]:
         return list(self._requests)
 
-    def add(self, request: ProcessedRequest, sink: OutputSink | None = None) -> None:
+    def states(self, replica: int | None = None) -> list[RequestState]:
+        """Return all requests, or those of a replica, in the order of arrival."""
+        states = self._requests.values()
+        return [state for state in states if replica is None or state.replica == replica]
+
+    def state(self, request_id: str) -> RequestState | None:
+        """Return a request's state; None if the request is unknown."""
+        return self._requests.get(request_id)
+
+    def add(self, request: ProcessedRequest, sink: OutputSink | None = None) -> RequestState:
         """Expect outputs for a request, and give each of its `children` the core's id.
 
         Raises:
@@ -116,16 +124,17 @@ class OutputProcessor:
                 child.request_id, name, request, sequence, state.metrics
             )
             state.timelines.append(timeline)
+        return state
 
     def sink(self, request_id: str) -> OutputSink | None:
         """Return a request's sink; None if the request is unknown or has none."""
         state = self._requests.get(request_id)
         return None if state is None else state.sink
 
-    def process(self, step: StepOutputs) -> ProcessedStep:
-        """Process one step and put at most one `RequestOutput` per request into its sink."""
+    def process(self, step: StepOutputs, replica: int = 0) -> ProcessedStep:
+        """Process a replica's step; put at most one `RequestOutput` per request into its sink."""
         start = time.thread_time()
-        result, sinks = self._process(step)
+        result, sinks = self._process(step, self._stats.of(replica))
         processed = time.thread_time()
         for sink, output in zip(sinks, result.outputs, strict=True):
             if sink is not None:
@@ -135,7 +144,9 @@ class OutputProcessor:
         front.send += time.thread_time() - processed
         return result
 
-    def _process(self, step: StepOutputs) -> tuple[ProcessedStep, list[OutputSink | None]]:
+    def _process(
+        self, step: StepOutputs, stats: EngineStats
+    ) -> tuple[ProcessedStep, list[OutputSink | None]]:
         self._stats.recent.begin_step(step.timestamp)
         for event in step.events:
             self.timelines.note(event)
@@ -166,12 +177,8 @@ class OutputProcessor:
             elif state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
                 result.outputs.append(state.output(sequences))
                 sinks.append(state.sink)
-        self._stats.on_step(step.stats, step.timestamp, step.times)
+        stats.on_step(step.stats, step.timestamp, step.times)
         return result, sinks
-
-    def structure(self, request_id: str) -> StructuredOutputsParams | None:
-        """Return the structure that a request's output must follow."""
-        return self._requests[request_id].request.params.structured_outputs
 
     def retry(self, request_id: str, now: float) -> bool:
         """Reset a request after its core was lost; return False if it must not be retried.
@@ -192,10 +199,6 @@ class OutputProcessor:
                 child.request_id, state.timelines[i], state.request, sequence, now
             )
         return True
-
-    def messages(self) -> list[AddRequest]:
-        """Return the messages for a new core: all requests, in the order of arrival."""
-        return [child for state in self._requests.values() for child in state.request.children]
 
     def abort(
         self, request_id: str, now: float, error: str | None = None
@@ -246,14 +249,14 @@ class OutputProcessor:
         if not metrics.first_token_time:
             metrics.first_token_time = now
             state.num_cached_tokens = output.num_cached_tokens
-            self._stats.on_first_token(
+            self._stats.of(state.replica).on_first_token(
                 metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
             )
         if not count:  # a pooled vector comes at once
             metrics.last_token_time = now
             return
         last = sequence.last_token_time
-        self._stats.on_tokens(count, None if last is None else now - last)
+        self._stats.of(state.replica).on_tokens(count, None if last is None else now - last)
         metrics.last_token_time = sequence.last_token_time = now
 
     def _take_prompt_logprobs(self, state: RequestState, output: CoreOutput) -> None:
@@ -309,7 +312,7 @@ class OutputProcessor:
         if state.metrics.first_token_time:  # for the first of its sequences
             prompt = len(state.request.prompt_token_ids) - state.num_cached_tokens
             computed = prompt // len(state.sequences)
-        self._stats.on_sequence_finished(
+        self._stats.of(state.replica).on_sequence_finished(
             sequence.finish_reason, sequence.num_tokens, decode, computed
         )
 
@@ -317,7 +320,7 @@ class OutputProcessor:
         request = state.request
         del self._requests[request.request_id]
         state.metrics.finished_time = now
-        self._stats.on_request_finished(
+        self._stats.of(state.replica).on_request_finished(
             state.metrics,
             len(request.prompt_token_ids),
             sum(s.num_tokens for s in state.sequences),

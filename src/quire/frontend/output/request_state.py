@@ -26,6 +26,7 @@ class RequestState:
         arrival: for statistics.
         held: outputs have waited.
         sink: takes the outputs; None if the caller of `process` does.
+        replica: number of the engine core that computes it.
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
@@ -40,6 +41,7 @@ class RequestState:
         "pooled",
         "probe",
         "prompt_logprobs",
+        "replica",
         "request",
         "retried",
         "sequences",
@@ -55,6 +57,7 @@ class RequestState:
         self.kind = request.params.output_kind
         self.retried = False
         self.arrival: Arrival | None = None
+        self.replica = 0
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
         self.timelines: list[Timeline] = []
         self._begin(tokenizer)

@@ -1,0 +1,245 @@
+"""Engine cores behind one front end: who gets a request, and calls to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.messages import AbortRequests, AddRequest, CoreInput, Ready, StepOutputs
+from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.merged_calls import FIRST_ONLY, merged
+from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
+from quire.frontend.client.supervisor import CoreState
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """The replicas of an engine; mostly one.
+
+    With several, the router of `quire.routing` chooses one for each request. All sequences of a
+    request go to the same one.
+
+    Args:
+        config: of one replica.
+        count: number of replicas.
+        first: the first core's client, if it exists already.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], CoreClient],
+        config: EngineConfig,
+        user: ReplicaUser,
+        count: int = 1,
+        first: CoreClient | None = None,
+    ) -> None:
+        self._user = user
+        self.replicas = [
+            Replica(number, connect, each, self, None if number else first)
+            for number, each in enumerate(replica_configs(config, count))
+        ]
+        self._routes = None
+        if count > 1:
+            from quire.frontend.client.routes import Routes  # NumPy
+
+            self._routes = Routes(config, count)
+
+    @property
+    def separate(self) -> bool:
+        """Return whether the cores have their own processes."""
+        return self.replicas[0].core.client.separate
+
+    @property
+    def error(self) -> QuireError | None:
+        """Return what a request must raise now; None if a replica takes it.
+
+        Without a ready replica it is the error of one that will be ready again, if there is one.
+        """
+        found: QuireError | None = None
+        for replica in self.replicas:
+            error = replica.core.error
+            if error is None:
+                return None
+            if found is None or replica.core.state is not CoreState.DEAD:
+                found = error
+        return found
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether no core runs, and none will start."""
+        return all(replica.core.state is CoreState.DEAD for replica in self.replicas)
+
+    async def start(self) -> list[Ready]:
+        """Start all cores and wait until their models are loaded."""
+        return await _all(replica.core.start() for replica in self.replicas)
+
+    def watch(self, seconds: float) -> None:
+        """Replace cores that are silent for `seconds` while they have work."""
+        for replica in self.replicas:
+            replica.watch(seconds)
+
+    # -- requests -------------------------------------------------------------------------
+
+    def check_rank(self, rank: int | None) -> None:
+        """Raise `InvalidRequestError` if no replica has this number."""
+        if rank is not None and not 0 <= rank < len(self.replicas):
+            last = len(self.replicas) - 1
+            raise InvalidRequestError(
+                f"data_parallel_rank is {rank}; "
+                + (f"replicas are 0 to {last}." if last else "there is one replica, 0."),
+                fix="Leave it out: the router then chooses the replica.",
+                param="data_parallel_rank",
+            )
+
+    def add(self, children: Sequence[AddRequest], rank: int | None = None) -> int:
+        """Send the sequences of a request to a replica, and return its number.
+
+        Args:
+            rank: the wanted replica; None lets the router choose among the ready ones.
+
+        Raises:
+            QuireError: no replica is ready, or the wanted one is not.
+            InvalidRequestError: as `CoreClient.send`; no sequence runs then.
+        """
+        chosen = self._choose(children[0]) if rank is None else rank
+        replica = self.replicas[chosen]
+        if replica.core.error is not None:
+            raise replica.core.error
+        if self._routes is not None:
+            self._routes.add(chosen, children)
+        try:
+            for child in children:
+                replica.send(child)
+        except BaseException:
+            self.abort(chosen, [child.request_id for child in children])
+            raise
+        replica.wake_watchdog()
+        return chosen
+
+    def _choose(self, first: AddRequest) -> int:
+        if (error := self.error) is not None:
+            raise error
+        if self._routes is None:
+            return 0
+        ready = sum(1 << replica.number for replica in self.replicas if replica.is_ready)
+        return self._routes.choose(first, ready)
+
+    def abort(self, replica: int, ids: list[str]) -> None:
+        """Drop sequences from a replica; ignore unknown ones and a lost core."""
+        with contextlib.suppress(EngineDeadError):
+            self.send(replica, AbortRequests(ids))
+
+    def send(self, replica: int, message: CoreInput) -> None:
+        """Send a message about requests that a replica has; raises as `CoreClient.send`."""
+        if self._routes is not None and isinstance(message, AbortRequests):
+            self._routes.remove(message.request_ids)
+        self.replicas[replica].send(message)
+
+    # -- calls ----------------------------------------------------------------------------
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run a utility method in all ready cores; return one result for all of them.
+
+        Cores that are lost meanwhile do not count, unless all are.
+        """
+        if len(self.replicas) == 1:
+            return await self.replicas[0].calls.call(method, *args)
+        if (error := self.error) is not None:
+            raise error
+        asked = [replica for replica in self.replicas if replica.is_ready]
+        if method in FIRST_ONLY:
+            del asked[1:]
+        calls = (replica.calls.call(method, *args) for replica in asked)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, EngineDeadError):
+                raise result
+        found = [result for result in results if not isinstance(result, BaseException)]
+        if not found:
+            assert isinstance(results[0], BaseException)
+            raise results[0]
+        return merged(method, found)
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Send a call to all ready cores and do not wait for answers."""
+        for replica in self.replicas:
+            if replica.is_ready:
+                replica.calls.tell(method, *args)
+
+    # -- life -----------------------------------------------------------------------------
+
+    async def sleep(self) -> None:
+        """End all cores until `wake_up`; raises the error of a replica that is not ready."""
+        for replica in self.replicas:
+            if replica.core.error is not None:
+                raise replica.core.error
+        await _all(replica.core.sleep() for replica in self.replicas)
+        self._forget_all()
+
+    async def wake_up(self) -> list[Ready]:
+        """Start all cores after `sleep`; if one does not start, all sleep on and this raises."""
+        waking = (replica.core.wake_up() for replica in self.replicas)
+        results = await asyncio.gather(*waking, return_exceptions=True)
+        failed = [result for result in results if isinstance(result, BaseException)]
+        if failed:
+            await _all(replica.core.sleep() for replica in self.replicas if replica.is_ready)
+            raise failed[0]
+        return [result for result in results if isinstance(result, Ready)]
+
+    def hurry(self) -> None:
+        """Shorten the wait of `shutdown`."""
+        for replica in self.replicas:
+            replica.core.hurry()
+
+    def shutdown(self) -> None:
+        """Stop all cores for good. Harmless when repeated."""
+        for replica in self.replicas:
+            replica.shutdown()
+
+    def _forget_all(self) -> None:
+        if self._routes is not None:
+            for replica in self.replicas:
+                self._routes.forget(replica.number)
+
+    # -- what replicas report -------------------------------------------------------------
+
+    def on_step(self, replica: int, step: StepOutputs) -> None:
+        """See `ReplicaUser`."""
+        if self._routes is not None:
+            self._routes.note(replica, step)
+        self._user.on_step(replica, step)
+
+    def on_lost(self, replica: int, error: QuireError) -> None:
+        """See `ReplicaUser`."""
+        if self._routes is not None:
+            self._routes.forget(replica)
+        self._user.on_lost(replica, error)
+
+    def on_restored(self, replica: int, ready: Ready) -> None:
+        """See `ReplicaUser`."""
+        self._user.on_restored(replica, ready)
+
+    def on_dead(self, replica: int, error: QuireError) -> None:
+        """See `ReplicaUser`."""
+        self._user.on_dead(replica, error)
+
+    def has_work(self, replica: int) -> bool:
+        """See `ReplicaUser`."""
+        return self._user.has_work(replica)
+
+
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Return all results. If one fails, cancel the others, wait for their end, and raise."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,131 @@
+"""One engine core of a fleet: its supervisor, the calls to it, and its watchdog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from quire.core.config import EngineConfig
+from quire.core.errors import QuireError
+from quire.core.messages import Call, CallResult, CoreInput, Ready, StepOutputs
+from quire.frontend.client.calls import CoreCalls
+from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.supervisor import CoreState, Supervisor
+from quire.frontend.client.watchdog import TICKS, Watchdog
+
+
+class ReplicaUser(Protocol):
+    """The sender of requests; `replica` is a replica's number."""
+
+    def on_step(self, replica: int, step: StepOutputs) -> None:
+        """Take the outputs of a replica's step."""
+
+    def on_lost(self, replica: int, error: QuireError) -> None:
+        """Move or fail all requests of a lost core; another one will start."""
+
+    def on_restored(self, replica: int, ready: Ready) -> None:
+        """Another core is ready and has no requests yet."""
+
+    def on_dead(self, replica: int, error: QuireError) -> None:
+        """Fail all requests of a lost core that will not be replaced."""
+
+    def has_work(self, replica: int) -> bool:
+        """Return whether a replica has requests."""
+
+
+class Replica:
+    """See above.
+
+    Attributes:
+        core: keeps an engine core running.
+        calls: those to the running core.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        connect: Callable[[], CoreClient],
+        config: EngineConfig,
+        user: ReplicaUser,
+        first: CoreClient | None = None,
+    ) -> None:
+        self.number = number
+        self.core = Supervisor(connect, config, self._on_message, self, first)
+        self.calls = CoreCalls(self._send_call)
+        self._user = user
+        self._watchdog: Watchdog | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.core.state is CoreState.READY
+
+    def send(self, message: CoreInput) -> None:
+        """Send without waiting; raises as `CoreClient.send`."""
+        self.core.client.send(message)
+
+    def watch(self, seconds: float) -> None:
+        """Replace the core from now on if it is silent for `seconds` while it has work."""
+        self._watchdog = Watchdog(
+            seconds,
+            busy=lambda: self.is_ready and bool(self.calls or self._user.has_work(self.number)),
+            stuck=lambda: self.core.end_stuck(seconds),
+            hung=lambda: self.core.client.suspects.hung(TICKS),
+        )
+
+    def wake_watchdog(self) -> None:
+        """Start the watchdog's timer, which runs while there is work."""
+        if self._watchdog is not None:
+            self._watchdog.start()
+
+    def shutdown(self) -> None:
+        self.core.shutdown()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    def _send_call(self, call: Call) -> None:
+        if self.core.error is not None:
+            raise self.core.error
+        self.send(call)
+        self.wake_watchdog()
+
+    def _on_message(self, message: StepOutputs | CallResult) -> None:
+        if self._watchdog is not None:
+            self._watchdog.silent = 0
+        if isinstance(message, CallResult):
+            self.calls.answer(message)
+        else:
+            self._user.on_step(self.number, message)
+
+    def on_lost(self, error: QuireError) -> None:
+        """See `CoreUser`."""
+        self.calls.fail(error)
+        self._user.on_lost(self.number, error)
+
+    def on_restored(self, ready: Ready) -> None:
+        """See `CoreUser`."""
+        self._user.on_restored(self.number, ready)
+
+    def on_dead(self, error: QuireError) -> None:
+        """See `CoreUser`."""
+        self.calls.fail(error)
+        self._user.on_dead(self.number, error)
+
+
+def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
+    """Return one configuration per replica: each has its own CPUs and reports its prefix cache.
+
+    Neighbouring cores, and so mostly one memory node, belong to one replica. If there are fewer
+    cores than threads, the system distributes the threads.
+
+    Args:
+        config: of one replica; its threads and memory are one's share.
+    """
+    if count == 1:
+        return [config]
+    from quire.executor.crew import rank_cpus
+
+    return [
+        replace(config, cpus=tuple(cpus), report_cache=config.enable_prefix_caching)
+        for cpus in rank_cpus(count, config.num_threads)
+    ]

@@ -1,0 +1,52 @@
+"""The share of the machine that each replica of an engine gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import Hardware
+
+_NAME = "data_parallel_size"
+
+
+def replica_share(
+    args: EngineArgs, hardware: Hardware, notes: list[str]
+) -> tuple[EngineArgs, Hardware]:
+    """Return one replica's arguments and hardware: equal parts of the threads, cores and memory.
+
+    Other sizes, such as that of the KV cache, are those of each replica.
+
+    Raises:
+        ConfigError: there are fewer cores or threads than replicas, or a flag works with one
+            replica only.
+    """
+    count = args.data_parallel_size
+    if count == 1:
+        return args, hardware
+    threads = args.num_threads
+    for asked, why in (
+        (count > hardware.cores, f"each replica needs a core; there are {hardware.cores}."),
+        (
+            threads is not None and threads < count,
+            f"each replica needs a thread, and num_threads is {threads}.",
+        ),
+        (args.device == "cuda", "only one process can use a GPU; add --device cpu."),
+        (args.nnodes > 1, "replicas are on one machine; omit --nnodes."),
+    ):
+        if asked:
+            raise ConfigError(f"{_NAME} is {count}; {why}", param=_NAME)
+    share = replace(
+        hardware,
+        cores=hardware.cores // count,
+        memory_bytes=hardware.memory_bytes // count,
+        available_bytes=hardware.available_bytes // count,
+    )
+    notes.append(
+        f"{_NAME} {count}: the machine is divided among {count} replicas. All that follows is one "
+        f"replica's: {count} times as many threads and as much memory are used."
+    )
+    if threads is not None:
+        args = replace(args, num_threads=threads // count)
+    return args, share

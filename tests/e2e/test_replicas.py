@@ -1,0 +1,78 @@
+"""`quire serve --data-parallel-size 2`: the answers of one engine, and every endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire import LLM, SamplingParams
+from quire.system.hardware import detect
+from tests.e2e.serving import Server, serving
+
+pytestmark = pytest.mark.skipif(detect().cores < 2, reason="each replica needs a core")
+
+BLOCKS = 256
+PROMPTS = ["once upon a time", "the cat", "a dog said", "one morning"]
+REQUESTS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.9, "seed": 3},
+    {"temperature": 0.9},  # the front end draws the seeds, in the order of arrival
+]
+
+
+@pytest.fixture(scope="module")
+def replicas(tiny_model: Path) -> Iterator[Server]:
+    flags = ("--data-parallel-size", "2", "--num-gpu-blocks-override", str(BLOCKS))
+    with serving(tiny_model, *flags) as running:
+        yield running
+
+
+def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> None:
+    params = [{**request, "max_tokens": 24} for request in REQUESTS]
+    with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
+        expected = [
+            list(llm.generate(prompt, SamplingParams(**each))[0].outputs[0].token_ids)
+            for prompt in PROMPTS
+            for each in params
+        ]
+    found = []
+    for number, prompt in enumerate(PROMPTS):
+        headers = {"X-data-parallel-rank": str(number % 2)}
+        for each in params:
+            body = {**each, "prompt": prompt, "return_token_ids": True}
+            answer = replicas.http.post("/v1/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            found.append(answer.json()["choices"][0]["token_ids"])
+    assert found == expected
+    counted: dict[str, float] = {}
+    for family in text_string_to_metric_families(replicas.http.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == "vllm:generation_tokens_total":
+                counted[sample.labels["engine"]] = sample.value
+    lengths = [len(tokens) for tokens in expected]
+    first = lengths[0:3] + lengths[6:9]
+    assert counted == {"0": sum(first), "1": sum(lengths) - sum(first)}
+
+
+def test_an_unknown_rank_is_a_400(replicas: Server) -> None:
+    for rank, why in (("2", "replicas are 0 to 1"), ("x", "whole number"), ("-1", "whole number")):
+        headers = {"X-data-parallel-rank": rank}
+        answer = replicas.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+        assert answer.status_code == 400
+        assert why in answer.json()["error"]["message"]
+
+
+def test_what_reads_the_engine_reads_all_replicas(replicas: Server) -> None:
+    assert replicas.http.get("/health").status_code == 200
+    assert replicas.http.get("/load").status_code == 200
+    assert replicas.http.get("/explain", params={"window": 0.1}).status_code == 200
+    with replicas.http.stream("GET", "/dashboard/stream") as stream:
+        line = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    snapshot = json.loads(line.removeprefix("data: "))
+    assert snapshot["kv_map"]["num_blocks"] == snapshot["stats"]["kv_blocks_total"] == 2 * BLOCKS
+    replicas.wait_until_idle()

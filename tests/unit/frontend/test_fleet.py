@@ -1,0 +1,216 @@
+"""Two engine cores behind one front end, with the echo model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from quire.core.errors import EngineDeadError, EngineRestartingError, InvalidRequestError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client import supervisor
+from quire.frontend.client.core_client import ProcessClient
+from quire.frontend.client.merged_calls import merged
+from quire.frontend.client.replica import replica_configs
+from quire.metrics.reader import Counter, Histogram, Metric, read_metrics
+from quire.resolve.arguments import EngineArgs
+from tests.unit.engine.fakes import (
+    BLOCK_SIZE,
+    NUM_BLOCKS,
+    ByteTokenizer,
+    engine_config,
+    follow,
+    resolved,
+)
+from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
+
+DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
+
+
+@asynccontextmanager
+async def replicas(name: str = "echo", count: int = 2) -> AsyncIterator[AsyncLLM]:
+    args = EngineArgs(data_parallel_size=count)
+    connect = partial(ProcessClient, FAKE_CORE)
+    engine = AsyncLLM(resolved(name), ByteTokenizer(), args, connect)
+    await engine.start_core()
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def ask(
+    engine: AsyncLLM, prompt: str, rank: int | None = None, **params: Any
+) -> asyncio.Task[list[RequestOutput]]:
+    async def collect() -> list[RequestOutput]:
+        stream = engine.generate(prompt, SamplingParams(**params), data_parallel_rank=rank)
+        return [output async for output in stream]
+
+    return asyncio.create_task(collect())
+
+
+def kill(engine: AsyncLLM, replica: int) -> None:
+    client = engine._fleet.replicas[replica].core.client
+    assert isinstance(client, ProcessClient)
+    os.kill(client.pid, signal.SIGKILL)
+
+
+def tokens(engine: AsyncLLM) -> list[int]:
+    """Generated tokens of each replica."""
+    return [engine.stats.of(number).generation_tokens for number in (0, 1)]
+
+
+def following(prompt: str, count: int) -> str:
+    return bytes(range(ord(prompt) + 1, ord(prompt) + 1 + count)).decode()
+
+
+async def test_requests_are_shared_and_follow_their_prefix() -> None:
+    async with replicas("slow") as engine:
+        assert engine.max_num_seqs == 2 * engine.resolved.config.scheduler.max_num_seqs
+        tasks = [ask(engine, p, output_kind=FINAL, n=2, max_tokens=8) for p in "abcdef"]
+        for task, prompt in zip(tasks, "abcdef", strict=True):
+            [output] = await asyncio.wait_for(task, PATIENCE)
+            assert [c.text for c in output.outputs] == [following(prompt, 8)] * 2
+        assert tokens(engine) == [48, 48]
+        assert engine.stats.generation_tokens == 96
+        prefix = "p" * 4 * BLOCK_SIZE
+        for turn in range(3):
+            await ask(engine, prefix + str(turn), 1 if turn == 0 else None, max_tokens=2)
+            assert tokens(engine) == [48, 48 + 2 * (turn + 1)]  # where the prefix is
+        assert await engine.call("check_integrity") is None
+        assert await engine.reset_prefix_cache()
+        scheduler = engine.stats.scheduler
+        assert scheduler is not None
+        assert scheduler.kv_blocks_total == 2 * NUM_BLOCKS
+
+
+async def test_a_request_may_name_its_replica_and_counts_there() -> None:
+    async with replicas() as engine:
+        await ask(engine, "a", 1, max_tokens=3)
+        assert tokens(engine) == [0, 3]
+        for rank in (2, -1, 10**30):
+            with pytest.raises(InvalidRequestError, match="replicas are 0 to 1"):
+                await ask(engine, "a", rank)
+        assert engine.num_unfinished == 0
+        check_metrics(read_metrics(engine.stats, "m"))
+        await engine.sleep()
+        assert engine.stats.scheduler is None
+        assert engine.error is not None
+        await engine.wake_up()
+        for rank in (0, 1):
+            [*_, last] = await ask(engine, "a", rank, max_tokens=3)
+            assert last.outputs[0].text == "bcd"
+
+
+def check_metrics(found: list[Metric]) -> None:
+    """Each metric has the number of its replica, after one request at replica 1."""
+    counts = {
+        m.labels["engine"]: m.value
+        for m in found
+        if isinstance(m, Counter) and m.name == "vllm:generation_tokens"
+    }
+    assert counts == {"0": 0, "1": 3}
+    ttft = {
+        m.labels["engine"]: m.count
+        for m in found
+        if isinstance(m, Histogram) and m.name == "vllm:time_to_first_token_seconds"
+    }
+    assert ttft == {"0": 0, "1": 1}
+    seconds = [m.labels for m in found if m.name == "quire:time_seconds"]
+    assert [label["engine"] for label in seconds if label["part"] == "http"] == ["0"]
+    assert [label["engine"] for label in seconds if label["part"] == "model"] == ["0", "1"]
+    keys = [(m.name, *sorted(m.labels.items())) for m in found]
+    assert len(keys) == len(set(keys))
+
+
+async def test_a_lost_replica_loses_and_repeats_nothing() -> None:
+    """Streams of the other one go on; requests without output move to it at once."""
+    async with replicas("slow") as engine:
+        told = ask(engine, "a", 0, output_kind=DELTA, max_tokens=150, ignore_eos=True)
+        other = ask(engine, "b", 1, output_kind=DELTA, max_tokens=60, ignore_eos=True)
+        await until(lambda: min(tokens(engine)) > 2)
+        waiting = [
+            ask(engine, p, 0, output_kind=FINAL, n=2, max_tokens=20, ignore_eos=True)
+            for p in "cdef"
+        ]
+        await until(lambda: engine.num_unfinished == 6)
+        kill(engine, 0)
+        await until(lambda: engine.stats.retried == 4)
+        assert engine.is_ready
+        assert engine.error is None
+        with pytest.raises(EngineRestartingError):
+            await ask(engine, "a", 0)
+        for task, prompt in zip(waiting, "cdef", strict=True):
+            [output] = await asyncio.wait_for(task, PATIENCE)
+            assert [c.text for c in output.outputs] == [following(prompt, 20)] * 2
+        with pytest.raises(EngineRestartingError):
+            await told
+        ids = [i for output in await other for i in output.outputs[0].token_ids]
+        assert ids == [*accumulate([ord("b"), *range(60)], lambda token, _: follow(token))][1:]
+        await until(lambda: engine.stats.restarts == 1)
+        assert [engine.stats.of(i).restarts for i in (0, 1)] == [1, 0]
+        await until(lambda: engine._fleet.replicas[0].is_ready)
+        await ask(engine, "a", 0, max_tokens=3)
+        assert await engine.call("check_integrity") is None
+        assert engine.num_unfinished == 0
+
+
+async def test_a_replica_that_is_given_up_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 0)
+    async with replicas() as engine:
+        kill(engine, 0)
+        await until(lambda: isinstance(engine._fleet.replicas[0].core.error, EngineDeadError))
+        [*_, last] = await ask(engine, "a", max_tokens=3)
+        assert last.outputs[0].text == "bcd"
+        kill(engine, 1)
+        await until(lambda: type(engine.error) is EngineDeadError)
+
+
+def test_replicas_share_no_core() -> None:
+    config = replace(engine_config("echo"), num_threads=1)
+    assert replica_configs(config, 1) == [config]
+    first, second = replica_configs(config, 2)
+    assert not set(first.cpus) & set(second.cpus)
+    assert len(first.cpus) == len(second.cpus)
+    assert first.report_cache
+    assert replica_configs(replace(config, num_threads=10_000), 2)[0].cpus == ()
+
+
+def test_answers_to_one_call() -> None:
+    digest = {"digest": "d"}
+    assert merged("add_lora", [digest, None]) is None
+    assert merged("add_lora", [digest, digest]) == digest
+    assert merged("add_lora", [digest, {"error": "e"}]) == {"error": "e"}
+    assert merged("start_profile", [False, True])
+    status = {"active": False, "writing": True, "files": ["a"], "failures": []}
+    done = {"active": False, "writing": False, "files": ["b"], "failures": ["c"]}
+    both = {"active": False, "writing": True, "files": ["a", "b"], "failures": ["c"]}
+    assert merged("profile_status", [status, done]) == both
+    map_ = {
+        "num_blocks": 4, "owners": ["7"], "kind": [2, 0], "owner": [0, -1], "count": [1, 3],
+        "blocks_per_cell": 1,
+    }  # fmt: skip
+    tree = {
+        "block_size": 8, "num_nodes": 2, "id": [0, 2], "parent": [-1, 0], "blocks": [1, 1],
+        "users": [1, 0],
+    }  # fmt: skip
+    found = merged("kv_snapshot", [{"map": map_, "tree": tree}] * 2)
+    assert found["map"] == {
+        "num_blocks": 8, "owners": ["7", "7"], "kind": [2, 0, 2, 0], "owner": [0, -1, 1, -1],
+        "count": [1, 3, 1, 3], "blocks_per_cell": 1,
+    }  # fmt: skip
+    assert found["tree"]["id"] == [0, 2, 4, 6]
+    assert found["tree"]["parent"] == [-1, 0, -1, 4]
+    assert found["tree"]["num_nodes"] == 4

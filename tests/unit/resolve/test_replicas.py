@@ -1,0 +1,44 @@
+"""What each of several replicas gets of a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import Hardware
+
+MACHINE = Hardware(cores=8, memory_bytes=64 * 2**30, available_bytes=60 * 2**30)
+
+
+def args(count: int, **fields: Any) -> EngineArgs:
+    return EngineArgs("qwen3-0.6b", load_format="dummy", data_parallel_size=count, **fields)
+
+
+def test_replicas_share_cores_and_memory() -> None:
+    whole, half = (resolve(args(count), MACHINE) for count in (1, 2))
+    assert (whole.config.num_threads, half.config.num_threads) == (8, 4)
+    assert half.config.memory_budget_bytes == whole.config.memory_budget_bytes // 2
+    assert any("2 times as many threads and as much memory" in note for note in half.notes)
+    assert resolve(args(2, num_threads=6), MACHINE).config.num_threads == 3
+    ranks = resolve(args(2, tensor_parallel_size=2), MACHINE).config
+    assert (ranks.tensor_parallel_size, ranks.num_threads) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"count": 9}, "there are 8"),
+        ({"count": 2, "num_threads": 1}, "num_threads is 1"),
+        ({"count": 2, "device": "cuda"}, "--device cpu"),
+        ({"count": 2, "nnodes": 2, "pipeline_parallel_size": 2}, "omit --nnodes"),
+        ({"count": 4, "tensor_parallel_size": 4}, "this machine has 2"),
+        ({"count": 0}, "at least 1"),
+    ],
+)
+def test_what_replicas_cannot_share(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(args(**fields), MACHINE)
