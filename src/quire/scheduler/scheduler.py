@@ -109,8 +109,7 @@ class Scheduler:
 
     def has_ready(self) -> bool:
         """Return whether a further step beside those in flight may have something to compute."""
-        beside = self.config.micro_batches > 1 and bool(self._steps.in_flight)
-        return self._state.has_ready() if beside else self.has_unfinished()
+        return self._state.has_ready() if self._steps.in_flight else self.has_unfinished()
 
     # -- one step ------------------------------------------------------------------------
 

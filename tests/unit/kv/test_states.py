@@ -62,7 +62,7 @@ def test_a_stored_state_that_a_step_computes_is_not_loaded_again() -> None:
 
 
 def test_a_state_is_not_evicted_from_the_tier_to_make_room_for_it() -> None:
-    cache = StateCache(StateConfig(2, 0, 4096), BLOCK, TierConfig(num_offload_slots=1))
+    cache = StateCache(StateConfig(2, 0, 4096), BLOCK, HostTier(TierConfig(num_offload_slots=1)))
     assert cache.tier is not None
     asked = request(4 * BLOCK + 1)
     keys = asked.block_hashes
@@ -76,3 +76,23 @@ def test_a_state_is_not_evicted_from_the_tier_to_make_room_for_it() -> None:
     assert load is not None
     assert (load.key, load.slot) == (keys[3], 0)
     assert cache.tier.find(keys[3])
+
+
+def test_a_snapshot_behind_one_block_is_usable() -> None:
+    cache = StateCache(StateConfig(4, 0, 4096), BLOCK)
+    (slot,) = cache.pool.allocate(1)
+    keys = request(2 * BLOCK).block_hashes
+    cache.pool.remember([slot], keys[:1])
+    assert cache.usable(keys) == 1
+
+
+def test_the_next_block_of_an_answer_replaces_a_snapshot_unless_it_is_at_a_distance() -> None:
+    """Of a prompt of 14 blocks: snapshots each 16 blocks stay, and that behind block 15 goes."""
+    cache, asked = admitted(14 * BLOCK + 1)
+    asked.block_hashes += [bytes([99, index]) * 16 for index in range(4)]
+    for count in (14, 15, 16, 17):
+        cache.extend("r", count)
+        cache.enter("r", asked.block_hashes, count - 1, count)
+        cache.begin_step()
+    found = [cache.pool.find(asked.block_hashes[count - 1]) for count in (14, 15, 16, 17)]
+    assert [slot is not None for slot in found] == [True, False, True, True]

@@ -23,6 +23,16 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
     assert (tier.slots_used, tier.num_requests_swapped, tier.failed) == (0, 0, 0)
 
 
+def test_a_request_without_computed_tokens_has_nothing_to_swap() -> None:
+    limits = SchedulerConfig(1000, 4, 64, preemption_mode="swap")
+    s = Scheduler(limits, CacheConfig(BLOCK, 16, tiers=TierConfig(num_swap_slots=4)))
+    s.add(request("a", 1))
+    s.schedule(0.0)
+    s._preemption.preempt_last()
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().num_requests_swapped == 0
+
+
 def test_what_was_swapped_out_before_a_reset_is_not_found_after_it() -> None:
     s = preempted("swap")
     s.reset_prefix_cache()

@@ -196,3 +196,12 @@ def test_stages_have_nothing_to_compute_while_all_requests_are_in_flight() -> No
         assert s.has_ready()
         s.update(batch, sampled(s, batch, 5), 1.0)
         assert s.has_ready()
+
+
+def test_nothing_is_ready_beside_the_last_step_of_all_requests() -> None:
+    s = make()
+    s.add(request("a", 4, max_tokens=1))
+    batch = s.schedule(0.0)
+    assert not s.has_ready()
+    s.update(batch, sampled(s, batch, 5), 1.0)
+    assert not s.has_ready()

@@ -132,6 +132,14 @@ def test_a_load_pays_if_one_copy_is_faster(
     assert not TierCost(Exact(again), BLOCK, 0).load_pays(num_tokens, num_saved, 1)
 
 
+def test_a_state_takes_as_long_as_its_tokens() -> None:
+    again = Exact(0.0).computing(0, 64)
+    for copy, pays in ((again / 96 * (1 + 1e-9), False), (again / 96 * (1 - 1e-9), True)):
+        tiers = TierCost(Exact(copy), BLOCK, 32)
+        assert tiers.load_pays(64, 64, 64, with_state=True) == pays
+        assert tiers.load_pays(64, 64, 64)
+
+
 def test_copies_that_take_a_millisecond_teach_and_shorter_ones_do_not() -> None:
     for blocks, files in ((1, 0), (0, 1)):
         tiers = TierCost(Exact(LEAST / BLOCK), BLOCK, 0)
