@@ -14,7 +14,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.messages import HostTierStats
 from quire.runner.kv_files import BlockFiles
-from quire.runner.kv_host import HostKV
+from quire.runner.kv_host import CopyReport, HostKV
 from quire.scheduler.tier_cost import TierCost
 
 LENGTH = 96
@@ -227,10 +227,10 @@ def test_damage_to_swapped_blocks_is_noticed(model: str, monkeypatch: pytest.Mon
         expected = run(llm)
     copy = HostKV.copy
 
-    def damaging(self: HostKV, copies: Any) -> list[int]:
+    def damaging(self: HostKV, copies: Any, *, wait: bool) -> CopyReport:
         for slot in {load.slot for load in copies.loads}:
             self.slots[slot, slot % self.num_words] ^= 1 << (slot % 60)
-        return copy(self, copies)
+        return copy(self, copies, wait=wait)
 
     monkeypatch.setattr(HostKV, "copy", damaging)
     with make(model, swap_space=0.01, preemption_mode="swap", **SMALL) as llm:

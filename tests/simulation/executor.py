@@ -137,6 +137,7 @@ class ModelledExecutor(ClockedExecutor):
         corrupts: asked before each block is loaded from the host tier; True is damage.
         states: of recurrent layers, if the model has some.
         files: most files of blocks; None without files.
+        delays: asked of each block from a file in each step; True means that it takes longer.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class ModelledExecutor(ClockedExecutor):
         corrupts: Callable[[], bool] = lambda: False,
         states: StateConfig | None = None,
         files: int | None = None,
+        delays: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(num_blocks, clock, states)
         below = ModelledFiles(files or 0)
@@ -160,7 +162,7 @@ class ModelledExecutor(ClockedExecutor):
         self._states: ModelledStates | None = None
         if states:
             self._states = ModelledStates(
-                states, block_size, ModelledHostTier(corrupts, below.of_states)
+                states, block_size, ModelledHostTier(corrupts, below.of_states, delays)
             )
         self._block_size = block_size
         self._vocab_size = vocab_size
@@ -168,7 +170,7 @@ class ModelledExecutor(ClockedExecutor):
         self._window = window
         self._accepts = accepts
         self._fails = fails
-        self._host = ModelledHostTier(corrupts, below)
+        self._host = ModelledHostTier(corrupts, below, delays)
         self._sequences: dict[str, _Sequence] = {}
         self._undone: set[str] = set()
         self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
@@ -228,18 +230,19 @@ class ModelledExecutor(ClockedExecutor):
         moved = len(copies.stores) + len(copies.loads) if copies else 0
         return self._cost.copy_seconds(moved * self._block_size)
 
-    def _copy(self, copies: BlockCopies) -> list[int]:
+    def _copy(self, copies: BlockCopies | None) -> tuple[list[int], list[int]]:
         try:
-            failed = self._host.copy(copies, self._slots.reshape(-1, self._block_size))
-            if copies.states:
-                assert self._states
-                failed += [~slot for slot in self._states.copy(copies.states)]
-            return failed
+            failed, pending = self._host.copy(copies, self._slots.reshape(-1, self._block_size))
+            if self._states:
+                lost, waits = self._states.copy(copies.states if copies else None)
+                failed += [~slot for slot in lost]
+                pending += [~slot for slot in waits]
+            return failed, pending
         except MisplacedBlockError as error:
             raise ViolationError(str(error)) from error
 
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
-        failed_loads = self._copy(batch.block_copies) if batch.block_copies else []
+        failed_loads, pending_loads = self._copy(batch.block_copies)
         before = [self._sequences[name].num_blocks for name in batch.request_ids]
         if self._states:
             self._states.begin_step(batch.request_ids, batch.new_blocks)
@@ -264,7 +267,9 @@ class ModelledExecutor(ClockedExecutor):
                 self._states.undo()
             for (sequence, _, _), held in zip(rows, before, strict=True):
                 sequence.num_blocks = held  # they are brought again
-            raise ForwardError(failed_loads, 0.0) from RuntimeError("the modelled step failed")
+            raise ForwardError(failed_loads, 0.0, pending_loads) from RuntimeError(
+                "the modelled step failed"
+            )
         self._compute(rows)
         sampled = [self._sample(*row, number) for row, number in zip(rows, most, strict=True)]
         if self._states:
@@ -276,6 +281,7 @@ class ModelledExecutor(ClockedExecutor):
             token_columns(sampled),
             prompt_logprobs=_prompt_logprobs(batch.request_ids, rows),
             failed_loads=failed_loads,
+            pending_loads=pending_loads,
             drafted=drafted,
             accepted=None if drafted is None else np.array([[max(len(s) - 1, 0) for s in sampled]]),
         )

@@ -56,25 +56,38 @@ class ModelledHostTier:
 
     Args:
         corrupts: asked before each block is loaded; True is a checksum that does not hold.
+        delays: asked of each block from a file in each step; True means that it takes longer.
     """
 
-    def __init__(self, corrupts: Callable[[], bool], files: ModelledFiles) -> None:
+    def __init__(
+        self,
+        corrupts: Callable[[], bool],
+        files: ModelledFiles,
+        delays: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._corrupts = corrupts
+        self._delays = delays
+        self._pending: dict[int, bytes] = {}
         self._files = files
         self._slots: dict[int, tuple[bytes, NDArray[np.uint64]]] = {}
 
-    def copy(self, copies: BlockCopies, blocks: NDArray[np.uint64]) -> list[int]:
+    def copy(
+        self, copies: BlockCopies | None, blocks: NDArray[np.uint64]
+    ) -> tuple[list[int], list[int]]:
         """Do what `runner.kv_host` does.
 
         Args:
             blocks: the KV cache, uint64 [num_blocks, block_size].
 
         Returns:
-            The blocks whose load failed.
+            The blocks whose load failed, and those whose load goes on.
 
         Raises:
             MisplacedBlockError: a real load would fail, and nothing has been damaged.
         """
+        copies = copies or BlockCopies([], [], [], [])
+        for block in copies.cancelled:
+            self._pending.pop(block, None)
         for key in copies.dropped:
             self._files.contents.pop(key, None)
         for block, key in copies.saves:
@@ -83,14 +96,29 @@ class ModelledHostTier:
             self._slots[slot] = key, blocks[block].copy()
         failed = []
         for slot, block, key in copies.loads:
+            if slot == ON_DISK:
+                self._pending[block] = key
+                continue
+            blocks[block] = self._stored(slot, key)
+            if self._corrupts():
+                failed.append(block)
+                blocks[block] = 0
+        return failed + self._read(blocks), list(self._pending)
+
+    def _read(self, blocks: NDArray[np.uint64]) -> list[int]:
+        """Load from files; return the blocks whose load failed."""
+        failed = []
+        for block, key in list(self._pending.items()):
+            if self._delays():
+                continue
+            del self._pending[block]
             content = self._files.contents.get(key)
-            if slot != ON_DISK:
-                content = self._stored(slot, key)
             if content is None or self._corrupts():
                 self._files.contents.pop(key, None)
                 failed.append(block)
-                content = np.zeros_like(blocks[block])
-            blocks[block] = content
+                blocks[block] = 0
+            else:
+                blocks[block] = content
         return failed
 
     def _stored(self, slot: int, key: bytes) -> NDArray[np.uint64]:

@@ -33,8 +33,8 @@ class ModelledStates:
         self._rows: dict[str, int] = {}
         self._free = list(range(MAX_SEQS))
 
-    def copy(self, copies: BlockCopies) -> list[int]:
-        """Do the copies of states; return the slots whose load failed."""
+    def copy(self, copies: BlockCopies | None) -> tuple[list[int], list[int]]:
+        """Do the copies of states; return the slots whose load failed, or goes on."""
         return self._host.copy(copies, self._slots.reshape(-1, 1))
 
     def add(self, new: NewSequence) -> None:

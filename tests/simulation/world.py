@@ -226,6 +226,7 @@ class World:
         )
 
     def _executor(self, tiers: TierConfig) -> ModelledExecutor:
+        delays = Random(self.seed ^ 0xDE1A)
         return ModelledExecutor(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -237,6 +238,7 @@ class World:
             corrupts=lambda: self.rng.random() < self.corruption_rate,
             states=self.states,
             files=tiers.disk_bytes if tiers.directory else None,
+            delays=lambda: delays.random() < 0.6,
         )
 
     def _accepts(self, most: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -93,8 +93,10 @@ class BlockCopies:
         dropped: keys whose files may hold wrong values.
         saves: copies out of the KV cache to files.
         stores: copies out of the KV cache to slots.
-        loads: copies into it.
+        loads: copies into it. Those from slots are done in the step. The others begin in it, and
+            end in it or a later one (`ModelOutput.pending_loads`).
         states: the same of states: their "blocks" are state slots.
+        cancelled: blocks whose loads have not ended and must not be written any more; comes first.
     """
 
     dropped: list[bytes]
@@ -102,10 +104,11 @@ class BlockCopies:
     stores: list[BlockStore]
     loads: list[BlockLoad]
     states: BlockCopies | None = None
+    cancelled: list[int] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
-        return not (self.loads or self.stores or self.saves or self.dropped)
+        return not (self.loads or self.stores or self.saves or self.dropped or self.cancelled)
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True):
@@ -182,6 +185,8 @@ class ModelOutput(msgspec.Struct):
         num_passes: how often the model ran.
         copy_seconds: time of `block_copies`; 0 means unknown.
         failed_loads: KV blocks whose loads failed, and `~slot` of states.
+        pending_loads: those whose loads had not ended when the step began to compute.
+        reads: how many blocks' worth was read from files in the background, and its seconds.
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.
@@ -197,6 +202,8 @@ class ModelOutput(msgspec.Struct):
     num_passes: int = 1
     copy_seconds: float = 0.0
     failed_loads: list[int] = []
+    pending_loads: list[int] = []
+    reads: tuple[float, float] = (0.0, 0.0)
     drafted: Column | None = None
     accepted: Column | None = None
     draft_seconds: float = 0.0

@@ -31,8 +31,7 @@ def compute_apart(
     """
     output = ModelOutput(
         np.full((len(step.request_ids), step.width), -1, dtype=np.int64),
-        copy_seconds=error.copy_seconds,
-        failed_loads=error.failed_loads,
+        **error.copied,
     )
     sharing = _sharing(step)
     lost: set[str] = set()

@@ -24,13 +24,25 @@ class ForwardError(Exception):
     may run the same step, or a part of it, again without these two.
 
     Attributes:
-        failed_loads, copy_seconds: the result of the copies; see `ModelOutput`.
+        failed_loads, copy_seconds, pending_loads: the result of the copies; see `ModelOutput`.
     """
 
-    def __init__(self, failed_loads: list[int], copy_seconds: float) -> None:
+    def __init__(
+        self, failed_loads: list[int], copy_seconds: float, pending_loads: Sequence[int] = ()
+    ) -> None:
         super().__init__("the step's forward pass raised")
         self.failed_loads = failed_loads
         self.copy_seconds = copy_seconds
+        self.pending_loads = list(pending_loads)
+
+    @property
+    def copied(self) -> dict[str, Any]:
+        """Return the result of the copies, as fields of `ModelOutput`."""
+        return {
+            "failed_loads": self.failed_loads,
+            "pending_loads": self.pending_loads,
+            "copy_seconds": self.copy_seconds,
+        }
 
 
 class RemoteError(Exception):

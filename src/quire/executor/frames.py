@@ -86,7 +86,7 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
     Attributes:
         tokens: `ModelOutput.sampled_token_ids`, int64.
         pooled: a checksum of `ModelOutput.pooled`.
-        failed_loads: see `ModelOutput`.
+        failed_loads, pending_loads: see `ModelOutput`.
         times: see `ModelOutput`.
         output: the whole result, from the first rank of a last stage in another process.
         error: the exception of the step, as text.
@@ -102,13 +102,18 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
     error: str | None = None
     in_forward: bool = False
     skipped: bool = False
+    pending_loads: list[int] = []
 
     @classmethod
     def of(cls, output: ModelOutput, *, whole: bool = False) -> Outcome:
         """Return the outcome of a step; `whole`: with all of its result."""
         tokens = output.sampled_token_ids.tobytes()
         given = output if whole else None
-        return cls(tokens, pooled_sum(output), output.failed_loads, output.times, given)
+        pending = output.pending_loads
+        return cls(
+            tokens, pooled_sum(output), output.failed_loads, output.times, given,
+            pending_loads=pending,
+        )  # fmt: skip
 
     @classmethod
     def failed(cls, error: Exception) -> Outcome:
@@ -116,8 +121,15 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
         if isinstance(error, StepSkippedError):
             return cls(skipped=True)
         in_forward = isinstance(error, ForwardError)
-        loads = error.failed_loads if isinstance(error, ForwardError) else []
-        return cls(failed_loads=loads, error=error_text(error), in_forward=in_forward)
+        failed, pending = list[int](), list[int]()
+        if isinstance(error, ForwardError):
+            failed, pending = error.failed_loads, error.pending_loads
+        return cls(
+            failed_loads=failed,
+            error=error_text(error),
+            in_forward=in_forward,
+            pending_loads=pending,
+        )
 
 
 class Answer(msgspec.Struct, tag=True, array_like=True):

@@ -122,15 +122,18 @@ class MultiprocExecutor(UniprocExecutor):
         for group in groups:
             check_agreement([outcomes[worker] for worker in group])
         leaders = [outcomes[group[0]] for group in groups]
-        failed_loads = sorted({load for outcome in outcomes for load in outcome.failed_loads})
+        loads = (
+            sorted({load for outcome in outcomes for load in outcome.failed_loads}),
+            sorted({load for outcome in outcomes for load in outcome.pending_loads}),
+        )
         for number, leader in enumerate(leaders):
             if leader.skipped:
                 raise StepSkippedError
             if leader.error is not None:
-                raise _step_error(leader, error if number == 0 else None, failed_loads)
+                raise _step_error(leader, error if number == 0 else None, *loads)
         output = leaders[-1].output or output
         assert output is not None
-        output.failed_loads = failed_loads
+        output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)
         if self._grid.stages > 1 and output.sampled_token_ids.size:
             self._landed.append(output.sampled_token_ids)
@@ -213,16 +216,18 @@ def check_agreement(outcomes: list[Outcome]) -> None:
             raise _apart(f"rank {rank} has other hidden states than rank 0")
 
 
-def _step_error(outcome: Outcome, own: Exception | None, failed_loads: list[int]) -> Exception:
+def _step_error(
+    outcome: Outcome, own: Exception | None, failed_loads: list[int], pending_loads: list[int]
+) -> Exception:
     """Return the error of a step that failed in a stage; `own` is worker 0's exception."""
     if isinstance(own, ForwardError):
-        own.failed_loads = failed_loads
+        own.failed_loads, own.pending_loads = failed_loads, pending_loads
     if own is not None:
         return own
     cause = RemoteError(outcome.error)
     if not outcome.in_forward:
         return cause
-    error = ForwardError(failed_loads, 0.0)
+    error = ForwardError(failed_loads, 0.0, pending_loads)
     error.__cause__ = cause
     return error
 

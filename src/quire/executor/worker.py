@@ -250,17 +250,19 @@ class Worker:
     def _execute(self, batch: SchedulerOutput) -> ModelOutput:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
-        failed_loads: list[int] = []
-        seconds = 0.0
-        if self._host and batch.block_copies:
+        host, seconds, report = self._host, 0.0, None
+        if host and (batch.block_copies or host.is_reading):
             begin = time.monotonic()
-            failed_loads = self._host.copy(batch.block_copies)
+            report = host.copy(batch.block_copies, wait=batch.empty)
             seconds = time.monotonic() - begin
+        failed, pending = (report.failed, report.pending) if report else ([], [])
         try:
             output = self._runner.execute(batch)
         except Exception as error:
-            raise ForwardError(failed_loads, seconds) from error
-        output.failed_loads, output.copy_seconds = failed_loads, seconds
+            raise ForwardError(failed, seconds, pending) from error
+        output.failed_loads, output.pending_loads, output.copy_seconds = failed, pending, seconds
+        if report:
+            output.reads = report.reads
         return output
 
     def shutdown(self) -> None:

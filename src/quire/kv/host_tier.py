@@ -210,6 +210,11 @@ class HostTier:
             slot = self._lower[0].place if below is None else below.place
         return self._load(slot, block, key)
 
+    def cancel(self, block: int, slot: int) -> None:
+        """Stop a load into `block`; one from a slot ends in its step."""
+        if slot < 0:
+            self._copies.cancelled.append(block)
+
     def hold(self, key: bytes) -> None:
         """Protect a stored block from eviction until the step is made."""
         self._use(key)
@@ -225,6 +230,7 @@ class HostTier:
     def undo(self, copies: BlockCopies) -> None:
         """Forget what a step was to store, after it failed or was dropped."""
         self._copies.dropped.extend(copies.dropped)  # again: the files may still exist
+        self._copies.cancelled.extend(copies.cancelled)
         for store in copies.stores:
             self._drop(store.key, store.slot)
         keys = {store.key for store in copies.stores}

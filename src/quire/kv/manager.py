@@ -243,6 +243,12 @@ class KVCacheManager(PrefixCache):
             self.tiers[load.block < 0].lose(load)
         return not lost
 
+    def cancel_loads(self, loads: Iterable[BlockLoad]) -> None:
+        """Stop loads that may not have ended, before their blocks get a new use."""
+        for load in loads:
+            of_state = load.block < 0
+            self.tiers[of_state].cancel(~load.block if of_state else load.block, load.slot)
+
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
         """Return whether the host tier has room for a request's first `num_tokens` tokens.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,8 +15,21 @@ from quire.kv.lower_tiers import BlockFolder
 from quire.ops.copiers import open_copier
 from quire.ops.metadata import KVCache, LayerStates
 from quire.runner.kv_files import BlockFiles
+from quire.runner.kv_reads import BlockReader, BlockSource, ReadBlock
 
 logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 5e-3
+"""How long a step that computes nothing waits for its loads."""
+
+
+@dataclass(slots=True)
+class CopyReport:
+    """The result of a step's copies; see `ModelOutput`."""
+
+    failed: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    reads: tuple[float, float] = (0.0, 0.0)
 
 
 class HostKV:
@@ -53,20 +67,40 @@ class HostKV:
         self._checksums = [0] * num_slots
         self.files = files
         self.states: HostKV | None = None
-        self._from_file = np.empty(self.num_words, dtype=np.int64)
+        self._sources: dict[int, BlockSource] = {ON_DISK: files} if files else {}
+        self._reader: BlockReader | None = None
+        self._read_seconds = 0.0
 
-    def copy(self, copies: BlockCopies) -> list[int]:
-        """Do a step's copies.
+    @property
+    def is_reading(self) -> bool:
+        """Return whether loads of earlier steps have not ended."""
+        own = self._reader is not None and bool(self._reader.pending)
+        return own or (self.states is not None and self.states.is_reading)
+
+    def copy(self, copies: BlockCopies | None, *, wait: bool = False) -> CopyReport:
+        """Do a step's copies, and take what was read for earlier steps.
+
+        Args:
+            wait: wait shortly for loads, because the step computes nothing.
 
         Returns:
-            The KV blocks whose load failed, and `~slot` of states; their content is undefined.
+            The loads that failed, whose blocks have undefined content, and those that go on.
         """
-        failed = self._copy(copies)
-        if self.states and copies.states:
-            failed += [~slot for slot in self.states.copy(copies.states)]
-        return failed
+        report = CopyReport(self._copy(copies) if copies else [])
+        self._take(report, WAIT_SECONDS if wait else 0.0)
+        if self.states:
+            of_states = self.states.copy(copies.states if copies else None, wait=wait)
+            report.failed += [~slot for slot in of_states.failed]
+            report.pending += [~slot for slot in of_states.pending]
+            (own, seconds), (slots, more) = report.reads, of_states.reads
+            worth = slots * self.states.num_words / self.num_words
+            report.reads = own + worth, seconds + more
+        return report
 
     def _copy(self, copies: BlockCopies) -> list[int]:
+        """Do the copies of host memory, and begin the others; return the blocks that failed."""
+        if self._reader:
+            self._reader.cancel(copies.cancelled)
         if self.files:
             self.files.remove(copies.dropped)
             self._save(self.files, copies.saves)
@@ -77,12 +111,50 @@ class HostKV:
         )
         for (_, slot, key), checksum in zip(copies.stores, stored, strict=True):
             self._keys[slot], self._checksums[slot] = key, checksum
-        failed = self._load_slots([load for load in copies.loads if load.slot != ON_DISK])
-        from_files = [load for load in copies.loads if load.slot == ON_DISK]
-        return failed + [load.block for load in from_files if not self._load_file(load)]
+        below = [load for load in copies.loads if load.slot < 0]
+        if below:
+            self._open_reader().begin(below)
+        return self._load_slots([load for load in copies.loads if load.slot >= 0])
+
+    def add_files(self, files: BlockFiles) -> None:
+        """Add a tier of files; no load may have begun."""
+        self.files = self._sources[ON_DISK] = files
+
+    def _open_reader(self) -> BlockReader:
+        """Return the reader; its thread starts with the first load."""
+        self._reader = self._reader or BlockReader(self._sources, self.num_words)
+        return self._reader
+
+    def _take(self, report: CopyReport, wait: float) -> None:
+        """Copy the blocks that were read meanwhile, and add to the report."""
+        reader = self._reader
+        if reader is None or not reader.pending:
+            return
+        done = reader.take(wait)
+        read = [each for each in done if each.error is None]
+        sums = self._copier.load([(r.load.block, r.row, r.load.key) for r in read])
+        for each, checksum in zip(read, sums, strict=True):
+            if checksum != each.checksum:
+                report.failed.append(self._lose(each, "it changed after it was written"))
+        for each in done:
+            if each.error is not None:
+                report.failed.append(self._lose(each, each.error))
+        report.pending = reader.pending
+        report.reads = float(len(done)), reader.seconds - self._read_seconds
+        self._read_seconds = reader.seconds
+
+    def _lose(self, read: ReadBlock, why: object) -> int:
+        """Remove a block that could not be loaded, so that it may be written again."""
+        if not isinstance(why, FileNotFoundError):  # another engine may have needed the room
+            _warn(why)
+            if source := self._sources.get(read.load.slot):
+                source.remove([read.load.key])
+        return read.load.block
 
     def close(self) -> None:
         """Finish the files and free the memory."""
+        if self._reader:
+            self._reader.close()
         if self.files:
             self.files.close()
         if self.states:
@@ -115,24 +187,6 @@ class HostKV:
                 + ("changed after it was written" if was_stored else "was never written")
             )
         return [load.block for load in failed]
-
-    def _load_file(self, load: BlockLoad) -> bool:
-        """Load from a file; return whether it succeeded."""
-        if self.files is None:
-            _warn("there is no disk tier")
-            return False
-        try:
-            expected = self.files.read(load.key, self._from_file)
-        except FileNotFoundError:  # another engine needed the room
-            return False
-        except (OSError, ValueError) as error:
-            _warn(error)
-        else:
-            if self._copier.load([(load.block, self._from_file, load.key)]) == [expected]:
-                return True
-            _warn(f"{self.files.folder.path(load.key)} changed after it was written")
-        self.files.remove([load.key])  # it may be written again
-        return False
 
 
 def _warn(reason: object) -> None:
@@ -177,7 +231,7 @@ def _open(
     host = HostKV(caches, tiers.num_slots, threads=config.num_threads)
     if folder is not None:
         try:
-            host.files = BlockFiles(folder, host.num_words * 8, tiers.disk_bytes)
+            host.add_files(BlockFiles(folder, host.num_words * 8, tiers.disk_bytes))
         except OSError as error:
             raise ConfigError(
                 f"KV blocks cannot be written to {tiers.directory}: {error}.",

@@ -1,8 +1,9 @@
 """Requests whose first blocks are being loaded from the host tier: admitted, not running yet.
 
-A request gets its blocks in one step, which loads into them and computes nothing for it. It runs
-once that step has landed and all its loads have succeeded. So a failed load does no harm: nothing
-was computed from its block, and no request shares it.
+A request gets its blocks in one step, which begins to load into them and computes nothing for it.
+Loads from files go on while later steps compute. The request runs once all its loads have
+succeeded. So a failed load does no harm: nothing was computed from its block, and no request
+shares it.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ class Loading:
         self._kv = kv
         self._max_chunk = max_chunk
         self._by_step: dict[int, list[_Arrival]] = {}
+        self._pending: list[_Arrival] = []  # their steps have landed, but not all loads
         self._ready: list[_Arrival] = []
 
     def __len__(self) -> int:
         if not self._by_step:  # as in nearly all steps
-            return len(self._ready)
-        return len(self._ready) + sum(map(len, self._by_step.values()))
+            return len(self._ready) + len(self._pending)
+        return len(self.requests())
 
     def requests(self) -> list[Request]:
         """Return all of them, in no particular order."""
-        arrivals = [*self._ready, *(a for step in self._by_step.values() for a in step)]
-        return [arrival.request for arrival in arrivals]
+        begun = (arrival for step in self._by_step.values() for arrival in step)
+        return [arrival.request for arrival in (*self._ready, *self._pending, *begun)]
 
     @property
     def blocks_missing(self) -> int:
@@ -69,23 +71,30 @@ class Loading:
         """Return the requests that load in a step, with their tokens afterwards."""
         return [(a.request, a.num_computed) for a in self._by_step.get(step, ())]
 
-    def end(self, step: int, failed: Iterable[int]) -> list[Request]:
-        """End a step's loads.
+    def end(self, step: int, failed: Iterable[int], pending: Iterable[int] = ()) -> list[Request]:
+        """End the loads that have ended when a step lands.
 
         Args:
             failed: the blocks that could not be loaded.
+            pending: the blocks whose loads go on.
 
         Returns:
             The requests with a failed load, which hold no blocks any more.
         """
-        if step not in self._by_step:
+        arrivals = self._pending + self._by_step.pop(step, [])
+        if not arrivals:
             return []
-        lacking, lost = [], set(failed)
-        for arrival in self._by_step.pop(step):
-            if self._kv.end_loads(arrival.loads, lost):
+        lacking, lost, waits = list[Request](), set(failed), set(pending)
+        self._pending = []
+        for arrival in arrivals:
+            blocks = {load.block for load in arrival.loads}
+            if blocks.isdisjoint(lost) and not blocks.isdisjoint(waits):
+                self._pending.append(arrival)
+            elif self._kv.end_loads(arrival.loads, lost):
                 self._kv.enter(arrival.request, arrival.num_computed)
                 self._ready.append(arrival)
             else:
+                self._kv.cancel_loads(load for load in arrival.loads if load.block in waits)
                 self._kv.drop_swapped(arrival.request)
                 lacking.append(self._leave(arrival))
         self._ready.sort(key=lambda arrival: arrival.request.order)
@@ -96,13 +105,17 @@ class Loading:
 
         Args:
             failed: the step raised an error, perhaps because of its loads. They are not tried
-                again: a step that only loads would fail forever.
+                again: a step that only loads would fail forever. Nobody knows which of the pending
+                loads have ended in it.
 
         Returns:
             The requests, which hold no blocks any more.
         """
         undone = self._by_step.pop(step, [])
+        if failed:
+            undone, self._pending = undone + self._pending, []
         for arrival in undone:
+            self._kv.cancel_loads(arrival.loads)
             lost = {load.block for load in arrival.loads} if failed else ()
             if not self._kv.end_loads(arrival.loads, lost):
                 self._kv.drop_swapped(arrival.request)
@@ -132,14 +145,13 @@ class Loading:
         return admitted
 
     def abort(self, request: Request) -> None:
-        """Free the blocks of a finished request.
-
-        Its loads are written before the step of any other request that gets these blocks.
-        """
-        for arrivals in (self._ready, *self._by_step.values()):
+        """Free the blocks of a finished request, and cancel its loads."""
+        for arrivals in (self._ready, self._pending, *self._by_step.values()):
             for arrival in arrivals:
                 if arrival.request is request:
                     arrivals.remove(arrival)
+                    if arrivals is not self._ready:
+                        self._kv.cancel_loads(arrival.loads)
                     self._kv.end_loads(arrival.loads, ())
                     self._kv.free(request)
                     return

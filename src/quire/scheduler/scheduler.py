@@ -155,7 +155,7 @@ class Scheduler:
         self._steps.num_encoded += result.encoded_tokens
         self._events.now = now
         self._events.computed(flight, now)
-        for request in self._loading.end(step.step, result.failed_loads):
+        for request in self._loading.end(step.step, result.failed_loads, result.pending_loads):
             self._events.note("load_failed", request)
             self.waiting.push(request)
         teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
@@ -163,6 +163,8 @@ class Scheduler:
             self._step_size.observe(step, result)
         if self._state.tier_cost is not None and step.block_copies is not None:
             self._state.tier_cost.observe(step.block_copies, result.copy_seconds)
+        if self._state.tier_cost is not None and result.reads[0]:
+            self._state.tier_cost.observe_reads(*result.reads)
         outputs = StepOutputs([], None, now)
         if flight.requests:
             before = len(self.requests)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.batch import ON_DISK, BlockCopies
+from quire.core.batch import BlockCopies
 from quire.core.cost import StepCost
 
 MEMORY = 16
@@ -34,19 +34,18 @@ class TierCost:
 
     def observe(self, copies: BlockCopies, seconds: float) -> None:
         """Learn from the seconds of a step's copies; 0 means unknown."""
-        from_files, others = _counts(copies)
+        count = _count(copies)
         if copies.states is not None:
-            blocks = self._state_tokens / self._block_size
-            states = _counts(copies.states)
-            from_files, others = from_files + blocks * states[0], others + blocks * states[1]
+            count += self._state_tokens / self._block_size * _count(copies.states)
         block = self._cost.copy_seconds(self._block_size)
-        if seconds <= 0.0 or (from_files or others) * block < LEAST:
-            return
-        if from_files:
-            rest = max(0.0, seconds - others * self._memory.value * block)
-            self._files.observe(rest / (from_files * block))
-        else:
-            self._memory.observe(seconds / (others * block))
+        if seconds > 0.0 and count * block >= LEAST:
+            self._memory.observe(seconds / (count * block))
+
+    def observe_reads(self, blocks: float, seconds: float) -> None:
+        """Learn from the seconds of reading so many blocks from files in the background."""
+        predicted = blocks * self._cost.copy_seconds(self._block_size)
+        if predicted >= LEAST:
+            self._files.observe(seconds / predicted)
 
     def copy_seconds(self, num_tokens: int, from_files: int = 0) -> float:
         """Return the predicted time of copying tokens one way, `from_files` of them from disk."""
@@ -87,10 +86,9 @@ class TierCost:
         return copying
 
 
-def _counts(copies: BlockCopies) -> tuple[float, float]:
-    """Return how many loads are from files, and all other copies."""
-    from_files = sum(load.slot == ON_DISK for load in copies.loads)
-    return from_files, len(copies.saves) + len(copies.stores) + len(copies.loads) - from_files
+def _count(copies: BlockCopies) -> float:
+    """Return the number of copies that end in their step."""
+    return len(copies.saves) + len(copies.stores) + sum(load.slot >= 0 for load in copies.loads)
 
 
 class _Scale:

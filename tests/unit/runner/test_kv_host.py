@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.kv.lower_tiers import BlockFolder
@@ -37,6 +40,16 @@ def contents(layers: list[KVCache], block: int) -> list[torch.Tensor]:
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def copy(host: HostKV, copies: BlockCopies) -> list[int]:
+    """Do copies, and all loads; return the blocks whose load failed."""
+    report = host.copy(copies)
+    failed = report.failed
+    while report.pending:
+        report = host.copy(None, wait=True)
+        failed += report.failed
+    return failed
 
 
 def store(block: int, slot: int, key: bytes) -> BlockCopies:
@@ -74,7 +87,7 @@ def test_a_block_comes_back_bit_by_bit(dtype: torch.dtype) -> None:
     stores = [BlockStore(6, 2, b"a"), BlockStore(1, 0, b"b")]
     # Within a step stores come first: block 6 may be given away and loaded at once.
     loads = [BlockLoad(0, 6, b"b"), BlockLoad(2, 3, b"a")]
-    assert host.copy(BlockCopies([], [], stores, loads)) == []
+    assert copy(host, BlockCopies([], [], stores, loads)) == []
     expected = [*before[:3], before[6], *before[4:6], before[1], before[7]]
     assert all(same(contents(layers, block), expected[block]) for block in range(BLOCKS))
 
@@ -84,8 +97,8 @@ def test_views_of_larger_tensors_are_copied() -> None:
     layers = [KVCache(both[:, 0], both[:, 1])]
     before = both[5].clone()
     host = HostKV(layers, SLOTS)
-    host.copy(store(5, 1, b"a"))
-    host.copy(load(1, 2, b"a"))
+    copy(host, store(5, 1, b"a"))
+    copy(host, load(1, 2, b"a"))
     assert torch.equal(both[2], before)
 
 
@@ -93,29 +106,29 @@ def test_views_of_larger_tensors_are_copied() -> None:
 def test_a_changed_bit_in_memory_fails_the_load(word: int) -> None:
     layers = caches(torch.bfloat16)
     host = HostKV(layers, SLOTS)
-    host.copy(store(0, 1, b"a"))
+    copy(host, store(0, 1, b"a"))
     before = [contents(layers, block) for block in range(4)]
     host.slots[1, word] ^= 1 << 40
-    assert host.copy(load(1, 4, b"a")) == [4]
+    assert copy(host, load(1, 4, b"a")) == [4]
     assert all(same(contents(layers, block), before[block]) for block in range(4))
     host.slots[1, word] ^= 1 << 40
-    assert host.copy(load(1, 4, b"a")) == []
+    assert copy(host, load(1, 4, b"a")) == []
 
 
 def test_words_that_changed_places_fail_the_load() -> None:
     layers = [KVCache(torch.randn(2, 2, 8, 64), torch.randn(2, 2, 8, 64))]
     host = HostKV(layers, 1)
-    host.copy(store(0, 0, b"a"))
+    copy(host, store(0, 0, b"a"))
     host.slots[0] = host.slots[0].reshape(2, -1)[::-1].reshape(-1).copy()
-    assert host.copy(load(0, 1, b"a")) == [1]
+    assert copy(host, load(0, 1, b"a")) == [1]
 
 
 def test_a_slot_that_holds_another_block_fails_the_load() -> None:
     host = HostKV(caches(torch.float32), SLOTS)
-    assert host.copy(load(1, 4, b"a")) == [4]
-    host.copy(store(0, 1, b"b"))
-    assert host.copy(load(1, 4, b"a")) == [4]
-    assert host.copy(load(ON_DISK, 4, b"a")) == [4]
+    assert copy(host, load(1, 4, b"a")) == [4]
+    copy(host, store(0, 1, b"b"))
+    assert copy(host, load(1, 4, b"a")) == [4]
+    assert copy(host, load(ON_DISK, 4, b"a")) == [4]
 
 
 @pytest.mark.parametrize("flush", [True, False])
@@ -123,53 +136,53 @@ def test_a_saved_block_comes_back_from_its_file(files: BlockFiles, flush: bool) 
     layers = caches(torch.float32)
     host = HostKV(layers, 0, files)
     before = contents(layers, 0)
-    host.copy(save(0, b"a"))
+    copy(host, save(0, b"a"))
     layers[0].k[0] += 1  # the block has a new use
     if flush:
         files.flush()
         assert files.folder.find(b"a")
-    assert host.copy(load(ON_DISK, 5, b"a")) == []
+    assert copy(host, load(ON_DISK, 5, b"a")) == []
     assert same(contents(layers, 5), before)
-    host.copy(BlockCopies([b"a"], [], [], []))
+    copy(host, BlockCopies([b"a"], [], [], []))
     files.flush()
     assert not Path(files.folder.path(b"a")).exists()
-    assert host.copy(load(ON_DISK, 5, b"a")) == [5]
+    assert copy(host, load(ON_DISK, 5, b"a")) == [5]
 
 
 def test_a_block_outlives_its_engine(tmp_path: Path) -> None:
     layers = caches(torch.float32)
     first = HostKV(layers, 0, open_files(tmp_path))
-    first.copy(save(3, b"a"))
+    copy(first, save(3, b"a"))
     before = contents(layers, 3)
     first.close()
     second = HostKV(layers, 0, open_files(tmp_path))
-    assert second.copy(load(ON_DISK, 5, b"a")) == []
+    assert copy(second, load(ON_DISK, 5, b"a")) == []
     assert same(contents(layers, 5), before)
     second.close()
 
 
 def test_another_models_file_fails_the_load(tmp_path: Path, files: BlockFiles) -> None:
     layers = caches(torch.float32)
-    HostKV(layers, 0, files).copy(save(0, b"a"))
+    copy(HostKV(layers, 0, files), save(0, b"a"))
     files.flush()
     other = open_files(tmp_path, bytes(16))
     assert not other.folder.find(b"a")
     Path(files.folder.path(b"a")).rename(other.folder.path(b"a"))
-    assert HostKV(layers, 0, other).copy(load(ON_DISK, 3, b"a")) == [3]
+    assert copy(HostKV(layers, 0, other), load(ON_DISK, 3, b"a")) == [3]
     other.close()
 
 
 @pytest.mark.parametrize("damage", ["bit", "head", "name", "short", "empty", "long", "gone"])
 def test_a_damaged_file_fails_the_load_and_is_written_again(files: BlockFiles, damage: str) -> None:
     host = HostKV(caches(torch.float32), 1, files)
-    host.copy(save(0, b"a"))
+    copy(host, save(0, b"a"))
     files.flush()
     path = Path(files.folder.path(b"a"))
     data = path.read_bytes()
     if damage == "gone":
         path.unlink()
     elif damage == "name":
-        host.copy(save(1, b"b"))
+        copy(host, save(1, b"b"))
         files.flush()
         Path(files.folder.path(b"b")).replace(path)
     else:
@@ -181,9 +194,9 @@ def test_a_damaged_file_fails_the_load_and_is_written_again(files: BlockFiles, d
             "long": data + b"\0",
         }
         path.write_bytes(changed[damage])
-    assert host.copy(load(ON_DISK, 3, b"a")) == [3]
+    assert copy(host, load(ON_DISK, 3, b"a")) == [3]
     assert not path.exists()
-    host.copy(save(0, b"a"))
+    copy(host, save(0, b"a"))
     files.flush()
     assert path.read_bytes() == data
 
@@ -194,10 +207,10 @@ def test_a_disk_that_refuses_is_noticed_at_the_load(
     host = HostKV(caches(torch.float32), 1, files)
     for key in (b"a", b"b"):
         Path(files.folder.path(key)).mkdir()  # in the file's way
-        host.copy(save(0, key))
+        copy(host, save(0, key))
     files.flush()
     assert caplog.text.count("cannot be written to") == 1
-    assert host.copy(load(ON_DISK, 3, b"a")) == [3]
+    assert copy(host, load(ON_DISK, 3, b"a")) == [3]
 
 
 def test_a_disk_that_is_too_slow_gets_fewer_blocks(
@@ -206,9 +219,9 @@ def test_a_disk_that_is_too_slow_gets_fewer_blocks(
     monkeypatch.setattr(kv_files, "QUEUE_BYTES", 0)
     host = HostKV(caches(torch.float32), 0, files)
     with files._lock:  # the writer waits for it
-        host.copy(save(0, b"a"))
-        host.copy(save(1, b"b"))
-        host.copy(save(2, b"c"))
+        copy(host, save(0, b"a"))
+        copy(host, save(1, b"b"))
+        copy(host, save(2, b"c"))
     files.flush()
     assert [files.folder.find(key) for key in (b"a", b"b", b"c")] == [True, False, False]
     assert files.num_skipped == 2
@@ -217,13 +230,13 @@ def test_a_disk_that_is_too_slow_gets_fewer_blocks(
 def test_files_written_and_removed_in_turn_leave_nothing(files: BlockFiles) -> None:
     host = HostKV(caches(torch.float32), 1, files)
     for _ in range(100):
-        host.copy(save(0, b"a"))
-        host.copy(BlockCopies([b"a"], [], [], []))
+        copy(host, save(0, b"a"))
+        copy(host, BlockCopies([b"a"], [], [], []))
     files.flush()
     assert list(files.folder.folder.iterdir()) == []
-    host.copy(save(0, b"a"))
+    copy(host, save(0, b"a"))
     files.flush()
-    assert host.copy(load(ON_DISK, 3, b"a")) == []
+    assert copy(host, load(ON_DISK, 3, b"a")) == []
 
 
 def test_the_least_recently_used_files_of_all_models_go_first(tmp_path: Path) -> None:
@@ -248,11 +261,41 @@ def test_the_least_recently_used_files_of_all_models_go_first(tmp_path: Path) ->
     assert (tmp_path / "other").exists()
 
 
+def test_a_slow_read_blocks_no_step_and_can_be_cancelled(
+    files: BlockFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = caches(torch.float32)
+    host = HostKV(layers, 0, files)
+    before = [contents(layers, block) for block in range(BLOCKS)]
+    host.copy(BlockCopies([], [BlockSave(0, b"a"), BlockSave(1, b"b")], [], []))
+    files.flush()
+    slow, read = threading.Event(), BlockFiles.read
+
+    def wait(self: BlockFiles, key: bytes, row: NDArray[np.int64]) -> int:
+        assert slow.wait(60)
+        return read(self, key, row)
+
+    monkeypatch.setattr(BlockFiles, "read", wait)
+    loads = [BlockLoad(ON_DISK, 4, b"a"), BlockLoad(ON_DISK, 5, b"b")]
+    assert host.copy(BlockCopies([], [], [], loads)).pending == [4, 5]
+    assert host.copy(None).pending == [4, 5]
+    assert host.is_reading
+    # Block 4 has a new use, block 5 another load.
+    new = BlockCopies([], [], [], [BlockLoad(ON_DISK, 5, b"a")], cancelled=[4, 5])
+    assert host.copy(new).pending == [5]
+    slow.set()
+    assert copy(host, BlockCopies([], [], [], [])) == []
+    assert not host.is_reading
+    assert same(contents(layers, 4), before[4])
+    assert same(contents(layers, 5), before[0])
+    host.close()
+
+
 def test_a_full_folder_stays_within_its_limit(tmp_path: Path) -> None:
     files = open_files(tmp_path, limit=40_000)
     host = HostKV(caches(torch.float32), 0, files)
     for number in range(20):
-        host.copy(save(0, bytes([number])))
+        copy(host, save(0, bytes([number])))
     files.close()
     total = sum(path.stat().st_size for path in files.folder.folder.iterdir())
     assert 20_000 < total <= 40_000
@@ -260,7 +303,7 @@ def test_a_full_folder_stays_within_its_limit(tmp_path: Path) -> None:
 
 def test_a_reset_hides_files_until_they_are_written_again(files: BlockFiles) -> None:
     host = HostKV(caches(torch.float32), 0, files)
-    host.copy(save(0, b"a"))
+    copy(host, save(0, b"a"))
     files.flush()
     assert files.folder.find(b"a")
     files.folder.forget_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockSave, BlockStore
+from quire.core.batch import BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.core.cost import RooflineCost
 from quire.scheduler.tier_cost import LEAST, MEMORY, OUTLIER, STALE, TierCost
 
@@ -27,14 +27,21 @@ def new(flops: float, bandwidth: float = 1e10) -> TierCost:
     return TierCost(cost, BLOCK, 0)
 
 
-def copies(stores: int = 0, loads: int = 0, files: int = 0) -> BlockCopies:
-    slots = [*range(loads), *[ON_DISK] * files]
+def copies(stores: int = 0, loads: int = 0) -> BlockCopies:
     return BlockCopies(
         [],
         [],
         [BlockStore(i, i, b"") for i in range(stores)],
-        [BlockLoad(slot, i, b"") for i, slot in enumerate(slots)],
+        [BlockLoad(i, i, b"") for i in range(loads)],
     )
+
+
+def observe(tiers: TierCost, loads: int, files: int, seconds: float) -> None:
+    """Loads of either kind."""
+    if files:
+        tiers.observe_reads(files, seconds)
+    else:
+        tiers.observe(copies(loads=loads), seconds)
 
 
 def test_a_cpu_is_told_from_a_fast_device() -> None:
@@ -59,7 +66,7 @@ def test_files_are_learned_apart_from_memory() -> None:
     tiers = new(1e12)
     predicted = tiers.copy_seconds(BLOCK)
     tiers.observe(copies(loads=2), 4 * predicted)  # twice as long as predicted
-    tiers.observe(copies(loads=2, files=3), (4 + 3 * 1000) * predicted)
+    tiers.observe_reads(3, 3 * 1000 * predicted)
     assert tiers.copy_seconds(5 * BLOCK) == pytest.approx(10 * predicted)
     assert tiers.copy_seconds(5 * BLOCK, from_files=3 * BLOCK) == pytest.approx(3004 * predicted)
     assert tiers.load_pays(1000, 480, 480)
@@ -143,25 +150,22 @@ def test_a_state_takes_as_long_as_its_tokens() -> None:
 def test_copies_that_take_a_millisecond_teach_and_shorter_ones_do_not() -> None:
     for blocks, files in ((1, 0), (0, 1)):
         tiers = TierCost(Exact(LEAST / BLOCK), BLOCK, 0)
-        tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
+        observe(tiers, blocks, files, 2 * LEAST)
         assert tiers.copy_seconds(BLOCK, files * BLOCK) == 2 * LEAST
         tiers = TierCost(Exact(0.99 * LEAST / BLOCK), BLOCK, 0)
-        tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
+        observe(tiers, blocks, files, 2 * LEAST)
         assert tiers.copy_seconds(BLOCK, files * BLOCK) == 0.99 * LEAST
 
 
-def test_copies_of_every_kind_count_and_files_take_what_is_left() -> None:
+def test_copies_of_every_kind_count_and_reads_apart() -> None:
     tiers = TierCost(Exact(1.0), BLOCK, 0)
     many = copies(stores=2, loads=3)
     many.saves.extend([BlockSave(0, b""), BlockSave(1, b"")])
     tiers.observe(many, 7 * BLOCK * 3.0)
     assert tiers.copy_seconds(1) == 3.0
     assert tiers.copy_seconds(1, from_files=1) == 1.0
-    tiers.observe(copies(stores=2, files=4), (2 * 3.0 + 4 * 5.0) * BLOCK)
+    tiers.observe_reads(4, 4 * 5.0 * BLOCK)
     assert tiers.copy_seconds(3, from_files=1) == 2 * 3.0 + 5.0
-    fast = TierCost(Exact(1.0), BLOCK, 0)
-    fast.observe(copies(stores=2, files=4), 0.5)  # less than the others alone should take
-    assert fast.copy_seconds(1, from_files=1) == 0.0
 
 
 def test_copies_are_averaged_and_outliers_are_cut() -> None:
@@ -182,7 +186,7 @@ def test_copies_are_averaged_and_outliers_are_cut() -> None:
 @pytest.mark.parametrize("files", [0, 1])
 def test_only_copies_left_undone_age_what_was_learned(files: int) -> None:
     tiers = TierCost(Exact(1.0), BLOCK, 0)
-    tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)
+    observe(tiers, 1 - files, files, 1e12 * BLOCK)
 
     def pays(num_tokens: int) -> bool:
         return tiers.load_pays(num_tokens, num_tokens, num_tokens, files * num_tokens)
@@ -199,11 +203,11 @@ def test_only_copies_left_undone_age_what_was_learned(files: int) -> None:
     for _ in range(STALE - 1):
         assert not pays(1)
     assert learned()
-    tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)  # nor after a copy
+    observe(tiers, 1 - files, files, 1e12 * BLOCK)  # nor after a copy
     for _ in range(STALE - 1):
         assert not pays(1)
     assert learned()
     assert not pays(1)
     assert not learned()
-    tiers.observe(copies(loads=1 - files, files=files), 7.0 * BLOCK)
+    observe(tiers, 1 - files, files, 7.0 * BLOCK)
     assert tiers.copy_seconds(1, files) == 7.0  # the first of a new average
