@@ -16,10 +16,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from quire.core.sampling_params import SamplingParams
 from quire.ops.metadata import KVCache
+from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
-from quire.ops.triton import attention, experts, latent, linear, lora, recurrent, rows
+from quire.ops.triton import attention, experts, latent, linear, lora, recurrent, rows, sampling
 from quire.ops.triton.weights import coded
 from tests.arrays import array, numpy_dtype
 from tests.kernels.recurrent_common import Case, one
@@ -27,9 +29,9 @@ from tests.triton.test_attention import CACHES, empty_cache, metadata
 from tests.triton.test_products import quantized
 
 TYPES = {
-    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int8: "*i8",
-    torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64",
-    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
+    torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16",
+    torch.bfloat16: "*bf16", torch.int8: "*i8", torch.uint8: "*u8", torch.int32: "*i32",
+    torch.int64: "*i64", torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
@@ -115,6 +117,7 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     experts.moe(x, chosen, torch.rand(3, 2), stacked, down)
     launch_latents(dtype)
     launch_recurrent(dtype)
+    launch_sampling()
     table = lora.PointerTable(96, (70, 30), 2, numpy_dtype(dtype), torch.device("cpu"))
     table.set(1, 0, array(x[:2].contiguous()), array(torch.ones(2, 70).to(dtype)), 1.0)
     lora.lora_add(torch.tensor([0, -1, 1]), torch.ones(3, 100).to(dtype), x, table)
@@ -148,6 +151,16 @@ def launch_recurrent(dtype: torch.dtype) -> None:
     x = torch.randn(2, 96).to(dtype)
     recurrent.gated_norm(x, x, torch.ones(3, 32), 1e-6, "silu")
     recurrent.gated_norm(x, x, None, 1e-6, "sigmoid")
+
+
+def launch_sampling() -> None:
+    """Sample with every edit at a vocabulary of several blocks."""
+    ids, values = np.arange(3), np.ones(3, np.float32)
+    edits = LogitEdits(banned=ids, bias_ids=ids, bias=values, counted=ids, counts=values)
+    params = SamplingParams(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
+    table = torch.randn(2, 9000)
+    sampling.sample(table, [SampleRow(1, params, 7, edits), SampleRow(0, params, 2**63)])
+    sampling.logprobs(table, [1], [0], [2])
 
 
 def main() -> None:

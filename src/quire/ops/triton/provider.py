@@ -23,6 +23,7 @@ from quire.ops.triton import (
     lora,
     recurrent,
     rows,
+    sampling,
 )
 from quire.ops.triton.weights import coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
@@ -38,6 +39,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "add_layer_norm": rows.add_layer_norm,
     "activation": rows.activation,
     "argmax": rows.argmax,
+    "sample": sampling.sample,
+    "logprobs": sampling.logprobs,
     "rope_kv_write": attention.rope_kv_write,
     "paged_attention": attention.paged_attention,
     "latent_kv_write": latent.latent_kv_write,

@@ -1,0 +1,157 @@
+"""Launches of sampling: logits stay on the device, and only tokens come back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.core.messages import TokenLogprobs
+from quire.ops.sample_row import LogitEdits, MaskWords, SampleRow
+from quire.ops.triton.kernels import sampling as kernels
+from quire.ops.triton.launch import power_of_two
+
+BLOCK = 4096
+SEARCH = 512
+"""Tokens that a search compares with 16 bounds at once."""
+SORTED_ROWS = 16
+"""Rows that are sorted at once, which takes three times their logits' memory."""
+
+
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    """See `torch_ops.sampling.sample`."""
+    if not rows:
+        return []
+    vocab, device = logits.shape[1], logits.device
+    edits = [row.edits for row in rows if row.edits is not None]
+    edited = None
+    if edits:
+        numbers = [row.row for row in rows if row.edits is not None]
+        edited = _edited(logits, numbers, edits)
+    ints = np.zeros((len(rows), 6), np.int64)
+    floats = np.zeros((len(rows), 3), np.float64)
+    place = 0
+    for i, row in enumerate(rows):
+        given = row.params
+        own = place if row.edits is not None else -1
+        place += row.edits is not None
+        key = row.key & 0xFFFFFFFF, row.key >> 32
+        ints[i] = row.row, own, given.greedy, max(given.top_k, 0), *key
+        least = math.log(given.min_p) if given.min_p > 0.0 else -math.inf
+        floats[i] = given.temperature, least, given.top_p
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=device)
+    kernels.draw[(len(rows),)](
+        logits, logits if edited is None else edited, *_sent(device, ints, floats), tokens, vocab,
+        logits.stride(0), block=min(BLOCK, power_of_two(vocab)),
+        search=min(SEARCH, power_of_two(vocab)), num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
+    found: list[int] = tokens.tolist()
+    return found
+
+
+def _edited(logits: Tensor, numbers: Sequence[int], edits: Sequence[LogitEdits]) -> Tensor:
+    """Return copies of these rows after their edits."""
+    vocab, device = logits.shape[1], logits.device
+    _check(edits, vocab)
+    out = torch.empty((len(edits), vocab), dtype=torch.float32, device=device)
+    words = np.zeros((len(edits), -(-vocab // 32)), np.int32)
+    has_words = np.zeros(len(edits), np.int32)
+    for i, edit in enumerate(edits):
+        if edit.mask is not None or edit.allowed is not None or len(edit.banned):
+            words[i], has_words[i] = _words(edit, words.shape[1]), 1
+    block = min(BLOCK, power_of_two(vocab))
+    kernels.mask[(len(edits), -(-vocab // block))](
+        logits, *_sent(device, np.array(numbers), words, has_words), out, vocab,
+        logits.stride(0), words.shape[1], block=block,
+    )  # fmt: skip
+    if any(len(edit.bias_ids) for edit in edits):
+        starts, ids, values = _joined([(edit.bias_ids, edit.bias) for edit in edits])
+        kernels.bias[(len(edits),)](out, *_sent(device, starts, ids, values), vocab, block=256)
+    if any(len(edit.counted) for edit in edits):
+        starts, ids, counts = _joined([(edit.counted, edit.counts) for edit in edits])
+        factors = [(edit.repetition, edit.frequency, edit.presence) for edit in edits]
+        kernels.penalize[(len(edits),)](
+            out, *_sent(device, starts, ids, counts, np.array(factors, np.float32)), vocab,
+            block=256, enable_fp_fusion=False,
+        )  # fmt: skip
+    return out
+
+
+def _check(edits: Sequence[LogitEdits], vocab: int) -> None:
+    for edit in edits:
+        for ids in (edit.allowed, edit.banned, edit.bias_ids, edit.counted):
+            if ids is not None and len(ids) and not 0 <= ids.min() <= ids.max() < vocab:
+                raise IndexError(f"token {ids.max()} is outside of the vocabulary of {vocab}")
+
+
+def _words(edit: LogitEdits, count: int) -> MaskWords:
+    """Return the tokens that the edit leaves, one bit each."""
+    words = np.full(count, -1, np.int32)
+    if edit.mask is not None:
+        words[:] = edit.mask[:count]
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    if edit.allowed is not None:
+        left = np.zeros_like(bits)
+        left[edit.allowed] = bits[edit.allowed]
+        bits = left
+    bits[edit.banned] = 0
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _joined(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
+    """Return where each row's part begins, int32 [rows + 1], then all ids and all values."""
+    starts = np.cumsum([0, *(len(ids) for ids, _ in parts)]).astype(np.int32)
+    ids, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return starts, ids.astype(np.int64), values.astype(np.float32)
+
+
+def _sent(device: torch.device, *values: Any) -> list[Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in values]
+
+
+def logprobs(
+    logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+) -> list[TokenLogprobs]:
+    """See `torch_ops.sampling.logprobs`."""
+    vocab, device = logits.shape[1], logits.device
+    if not len(rows):
+        return []
+    numbers, chosen = _sent(device, np.array(rows, np.int64), np.array(tokens, np.int64))
+    peaks, own = (torch.empty(len(rows), dtype=torch.float32, device=device) for _ in range(2))
+    sums = torch.empty(len(rows), dtype=torch.float64, device=device)
+    ranks = torch.empty(len(rows), dtype=torch.int64, device=device)
+    kernels.totals[(len(rows),)](
+        logits, numbers, chosen, peaks, sums, own, ranks, vocab, logits.stride(0),
+        block=min(BLOCK, power_of_two(vocab)), num_warps=8,
+    )  # fmt: skip
+    log_totals = peaks.double().cpu().numpy() + np.log(sums.cpu().numpy())
+    listed = _likeliest(logits, numbers, min(max(counts, default=0), vocab))
+    found = []
+    for i, (token, value, rank) in enumerate(
+        zip(tokens, own.tolist(), ranks.tolist(), strict=True)
+    ):
+        ids, values = (part[i, : max(counts[i], 0)] for part in listed)
+        found.append(
+            TokenLogprobs(
+                token_ids=[token, *ids.tolist()],
+                logprobs=(np.array([value, *values]) - log_totals[i]).tolist(),
+                rank=rank,
+            )
+        )
+    return found
+
+
+def _likeliest(logits: Tensor, rows: Tensor, count: int) -> tuple[Any, Any]:
+    """Return ids and logits of each row's `count` likeliest tokens, ties by id, on the host."""
+    if count <= 0:
+        return np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.float32)
+    ids, values = [], []
+    for some in rows.split(SORTED_ROWS):
+        ordered, order = torch.sort(logits[some], dim=1, descending=True, stable=True)
+        ids.append(order[:, :count].cpu().numpy())
+        values.append(ordered[:, :count].cpu().numpy())
+    return np.concatenate(ids), np.concatenate(values)
