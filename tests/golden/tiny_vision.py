@@ -73,6 +73,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
     ),
+    "paligemma": (
+        "PaliGemma",
+        {
+            "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 2} | _TOWER,
+            "text_config": {"model_type": "gemma", **_TEXT, "head_dim": 16},
+            "image_token_index": IMAGE,
+            "projection_dim": 64,
+        },
+        {"size": {"height": 32, "width": 32}, "resample": 3},
+    ),
     "qwen2_vl": (
         "Qwen2VL",
         _QWEN
@@ -125,6 +135,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
 }  # fmt: skip
 """Kind → name of the classes, config, and settings of the image processor."""
+MODELS["smolvlm"] = ("SmolVLM", *MODELS["idefics3"][1:])
 
 
 def write_vision_model(folder: Path, kind: str) -> Any:

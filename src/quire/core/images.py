@@ -7,7 +7,9 @@ from typing import Literal
 
 import msgspec
 
-VisionKind = Literal["gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"]
+VisionKind = Literal[
+    "gemma3", "idefics3", "llava", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"
+]
 
 
 class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
@@ -54,7 +56,7 @@ class VisionConfig:
         merge: patches of a row's side; a row of the text model is merge² patches.
         pooled: a row is the mean of its patches, else they lie side by side.
         connector_norm: an RMSNorm by 1 + weight stands before the products.
-        whole: an image's rows see each other, later ones too.
+        whole: the rows of each image see each other, later ones too, or all tokens of a prompt do.
         frames: how often a patch is repeated, where the tower also reads videos.
         image_size: side of the square image of learned positions; 0 without them.
         class_token: a row before the patches, dropped behind the layers.
@@ -88,7 +90,7 @@ class VisionConfig:
     merge: int = 1
     pooled: bool = False
     connector_norm: bool = False
-    whole: bool = False
+    whole: Literal["image", "prompt"] | None = None
     frames: int = 1
     image_size: int = 0
     class_token: bool = False

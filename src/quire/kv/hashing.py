@@ -52,6 +52,11 @@ class BlockHasher:
             if salt or lora:
                 root = self._root(salt or "", lora.digest if lora else None)
             digest = request.prefix_digest = self._new_digest(root)
+            for span in request.images:
+                if span.whole not in (None, (span.start, span.end)):
+                    # The first token sees the last one and all images.
+                    digest.update(request.token_ids[: request.num_prompt_tokens].tobytes())
+                    digest.update(_IMAGE + span.digest)
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
         if request.prompt_embeds is None and not request.images:

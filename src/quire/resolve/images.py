@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": _CLIP | {"resample": 3},
     "gemma3": _HALF | {"resample": 2},
     "idefics3": _HALF | {"resample": 1},
+    "paligemma": _HALF | {"resample": 3},
     "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
 }
 """By kind: what a missing field of preprocessor_config.json means."""
@@ -40,6 +41,7 @@ _CHANGEABLE = {
     "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
+    "paligemma": (),
     "qwen3_vl": ("min_pixels", "max_pixels", "size"),
 }
 """By kind: the settings that `--mm-processor-kwargs` may change."""
@@ -59,6 +61,9 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         return None
     most = _limit(args)
     if args.language_model_only or most == 0:
+        if vision.whole == "prompt":
+            name = "language_model_only" if args.language_model_only else "limit_mm_per_prompt"
+            raise _wrong(name, "each prompt of this model has an image.")
         return None
     require("PIL", f"{args.model} reads images and", "model")
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -95,6 +100,12 @@ def has_whole_images(args: EngineArgs, model: ModelConfig) -> bool:
             f"it must be at least {needed}, an image and max_num_seqs: "
             "an image of this model is computed in one step.",
         )
+    window = model.sliding_window
+    if vision.whole == "prompt" and window is not None and step_tokens(args) > window:
+        raise _wrong(
+            "max_num_batched_tokens",
+            f"it must be at most {window}, this model's window, which prompts must fit in.",
+        )
     return True
 
 
@@ -103,7 +114,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
-    if kind == "gemma3":
+    if kind in ("gemma3", "paligemma"):
         hf.only(settings, "do_pan_and_scan", False, "whole images")
         sides = {size.get(name, image_size) for name in ("height", "width")}
         if sides != {image_size}:

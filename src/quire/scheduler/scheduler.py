@@ -85,6 +85,7 @@ class Scheduler:
                 "or start the server with a larger --kv-cache-memory-bytes.",
                 param="max_tokens",
             )
+        self._state.whole_spans.check(request, self.config.max_num_seqs)
         by_priority = self.config.policy == "priority"
         request.order = (request.options.priority if by_priority else 0, next(self._arrivals))
         self.requests[request.request_id] = request

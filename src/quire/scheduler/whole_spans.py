@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.batch import Column
+from quire.core.errors import InvalidRequestError
 from quire.core.request import Request
 
 
@@ -24,6 +25,19 @@ class WholeSpans:
     def __init__(self, most: int, *, active: bool) -> None:
         self._most = most
         self._active = active
+
+    def check(self, request: Request, max_num_seqs: int) -> None:
+        """Raise InvalidRequestError if no step can hold what has to be computed in one."""
+        most = self._most - max_num_seqs + 1
+        for span in request.images:
+            first, last = span.whole or (0, 0)
+            if last - first > most:
+                raise InvalidRequestError(
+                    f"{last - first} tokens of the prompt see each other and must be computed in "
+                    f"one step, but a step holds {most} of a prompt.",
+                    fix="Shorten the prompt, or start with a larger --max-num-batched-tokens.",
+                    param="prompt",
+                )
 
     def level(self, requests: Sequence[Request], computed: Column, scheduled: Column) -> None:
         """Change `scheduled`, int64 [n]: the tokens that each running request computes."""

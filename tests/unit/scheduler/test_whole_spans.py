@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
@@ -48,3 +49,10 @@ def test_one_image_of_a_step_exceeds_the_budget() -> None:
     scheduled = np.array([1, 15])
     spans.level([each, request()], np.array([4, 0]), scheduled)
     assert scheduled.tolist() == [0, 15], "all rows must fit in a step"
+
+
+def test_what_no_step_can_hold_is_refused() -> None:
+    spans = WholeSpans(11, active=True)
+    spans.check(request((4, 12)), 4)
+    with pytest.raises(InvalidRequestError, match="--max-num-batched-tokens"):
+        spans.check(request((4, 12)), 5)

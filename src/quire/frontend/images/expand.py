@@ -103,6 +103,12 @@ def check_count(count: int, config: ImageConfig | None) -> ImageConfig:
     return config
 
 
+def check_without(vision: VisionConfig | None) -> None:
+    """Raise `InvalidRequestError` if the model cannot read a prompt without images."""
+    if vision is not None and vision.whole == "prompt":
+        raise InvalidRequestError("This model needs an image in each prompt.", param="prompt")
+
+
 def without_images(prompt: Any, config: ImageConfig | None) -> Any:
     """Return a prompt without its images, after checking how many there are."""
     found = with_images(prompt)
@@ -150,6 +156,8 @@ class _Expansion:
     def of(
         self, token_ids: Sequence[int], images: Sequence[Prepared]
     ) -> tuple[list[int], tuple[ImageSpan, ...]]:
+        if self._vision.whole == "prompt":
+            return self._as_prefix(token_ids, images)
         left, place = iter(images), _PLACES[self._vision.kind]
         for token in token_ids:
             if token == self._vision.marker:
@@ -162,6 +170,20 @@ class _Expansion:
         self._close_lines()
         return self._tokens, tuple(self._spans)
 
+    def _as_prefix(
+        self, token_ids: Sequence[int], images: Sequence[Prepared]
+    ) -> tuple[list[int], tuple[ImageSpan, ...]]:
+        """Write PaliGemma's prompt: its images, a begin, the text, a line end."""
+        begin = self._tokenizer.bos_token_id
+        for image in images:
+            self._rows(image, 0)
+        self._tokens += [] if begin is None else [begin]
+        self._tokens += (token for token in token_ids if token not in (self._vision.marker, begin))
+        self._open_lines = self._take_line_ends() + 1
+        self._close_lines()
+        whole = 0, len(self._tokens)
+        return self._tokens, tuple(replace(span, whole=whole) for span in self._spans)
+
     def plain(self, image: Prepared) -> None:
         """Write an image's rows."""
         self._rows(image, 0)
@@ -171,15 +193,11 @@ class _Expansion:
 
         Line ends beside them share tokens with theirs, as in a text that is tokenized whole.
         """
-        ends, tokens = self._open_lines, self._tokens
-        self._open_lines = 0
-        while tokens and (more := self._line_ends(tokens[-1])):
-            ends += more
-            tokens.pop()
-        self._write("\n" * (ends + 2))
-        tokens.append(self._vision.marker)
+        self._open_lines += self._take_line_ends() + 2
+        self._close_lines()
+        self._tokens.append(self._vision.marker)
         self._rows(image, 0)
-        tokens.append(self._vision.end_token)
+        self._tokens.append(self._vision.end_token)
         self._open_lines = 2
 
     def in_tiles(self, image: Prepared) -> None:
@@ -204,7 +222,7 @@ class _Expansion:
                 grid=grid if vision.sections else None,
                 size=(tile.height, tile.width),
                 pixels=tile.pixels,
-                whole=(start, start + rows) if vision.whole else None,
+                whole=(start, start + rows) if vision.whole == "image" else None,
             )
         )
         self._tokens += [vision.image_token] * rows
@@ -212,6 +230,14 @@ class _Expansion:
     def _write(self, text: str) -> None:
         if text:
             self._tokens += self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _take_line_ends(self) -> int:
+        """Remove the last tokens that are only line ends; return how many line ends these are."""
+        count = 0
+        while self._tokens and (more := self._line_ends(self._tokens[-1])):
+            count += more
+            self._tokens.pop()
+        return count
 
     def _close_lines(self) -> None:
         self._write("\n" * self._open_lines)
@@ -227,6 +253,7 @@ _PLACES = {
     "gemma3": _Expansion.in_lines,
     "idefics3": _Expansion.in_tiles,
     "llava": _Expansion.plain,
+    "paligemma": _Expansion.plain,
     "qwen2_5_vl": _Expansion.plain,
     "qwen2_vl": _Expansion.plain,
     "qwen3_vl": _Expansion.plain,

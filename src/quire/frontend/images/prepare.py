@@ -169,7 +169,7 @@ def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
 
 
 def _square(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
-    """Gemma 3: resize to a square, whatever the aspect."""
+    """Gemma 3 and PaliGemma: resize to a square, whatever the aspect."""
     return [image.resize((config.crop, config.crop), config.resample)], (0, 0)
 
 
@@ -241,6 +241,7 @@ _TILES = {
     "gemma3": _square,
     "idefics3": _split,
     "llava": _cropped,
+    "paligemma": _square,
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,
     "qwen3_vl": _whole,

@@ -14,7 +14,13 @@ from quire.core.errors import InvalidRequestError
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.images.expand import ImagePrompt, check_count, expand, with_images
+from quire.frontend.images.expand import (
+    ImagePrompt,
+    check_count,
+    check_without,
+    expand,
+    with_images,
+)
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.prepare import prepare
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
@@ -146,6 +152,7 @@ class Intake:
         pictured = with_images(prompt)
         if isinstance(pictured, ImagePrompt):
             return await self._with_images(processor, request_id, pictured, params, given)
+        check_without(processor.model.vision)
         if self._pool is not None and _is_long(prompt):
             checked = processor.bounded(prompt, params)
             assert isinstance(checked, str | ChatPrompt)

@@ -40,7 +40,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         connector_norm=True,
         merge=size // patch // side,
         pooled=True,
-        whole=True,
+        whole="image",
     )
 
 

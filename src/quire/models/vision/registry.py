@@ -13,6 +13,7 @@ CLASSES: dict[str, VisionKind] = {
     "Gemma3ForConditionalGeneration": "gemma3",
     "Idefics3ForConditionalGeneration": "idefics3",
     "LlavaForConditionalGeneration": "llava",
+    "PaliGemmaForConditionalGeneration": "paligemma",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
@@ -49,6 +50,9 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
             text[name] = config[name]
     if nested and config.get("tie_word_embeddings"):
         text["tie_word_embeddings"] = True
+    text = _DEFAULTS.get(str(text.get("model_type")), {}) | text
+    if kind == "paligemma":  # of prompts (`VisionConfig.whole`)
+        text.pop("use_bidirectional_attention", None)
     types = vision_architecture(kind).text_types
     if isinstance(model_type := text.get("model_type"), str):
         text["model_type"] = types.get(model_type, model_type)
@@ -63,6 +67,28 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
     return text
 
 
+_GEMMA = {"max_position_embeddings": 8192, "head_dim": 256, "vocab_size": 256000}
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA | {"num_attention_heads": 8, "num_key_value_heads": 4},
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+    },
+    "llama": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+    },
+}
+"""What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA
+do."""
 _MROPE = ("mrope_section", "mrope_interleaved")
 
 
