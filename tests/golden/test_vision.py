@@ -76,8 +76,12 @@ class Tiny:
             given["image_grid_thw"] = torch.tensor(sides)
             given["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
         else:
-            pixels = torch.stack([normalized(span, config.mean, config.std) for span in spans])
+            pixels = torch.cat([squares(span, config.mean, config.std) for span in spans])
             given["pixel_values"] = pixels[None] if model.kind == "idefics3" else pixels
+        if self.kind == "llava_next":
+            tiles = [squares(span, config.mean, config.std) for span in spans]
+            given["pixel_values"] = torch.nn.utils.rnn.pad_sequence(tiles, batch_first=True)
+            given["image_sizes"] = torch.tensor([image.shape[:2] for image in found])
         if self.kind == "gemma3":
             given["token_type_ids"] = torch.tensor([[int(token == ROW) for token in ids]])
         if self.kind == "paligemma":
@@ -85,6 +89,12 @@ class Tiny:
             given["token_type_ids"] = torch.tensor([kinds])
         with torch.no_grad():
             return self.oracle(input_ids=torch.tensor([ids]), **given).logits[0]
+
+
+def squares(span: ImageSpan, mean: Any, std: Any) -> torch.Tensor:
+    """Return the normalized tiles of a span [tiles, 3, side, side]."""
+    side = span.size[1]
+    return normalized(span, mean, std).unflatten(1, (-1, side)).transpose(0, 1)
 
 
 def normalized(span: ImageSpan, mean: Any, std: Any) -> torch.Tensor:
@@ -195,7 +205,8 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gemma3", "paligemma", "llava", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm"]
+    "kind",
+    ["gemma3", "paligemma", "llava", "llava_next", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm"],
 )
 def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     from PIL import ImageOps

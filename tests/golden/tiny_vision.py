@@ -47,6 +47,7 @@ _TOWER = {
     "patch_size": 8,
     "image_size": 32,
 }
+_SIZES = [[32, 64], [64, 32], [64, 64], [96, 32]]
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
         "Gemma3",
@@ -72,6 +73,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "image_token_index": IMAGE,
         },
         {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
+    ),
+    "llava_next": (
+        "LlavaNext",
+        {
+            "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 3, **_TOWER},
+            "text_config": {"model_type": "llama", **_TEXT},
+            "image_token_index": IMAGE,
+            "image_grid_pinpoints": _SIZES,
+        },
+        {
+            "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32},
+            "image_grid_pinpoints": _SIZES,
+        },
     ),
     "paligemma": (
         "PaliGemma",

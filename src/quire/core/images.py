@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 VisionKind = Literal[
-    "gemma3", "idefics3", "llava", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"
+    "gemma3", "idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"
 ]
 
 
@@ -24,6 +24,8 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
         pixels: uint8 [height, width, 3].
         whole: tokens [first, last) that this image makes see each other, later ones too. They are
             computed in one step.
+        tiling: tiles down and across, and the lines and columns of patches that count of these;
+            the whole image stands before them in `pixels`. None if there is one tile.
     """
 
     start: int
@@ -33,6 +35,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
     size: tuple[int, int]
     pixels: bytes
     whole: tuple[int, int] | None = None
+    tiling: tuple[int, int, int, int] | None = None
 
     @property
     def end(self) -> int:
@@ -70,6 +73,7 @@ class VisionConfig:
         interleaved: these frequencies take turns, else they follow each other.
         deep_layers: layers whose results, by products of their own, are added to the text model's
             residual stream behind its first layers, one each.
+        resolutions: heights and widths of images that are cut into tiles; () if none are.
         interpolated: learned positions are interpolated, else the nearest before counts.
     """
 
@@ -105,6 +109,7 @@ class VisionConfig:
     sections: tuple[int, ...] = ()
     interleaved: bool = False
     deep_layers: tuple[int, ...] = ()
+    resolutions: tuple[tuple[int, int], ...] = ()
     interpolated: bool = False
 
     @property

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": _CLIP | {"resample": 3},
     "gemma3": _HALF | {"resample": 2},
     "idefics3": _HALF | {"resample": 1},
+    "llava_next": _CLIP | {"resample": 3},
     "paligemma": _HALF | {"resample": 3},
     "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
 }
@@ -41,6 +42,7 @@ _CHANGEABLE = {
     "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
+    "llava_next": (),
     "paligemma": (),
     "qwen3_vl": ("min_pixels", "max_pixels", "size"),
 }
@@ -120,6 +122,14 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
         if sides != {image_size}:
             raise ConfigError(
                 f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
+            )
+        return {"crop": image_size}
+    if kind == "llava_next":
+        sides = {crop.get("height", image_size), size.get("shortest_edge", image_size)}
+        if sides != {image_size}:
+            raise ConfigError(
+                f"preprocessor_config.json: size is {size} and crop_size {crop}; the tower reads "
+                f"{image_size}."
             )
         return {"crop": image_size}
     if kind == "llava":

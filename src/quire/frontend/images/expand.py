@@ -208,6 +208,26 @@ class _Expansion:
             self._rows(image, number)
         self._write(end)
 
+    def in_lines_of_tiles(self, image: Prepared) -> None:
+        """Write the rows of LLaVA-NeXT: the whole image's, and those of its tiles' lines."""
+        vision, tiles = self._vision, image.tiles
+        side = tiles[0].width
+        edge = side // vision.patch_size
+        lines, columns = _unpadded((edge * image.grid[0], edge * image.grid[1]), image.size)
+        rows = edge * edge + lines * (columns + 1)
+        self._spans.append(
+            ImageSpan(
+                start=len(self._tokens),
+                rows=rows,
+                digest=image.digest,
+                grid=None,
+                size=(side * len(tiles), side),
+                pixels=b"".join(tile.pixels for tile in tiles),
+                tiling=(*image.grid, lines, columns),
+            )
+        )
+        self._tokens += [vision.image_token] * rows
+
     def _rows(self, image: Prepared, number: int) -> None:
         """Write the placeholders of a tile's rows, and its span."""
         vision, tile = self._vision, image.tiles[number]
@@ -253,11 +273,22 @@ _PLACES = {
     "gemma3": _Expansion.in_lines,
     "idefics3": _Expansion.in_tiles,
     "llava": _Expansion.plain,
+    "llava_next": _Expansion.in_lines_of_tiles,
     "paligemma": _Expansion.plain,
     "qwen2_5_vl": _Expansion.plain,
     "qwen2_vl": _Expansion.plain,
     "qwen3_vl": _Expansion.plain,
 }
+
+
+def _unpadded(plane: tuple[int, int], image: tuple[int, int]) -> tuple[int, int]:
+    """Return the lines and columns of a plane of patches that show an image of this size."""
+    (lines, columns), (height, width) = plane, image
+    if width / height > columns / lines:
+        shown = int(round(height * (columns / width), 7))
+        return lines - (lines - shown) // 2 * 2, columns
+    shown = int(round(width * (lines / height), 7))
+    return lines, columns - (columns - shown) // 2 * 2
 
 
 def _around(image: Prepared) -> list[str]:

@@ -45,12 +45,14 @@ class Prepared(msgspec.Struct, array_like=True):
     Attributes:
         digest: sha256 of what the image is and of how it was prepared.
         tiles: in the order of the prompt.
-        grid: tiles in height and width, before the whole image; (0, 0) if there is only that.
+        grid: tiles in height and width, beside the whole image; (0, 0) if there is only that.
+        size: height and width of what was prepared.
     """
 
     digest: bytes
     tiles: list[Tile]
     grid: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)
 
 
 def prepare(image: Any, vision: VisionConfig, config: ImageConfig) -> Prepared:
@@ -72,7 +74,8 @@ def prepare(image: Any, vision: VisionConfig, config: ImageConfig) -> Prepared:
         opened = _given(image)
         digest.update(f"pixels {opened.size}".encode() + opened.tobytes())
     tiles, grid = _TILES[vision.kind](opened, vision, config)
-    return Prepared(digest.digest(), [_tile(tile) for tile in tiles], grid)
+    size = opened.height, opened.width
+    return Prepared(digest.digest(), [_tile(tile) for tile in tiles], grid, size)
 
 
 def _opened(data: bytes) -> Image:
@@ -218,6 +221,37 @@ def _split(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [*tiles, image.resize(whole, config.resample)], grid
 
 
+def _anyres(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """LLaVA-NeXT: the whole as a square, then tiles of it in the best of some sizes, on black."""
+    from PIL import Image as Images
+
+    side = config.crop
+    height, width = max(vision.resolutions, key=lambda size: _fit(image.size, size))
+    down, across = height / image.height, width / image.width
+    if across < down:
+        inner = width, max(1, min(math.ceil(image.height * across), height))
+    else:
+        inner = max(1, min(math.ceil(image.width * down), width)), height
+    padded = Images.new("RGB", (width, height))
+    offset = (width - inner[0]) // 2, (height - inner[1]) // 2
+    padded.paste(image.resize(inner, config.resample), offset)
+    grid = height // side, width // side
+    tiles = [
+        padded.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        for row in range(grid[0])
+        for column in range(grid[1])
+    ]
+    return [image.resize((side, side), config.resample), *tiles], grid
+
+
+def _fit(image: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """Return how many pixels of an image a height and width keep, and minus those they waste."""
+    width, height = image
+    scale = min(size[1] / width, size[0] / height)
+    kept = min(int(width * scale) * int(height * scale), width * height)
+    return kept, kept - size[0] * size[1]
+
+
 def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """Return width and height with this longer edge, the shorter one even and at least 1."""
     width, height = size
@@ -241,6 +275,7 @@ _TILES = {
     "gemma3": _square,
     "idefics3": _split,
     "llava": _cropped,
+    "llava_next": _anyres,
     "paligemma": _square,
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,

@@ -55,7 +55,9 @@ class VisionArchitecture:
             return None
         name = stored.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
         # Bare parameters are named like the others.
-        return re.sub(r"(class_embedding|mm_input_projection)(?:_weight)?$", r"\1.weight", name)
+        return re.sub(
+            r"(class_embedding|image_newline|mm_input_projection)(?:_weight)?$", r"\1.weight", name
+        )
 
     def text_name(self, stored: str) -> str | None:
         """Return a stored tensor's name in the text model; None if it is the tower's."""

@@ -77,6 +77,9 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
         found.append(Parameter("connector_norm.weight", (hidden,), (hidden,), "bias"))
     for linear in connector(vision):
         found += linear.parameters()
+    if vision.resolutions:
+        rows = vision.connector[-1][0]
+        found.append(Parameter("newline.weight", (rows,), (rows,), "bias"))
     wide = hidden * vision.row_patches
     for i, linears in enumerate(deep_connectors(vision)):
         for kind in ("weight", "bias"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT32, HostArray, converted
@@ -50,6 +51,7 @@ class Tower:
             gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)
             self._connector_norm = ops.array(gain)
         self._connector = [build.linear(linear) for linear in connector(vision)]
+        self._newline = source.tensor("newline.weight") if vision.resolutions else None
         self._deep = [
             (
                 LayerNorm(
@@ -68,7 +70,29 @@ class Tower:
         Those of each deep layer lie behind the row that the text model begins with.
         """
         with self._ops.inference():
-            return self._encode(image)
+            found = self._encode(image) if image.tiling is None else self._encode_tiles(image)
+        assert len(found) == image.rows, "the image has another number of rows"
+        return found
+
+    def _encode_tiles(self, image: ImageSpan) -> HostArray:
+        """Return the rows of the whole image, then line by line those of its tiles."""
+        assert image.tiling is not None, "the image is one tile"
+        assert self._newline is not None, "the model reads no tiles"
+        down, across, lines, columns = image.tiling
+        side = image.size[1]
+        size = 3 * side * side
+        parts = (image.pixels[i : i + size] for i in range(0, len(image.pixels), size))
+        whole, *tiles = (
+            self._encode(replace(image, size=(side, side), pixels=part)) for part in parts
+        )
+        edge = side // self.vision.patch_size
+        grid = np.stack(tiles).reshape(down, across, edge, edge, -1).transpose(0, 2, 1, 3, 4)
+        plane = grid.reshape(down * edge, across * edge, -1)
+        top, left = (down * edge - lines) // 2, (across * edge - columns) // 2
+        plane = plane[top : top + lines, left : left + columns]
+        ends = np.broadcast_to(self._newline, (lines, 1, len(self._newline)))
+        rows = np.concatenate([plane, ends.astype(plane.dtype)], axis=1)
+        return np.concatenate([whole, rows.reshape(-1, rows.shape[2])])
 
     def _encode(self, image: ImageSpan) -> HostArray:
         vision, ops = self.vision, self._ops
@@ -112,9 +136,7 @@ class Tower:
             rows = converted(squares.mean(axis=1), self._dtype)
         rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
         deep = [entered[layer] for layer in vision.deep_layers]
-        found = np.concatenate([self._connected(rows), *self._deepened(deep)], axis=1)
-        assert len(found) == image.rows, "the image has another number of rows"
-        return found
+        return np.concatenate([self._connected(rows), *self._deepened(deep)], axis=1)
 
     def _connected(self, rows: HostArray) -> HostArray:
         """Return what the products behind the layers make of these rows."""
