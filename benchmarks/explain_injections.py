@@ -33,8 +33,7 @@ class Server:
     folder: Path
 
 
-def adapters(folder: Path) -> tuple[str, ...]:
-    """Write four adapters; a step takes one of them."""
+def _adapters(folder: Path, letters: str, rank: int) -> tuple[str, ...]:
     from quire.bench.adapters import _write
     from quire.resolve.arguments import EngineArgs
     from quire.resolve.engine import resolve
@@ -42,11 +41,21 @@ def adapters(folder: Path) -> tuple[str, ...]:
 
     model = resolve(EngineArgs(model="embedded"), detect()).config.model
     names = []
-    for name in "abcd":
+    for name in letters:
         (folder / name).mkdir()
-        _write(folder / name, model, 8)
+        _write(folder / name, model, rank)
         names.append(f"{name}={folder / name}")
-    return ("--enable-lora", "--max-loras", "1", "--lora-modules", *names)
+    return ("--enable-lora", "--lora-modules", *names)
+
+
+def wide_adapter(folder: Path) -> tuple[str, ...]:
+    """Write an adapter of rank 64."""
+    return ("--max-lora-rank", "64", *_adapters(folder, "a", 64))
+
+
+def adapters(folder: Path) -> tuple[str, ...]:
+    """Write four adapters; a step takes one of them."""
+    return ("--max-loras", "1", *_adapters(folder, "abcd", 8))
 
 
 def certificate(folder: Path) -> tuple[str, ...]:
@@ -267,10 +276,11 @@ def few_files(server: Server) -> Iterator[None]:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
 
 
-def asked_for(path: str, seconds: float) -> Callable[[Server], Any]:
-    """Return an injection that sends GET requests at this interval."""
+def asked_for(path: str, seconds: float, clients: int = 1) -> Callable[[Server], Any]:
+    """Return an injection in which each client sends a GET request at this interval."""
 
-    def inject(server: Server) -> Any:
+    @contextmanager
+    def inject(server: Server) -> Iterator[None]:
         address = urlsplit(server.url)
 
         def ask() -> None:
@@ -280,6 +290,9 @@ def asked_for(path: str, seconds: float) -> Callable[[Server], Any]:
                 connection.getresponse().read()
                 connection.close()
 
-        return every(seconds, ask)
+        with ExitStack() as asking:
+            for _ in range(clients):
+                asking.enter_context(every(seconds, ask))
+            yield
 
     return inject

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from benchmarks.explain_injections import (
     template,
     tokenizer,
     traced,
+    wide_adapter,
 )
 
 Body = dict[str, Any]
@@ -50,6 +52,12 @@ def not_at_all(answer: HTTPResponse) -> bool:
     return False
 
 
+def drop_by_drop(answer: HTTPResponse) -> bool:
+    """Read 256 bytes in 50 ms."""
+    time.sleep(0.05)
+    return bool(answer.read(256))
+
+
 @dataclass(frozen=True)
 class Fault:
     """A server and its load.
@@ -61,6 +69,7 @@ class Fault:
         prepare: makes files in a folder, and returns further flags.
         start: what is in force while the server's process is started.
         reads: how clients read; see `to_the_end`.
+        received: bytes that a client's socket holds; 0: the system's choice.
         pause: seconds between two requests of a client.
     """
 
@@ -74,6 +83,7 @@ class Fault:
     start: Callable[[], Any] = nullcontext
     environment: dict[str, str] = field(default_factory=dict)
     reads: Callable[[HTTPResponse], bool] = to_the_end
+    received: int = 0
     pause: float = 0.0
 
     @property
@@ -179,6 +189,12 @@ FAULTS: dict[str, Fault] = {
     "scrapes": Fault(
         ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/metrics", 0.01)
     ),
+    "polls": Fault(
+        ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/health", 0.0, clients=4)
+    ),
+    "slow_reader": Fault(
+        ("slow_client",), EMBEDDED, asks(max_tokens=900), reads=drop_by_drop, received=2304
+    ),
     "stopped": Fault(("stopped",), EMBEDDED, asks(), during=stopped),
     "stopped_front": Fault(("stopped",), EMBEDDED, asks(), during=stopped_front),
     "frozen": Fault(("stopped",), EMBEDDED, asks(), during=frozen),
@@ -210,6 +226,9 @@ FAULTS: dict[str, Fault] = {
     "lora": Fault(
         ("adapter_seats",), EMBEDDED, lambda i: asks(model="abcd"[i % 4])(i), prepare=adapters
     ),
+    "wide_adapter": Fault(
+        ("adapters",), EMBEDDED, asks(model="a"), prepare=wide_adapter
+    ),
     "tls": Fault(("tls",), EMBEDDED, asks(max_tokens=2), clients=16, prepare=certificate),
     "tokenizer": Fault(
         ("tokenization",), EMBEDDED, lambda i: asks(prompt=text(i, 700), max_tokens=4)(i),
@@ -226,6 +245,9 @@ FAULTS: dict[str, Fault] = {
     "chunks": Fault(
         ("small_chunks",), (*OPT, "--max-num-batched-tokens", "8", "--max-num-seqs", "4"),
         of_tokens(256, 4), clients=4,
+    ),
+    "stretch": Fault(
+        ("small_chunks",), (*OPT, "--max-itl-stretch", "1.001"), beside_streams, clients=10
     ),
     "many_steps": Fault(
         ("long_turns",), (*EMBEDDED, "--num-scheduler-steps", "256"),

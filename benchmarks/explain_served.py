@@ -16,6 +16,7 @@ import argparse
 import itertools
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.explain_faults import neighbour, save
 from benchmarks.explain_injections import Server, certificate
@@ -79,6 +80,8 @@ def load(fault: Fault, url: str) -> Iterator[None]:
         while not over.wait(fault.pause):
             connection = kind(address.hostname, address.port, timeout=60, **extra)
             try:
+                if fault.received:
+                    connection.sock = narrow(address, fault.received)
                 body = {"model": model} | fault.body(next(NUMBERS))
                 head = {"Content-Type": "application/json"}
                 connection.request("POST", fault.path, json.dumps(body), head)
@@ -101,6 +104,15 @@ def load(fault: Fault, url: str) -> Iterator[None]:
         over.set()
         for thread in threads:
             thread.join(5.0)
+
+
+def narrow(address: SplitResult, received: int) -> socket.socket:
+    """Connect a socket that holds few received bytes."""
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, received)
+    connected.settimeout(60.0)
+    connected.connect((address.hostname, address.port))
+    return connected
 
 
 def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def _window(evidence: Evidence) -> Window:
         lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
         parts[name] = min(parts[name], lanes * fields["seconds"])
     fields["mix"] = _numbers(w.mix)
-    fields["refused"] = {code: int(_amount(count)) for code, count in w.refused.items()}
+    for name in ("refused", "polls"):
+        counts = getattr(w, name).items()
+        fields[name] = {key: int(_amount(count)) for key, count in counts}
     longest = evidence.config.scheduler.max_model_len
     fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
     return Window(**fields | {"parts": parts})

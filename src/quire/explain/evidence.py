@@ -48,7 +48,7 @@ class Window(msgspec.Struct, frozen=True):
         itl_p50, itl_p99: seconds between tokens of a sequence; 0 without tokens.
         loaded_blocks, load_failures: KV blocks read from host memory or files, and those that
             could not be.
-        scrapes, scrape_seconds: answers of GET /metrics, and their CPU seconds.
+        polls, scrape_seconds: GET requests by path, and the CPU seconds of those of /metrics.
         adapters: most adapters that running and waiting sequences wanted at a time.
         mix: requests in flight at any time of the window by what they ask for.
         drafted_passes: passes of a sequence with drafts, in speculative decoding.
@@ -87,7 +87,7 @@ class Window(msgspec.Struct, frozen=True):
     itl_p99: float = 0.0
     loaded_blocks: int = 0
     load_failures: int = 0
-    scrapes: int = 0
+    polls: dict[str, int] = {}
     scrape_seconds: float = 0.0
     adapters: int = 0
     mix: RequestMix = msgspec.field(default_factory=RequestMix)

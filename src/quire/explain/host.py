@@ -233,13 +233,25 @@ def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
     return {inode for local, remote, inode in rows if (local, remote) in ends} - mine
 
 
+def unread(pid: int, root: Path = SYSTEM) -> list[int]:
+    """Return the bytes that each connection of a process holds for a client that has not read."""
+    mine = set(_sockets(pid, root))
+    rows = [row for name in ("tcp", "tcp6") for row in _fields(root / "proc/net" / name)]
+    return [int(fields[4].partition(":")[0], 16) for fields in rows if fields[9] in mine]
+
+
 def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
     """Yield an established connection's local address, remote address and inode."""
+    for fields in _fields(table):
+        # IPv4 inside of IPv6 is the same address; the last eight digits and the port say it.
+        yield fields[1][-13:], fields[2][-13:], fields[9]
+
+
+def _fields(table: Path) -> Iterator[list[str]]:
+    """Yield the fields of established connections."""
     with suppress(OSError):
         rows = table.read_text().splitlines()[1:]
-        for fields in map(str.split, (row for row in rows if _ESTABLISHED in row)):
-            # IPv4 inside of IPv6 is the same address; the last eight digits and the port say it.
-            yield fields[1][-13:], fields[2][-13:], fields[9]
+        yield from map(str.split, (row for row in rows if _ESTABLISHED in row))
 
 
 def _sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:

@@ -50,6 +50,7 @@ class _Totals:
     mix: RequestMix
     ended_mix: RequestMix
     refused: Counter[str]
+    polls: Counter[str]
 
 
 class _Gauges:
@@ -187,6 +188,7 @@ class Probe:
             draft_seconds=last.draft_seconds - first.draft_seconds,
             mix=last.mix.since(first.ended_mix),
             refused=dict(last.refused - first.refused),
+            polls=dict(last.polls - first.polls),
             arrivals=[],
             **counts,
         )
@@ -219,7 +221,6 @@ class Probe:
             "cut": stats.finished["length"],
             "aborted_tokens": stats.aborted_tokens,
             "slow_outputs": stats.slow_outputs,
-            "scrapes": stats.scrapes,
         }
         sizes = stats.iteration_tokens
         return _Totals(
@@ -236,6 +237,7 @@ class Probe:
             copy(stats.mix),
             copy(stats.ended_mix),
             stats.refused.copy(),
+            stats.polls.copy(),
         )
 
 

@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 
 from quire.explain.cgroups import cpu_limit, cpu_weight, is_frozen, memory_wait
-from quire.explain.host import SYSTEM
+from quire.explain.host import SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, text
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+MUCH = 4096
+"""Bytes that a client has not read, more than a network holds for a stream of tokens."""
 _POLICIES = {"5": "idle", "3": "batch"}
 """Scheduling policies that let others run first, the weakest first; see sched(7)."""
 _HALTED = frozenset("Tt")
@@ -55,6 +57,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         weight: smallest CPU weight (cpu.weight, cpu.shares) of the engine's control groups,
             relative to the usual one.
         tracer: process that traces one of the engine's (a debugger, strace); 0: none.
+        connections, unread: TCP connections of the API process, and those whose clients leave
+            `MUCH` bytes or more unread at both readings.
         paused: share of the window in which the API process was due and neither ran nor waited for
             a CPU: it was stopped, or blocked. 0 offline.
     """
@@ -81,6 +85,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     policy: str = ""
     weight: float = 1.0
     tracer: int = 0
+    connections: int = 0
+    unread: int = 0
     paused: float = 0.0
 
 
@@ -120,6 +126,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     nodes = listed(root / "sys/devices/system/node", "node[0-9]*")
     status = [fields(text(root / f"proc/{p}/status")) for p in pids]
     files, most_files = _files(pids, root)
+    queues = unread(first, root)
     refused = any(found.get("THP_enabled", 1) == 0 for found in status)
     now = Surroundings(
         online=len(numbers(text(root / "sys/devices/system/cpu/online"))),
@@ -139,6 +146,8 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
         nice=max((int(_stat(p, 16, root)) for p in pids), default=0),
         policy=_policy(pids, root),
         weight=cpu_weight(pids, root),
+        connections=len(queues),
+        unread=sum(nbytes >= MUCH for nbytes in queues),
         tracer=max((found.get("TracerPid", 0) for found in status), default=0),
     )
     reads = {p: fields(text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
@@ -161,6 +170,7 @@ def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Su
         last.now,
         open_files=full.open_files,
         most_files=full.most_files,
+        unread=min(first.now.unread, last.now.unread),
         throttled=max(0.0, last.throttled - first.throttled),
         memory_wait=max(0.0, last.memory_wait - first.memory_wait),
         stopped=stopped,

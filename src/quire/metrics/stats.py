@@ -54,13 +54,13 @@ class EngineStats:
         self.rejected = self.slow_outputs = self.aborted_tokens = 0
         """Requests refused because the queue was full; outputs that waited because their client
         read slowly; tokens, of prompts too, computed for sequences whose client left."""
-        self.ignored_fields: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        """Fields without effect, by endpoint; requests with a client's error, by its code."""
+        self.ignored_fields, self.refused, self.polls = (Counter[str]() for _ in range(3))
+        """Fields without effect, by endpoint; requests with a client's error, by its code; GET
+        requests by path."""
         self.restarts = self.retried = 0
         """Engine cores that replaced a lost one; requests that started again in another core."""
-        self.scrapes, self.scrape_seconds = 0, 0.0
-        """Answers of GET /metrics, and their CPU seconds."""
+        self.scrape_seconds = 0.0
+        """CPU seconds of GET /metrics."""
         self.time_to_first_token = Histogram(LATENCIES)
         self.inter_token_latency = Histogram(LATENCIES)
         self.time_per_output_token = Histogram(LATENCIES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from quire.server.http.middleware import (
     ApiKeyMiddleware,
     LastResortMiddleware,
     PathMiddleware,
+    PollMiddleware,
     RequestIdMiddleware,
 )
 from quire.server.monitoring.explain import explain_engine
@@ -94,7 +96,9 @@ def create_app(
     parsers = choose_parsers(template, options.tool_call_parser, options.reasoning_parser)
     routes = _routes()
     app = Starlette(
-        routes=routes, middleware=_middleware(options, routes), exception_handlers=HANDLERS
+        routes=routes,
+        middleware=_middleware(options, routes, engine.stats.polls),
+        exception_handlers=HANDLERS,
     )
     app.router.redirect_slashes = False  # `PathMiddleware` normalizes the path
     app.state.server = server = ServerState(
@@ -119,7 +123,9 @@ def create_app(
     return app
 
 
-def _middleware(options: AppOptions, routes: Sequence[Route]) -> list[Middleware]:
+def _middleware(
+    options: AppOptions, routes: Sequence[Route], polls: Counter[str]
+) -> list[Middleware]:
     """Return the middleware, the outermost first."""
     paths = [route.path for route in routes]
     found = [Middleware(PathMiddleware, prefix=options.root_path, paths=paths)]
@@ -134,7 +140,11 @@ def _middleware(options: AppOptions, routes: Sequence[Route]) -> list[Middleware
                 expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
             )
         )
-    found += [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
+    found += [
+        Middleware(PollMiddleware, polls=polls, paths=paths),
+        Middleware(RequestIdMiddleware),
+        Middleware(LastResortMiddleware),
+    ]
     if options.api_keys:
         found.append(Middleware(ApiKeyMiddleware, keys=tuple(options.api_keys)))
     return found

@@ -398,7 +398,7 @@ FAULTS = {
         "a proxy",
     ),
     "scrapes": (
-        healthy(ops=UNBOUND, scrapes=5000, scrape_seconds=2.0),
+        healthy(ops=UNBOUND, polls={"/metrics": 5000}, scrape_seconds=2.0),
         "scrape_interval",
     ),
 }
@@ -532,6 +532,24 @@ def test_counts_prove_causes_without_a_step() -> None:
     assert refused.verdict.cause == "refused_requests"
     starved = HostUse(10.0, 4, 39.0, 1.0, 0.0, 9.5, [9.5])
     assert explain(healthy(host=starved, **none)).verdict.cause == "busy_neighbour"
+
+
+def test_more_than_one_count_proves_a_cause() -> None:
+    """Connections prove slow clients, GET requests polls, waiting prompts a short stretch."""
+    for evidence, cause in (
+        (healthy(ops=UNBOUND, around={"connections": 8, "unread": 4}), "slow_client"),
+        (healthy(ops=UNBOUND, parts={"http": 2.0}, polls={"/health": 5000}), "scrapes"),
+        (healthy(ops=UNBOUND, args={"max_itl_stretch": 1.01}, waiting=4.0), "small_chunks"),
+    ):
+        assert explain(evidence).verdict.cause == cause
+    calm = healthy(
+        ops=UNBOUND,
+        parts={"http": 2.0},
+        polls={"/health": 100},
+        args={"max_itl_stretch": 1.01},
+        around={"connections": 8, "unread": 1},
+    )
+    assert explain(calm).causes == []
 
 
 def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:

@@ -54,6 +54,7 @@ SERVED = {
     "no_cache": ("prefix_misses",),
     "one_cpu": ("affinity",),
     "penalties": ("penalties",),
+    "polls": ("scrapes",),
     "preemption": ("preemption", "kv_cache_too_small"),
     "prompt_logprobs": ("prompt_logprobs",),
     "quota": ("cpu_quota",),
@@ -63,9 +64,11 @@ SERVED = {
     "scrapes": ("scrapes",),
     "seats": ("queueing",),
     "short_context": ("refused_requests",),
+    "slow_reader": ("slow_client",),
     "small_pages": ("huge_pages_off",),
     "stopped": ("stopped",),
     "stopped_front": ("stopped",),
+    "stretch": ("small_chunks",),
     "template": ("tokenization",),
     "threads": ("too_many_threads",),
     "tiny_kv": ("kv_cache_too_small",),
@@ -73,6 +76,7 @@ SERVED = {
     "tokenizer": ("tokenization",),
     "traced": ("traced",),
     "unmet_stop": ("unmet_stops",),
+    "wide_adapter": ("adapters",),
 }
 
 

@@ -144,6 +144,20 @@ def test_a_child_alone_may_be_limited_traced_or_pinned(tmp_path: Path) -> None:
     assert (now.tracer, now.allowed) == (99, 1)
 
 
+def test_answers_that_clients_leave_unread(tmp_path: Path) -> None:
+    machine(tmp_path)
+    (tmp_path / "proc/7/fd").mkdir()
+    rows = ["sl local remote st queues"]
+    for inode, (state, waiting) in enumerate((("01", 0x9000), ("01", 0), ("06", 0x9000))):
+        (tmp_path / f"proc/7/fd/{inode}").symlink_to(f"socket:[{inode}]")
+        ends = "0100007F:1F40 0100007F:9999"
+        rows.append(f"0: {ends} {state} {waiting:08X}:00000000 0 0 0 0 {inode}")
+    write(tmp_path, {"proc/net/tcp": "\n".join(rows)})
+    first = read(7, tmp_path)
+    around = between(first, read(7, tmp_path), 5.0, 0.0)
+    assert (around.connections, around.unread) == (2, 1)
+
+
 def test_time_that_threads_waited_for_disks(tmp_path: Path) -> None:
     machine(tmp_path)
     first = read(7, tmp_path)

@@ -21,6 +21,8 @@ FULL = 0.6
 the rest is reserved for the running ones."""
 
 
+FULL_BATCH = 0.95
+"""Share of the seats in use from which none is free: the gauges are sampled."""
 STORM = 2.0
 """Preemptions per finished request from which they, and not the waiting, are the news."""
 
@@ -121,7 +123,7 @@ def prefix_misses(case: Case) -> Suspect | None:
 def _lacks_blocks(case: Case) -> bool:
     """Return whether requests wait for blocks although the batch has seats."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
-    return w.waiting >= 0.5 and w.running <= 0.95 * seats and w.kv_share >= FULL
+    return w.waiting >= 0.5 and w.running <= FULL_BATCH * seats and w.kv_share >= FULL
 
 
 def _blocks_for_all(case: Case) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+from quire.explain.surroundings import Surroundings
 
 MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
@@ -17,18 +18,22 @@ GAIN = 0.5
 
 def slow_client(case: Case) -> Suspect | None:
     """Clients read their streams more slowly than the server writes them."""
-    w = case.window
+    w, around = case.window, case.evidence.surroundings or Surroundings()
+    held = around.unread / max(1, around.connections)
     slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
-    if slow < SLOW:
+    if max(held, slow) < SLOW:
         return None
     return suspect(
         "slow_client",
-        f"{slow:.0%} of the outputs waited for their client to read. The engine and the other "
-        "streams lose no time, and no flag of the server can help.",
-        slow,
+        f"{slow:.0%} of the outputs waited for their client to read, and {around.unread} of "
+        f"{around.connections} connections hold answers that nobody has read. The engine and the "
+        "other streams lose no time, and no flag of the server can help.",
+        max(held, slow),
         [],
         Kind.CLIENTS,
         slow_outputs=w.slow_outputs,
+        unread=around.unread,
+        connections=around.connections,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.cache import FULL
+from quire.explain.causes.cache import FULL, FULL_BATCH
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, found, saving, suspect
 from quire.explain.report import Change
 
-FULL_BATCH = 0.95
 BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
 LEAST_LANE = 0.15
 """Share of its time that a tokenizer's process must compute to delay the core."""
+MANY_POLLS = 20.0
+"""GET requests per second that no monitoring needs."""
 LEAST_LOOP = 0.3
 """Share of the engine's CPU time that the event loop must take to delay the core."""
 
@@ -151,15 +152,21 @@ def tls(case: Case) -> Suspect | None:
 
 
 def scrapes(case: Case) -> Suspect | None:
-    """GET /metrics is asked so often that it takes time."""
+    """Metrics, health or models are asked so often that it takes time."""
     w = case.window
+    asked = sum(w.polls.values())
     lost = w.scrape_seconds / w.seconds
+    if asked >= MANY_POLLS * w.seconds:  # each takes about as long as the rest of a request
+        requests = asked + w.mix.requests + sum(w.refused.values())
+        lost = max(lost, w.share("http") * asked / requests)
+    path = max(w.polls, key=w.polls.__getitem__, default="/metrics")
     return suspect(
         "scrapes",
-        f"GET /metrics was answered {w.scrapes / w.seconds:.0f} times per second, which took "
-        f"{lost:.0%} of the API process's thread.",
+        f"GET {path} and others were answered {asked / w.seconds:.0f} times per second, which "
+        f"took {lost:.0%} of the API process's thread.",
         lost,
-        [change("scrape_interval: 15s in Prometheus", "asks less often", lost)],
+        [change("scrape_interval: 15s in Prometheus, fewer polls", "asks less often", lost)],
         Kind.PROVEN,
-        scrapes_s=w.scrapes / w.seconds,
+        polls_s=asked / w.seconds,
+        path=path,
     )

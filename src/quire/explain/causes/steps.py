@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 
+from quire.explain.causes.cache import FULL, FULL_BATCH
 from quire.explain.causes.case import MULTI_STEP, WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.estimate import LONG_CHUNK
 from quire.explain.report import Change
 
 DISPATCHING = 0.1
 """Share of the time for dispatching from which a healthy engine would lose less."""
+_CHUNKING = ("max_num_batched_tokens", "max_itl_stretch")
+SHORT_STRETCH = 1.2
+"""--max-itl-stretch below which prompts wait for streams."""
 TINY_CHUNK = 16
 """Tokens of a step that are too few for prompts on every machine."""
 LATE = 5.0
@@ -171,9 +175,9 @@ def needless_ranks(case: Case) -> Suspect | None:
 
 def small_chunks(case: Case) -> Suspect | None:
     """Prompts are computed in chunks so small that each reads the weights for few tokens."""
-    budget = case.evidence.args.max_num_batched_tokens
+    budget, stretch = (getattr(case.evidence.args, name) for name in _CHUNKING)
     if budget is None:
-        return None
+        return _short_stretch(case) if stretch is not None and stretch < SHORT_STRETCH else None
     saved = case.estimate.chunk_saving(budget)
     w = case.window
     full = sum(count for tokens, count in w.step_sizes if tokens >= 0.8 * budget)
@@ -194,6 +198,34 @@ def small_chunks(case: Case) -> Suspect | None:
         ],
         Kind.PROVEN,
         budget=budget,
+    )
+
+
+def _short_stretch(case: Case) -> Suspect | None:
+    """Return that prompts get few tokens of each step because streams may not slow down."""
+    w, stretch = case.window, case.evidence.args.max_itl_stretch
+    seats = case.evidence.config.scheduler.max_num_seqs
+    if w.waiting < 0.5 or w.running > FULL_BATCH * seats or w.kv_share >= FULL:
+        return None  # they wait for a seat or for blocks
+    chunk = max(0, w.computed_tokens - w.generation_tokens) / max(1, w.steps)
+    return suspect(
+        "small_chunks",
+        f"Streams may slow down to {stretch:g} times their pace (--max-itl-stretch), so a step "
+        f"computes {chunk:.0f} tokens of prompts, and {w.waiting:.1f} requests wait although seats "
+        "and KV blocks are free.",
+        w.waiting / (w.running + w.waiting),
+        [
+            Change(
+                "--max-itl-stretch 1.5",
+                "computes prompts in longer chunks",
+                "output tokens/s",
+                WORTH,
+                {"max_itl_stretch": 1.5},
+            )
+        ],
+        Kind.PROVEN,
+        max_itl_stretch=stretch or 0.0,
+        waiting=w.waiting,
     )
 
 

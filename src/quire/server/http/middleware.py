@@ -1,9 +1,10 @@
-"""ASGI middleware: path, request id, API key, last resort. None of them buffers."""
+"""ASGI middleware: path, count of polls, request id, API key, last resort. None of them buffers."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -57,6 +58,25 @@ class PathMiddleware:
 def _first(path: str) -> str:
     """Return the first part of a path that begins with a slash."""
     return path.partition("/")[2].partition("/")[0]
+
+
+class PollMiddleware:
+    """Counts GET requests by path: of metrics, health and models, which no answer needs.
+
+    Args:
+        polls: the counter.
+        paths: of all endpoints; others count as one.
+    """
+
+    def __init__(self, app: ASGIApp, polls: Counter[str], paths: Sequence[str]) -> None:
+        self._app = app
+        self._polls = polls
+        self._paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            self._polls[scope["path"] if scope["path"] in self._paths else "other"] += 1
+        await self._app(scope, receive, send)
 
 
 class RequestIdMiddleware:

@@ -35,7 +35,7 @@ MOST_STEP = 30.0
 """Seconds by which a window grows until its first step has ended."""
 GROWTH = 2.0
 """By how many times its length a window grows until `FEW_STEPS` have ended."""
-MOST_SIMULATION = 20.0
+MOST_SIMULATION = 10.0
 """Seconds that the simulation of changes may take."""
 _SIMULATION = ("nice", sys.executable, "-m", "quire.explain.whatif")
 PROFILED_STEPS = 256

@@ -29,6 +29,5 @@ class Metrics:
         """Return the same as `render`, and count the answer and its time."""
         began = time.thread_time()
         text = self.render()
-        self._stats.scrapes += 1
         self._stats.scrape_seconds += time.thread_time() - began
         return text
