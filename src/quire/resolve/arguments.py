@@ -168,8 +168,8 @@ class EngineArgs:
     """Processes that each have a run of the layers (pipeline stages). On one machine
     `tensor_parallel_size` is faster, and one process mostly faster still."""
     data_parallel_size: int = 1
-    """Copies of the model (replicas) behind one port, each with its own process, part of the cores
-    and part of the memory. A router sends each request where its prefix is cached or the queue is
+    """Copies of the model (replicas) behind one port. Each has its own process, and a part of the
+    cores and of the memory. A router sends each request where its prefix is cached or the queue is
     short. Use it if one process cannot use all cores: one replica per memory node (NUMA)."""
     nnodes: int = 1
     """Machines that share the pipeline stages. Each runs `quire serve` with the same flags and its
