@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, repeat
-from operator import and_
-from typing import NamedTuple
 
 from quire.core.messages import BlockChanges
-
-
-class Depth(NamedTuple):
-    """Replicas that hold the same number of a prompt's first blocks; `mask` has their bits."""
-
-    mask: int
-    num_blocks: int
 
 
 class CacheMap:
@@ -35,19 +26,21 @@ class CacheMap:
         """Return the number of blocks that a replica has reported and still holds."""
         return len(self._held[replica])
 
-    def depths(self, hashes: Sequence[bytes]) -> list[Depth]:
-        """Group all replicas by how many of a prompt's first blocks they hold, most first."""
-        masks = accumulate(map(self._holders.get, hashes, repeat(0)), and_)
-        ends = dict(zip(masks, range(1, len(hashes) + 1), strict=False))  # the last index wins
-        found: list[Depth] = []
-        grouped = 0
-        for mask, num_blocks in reversed(ends.items()):
-            if mask:
-                found.append(Depth(mask & ~grouped, num_blocks))
-                grouped = mask
-        if grouped != self.everyone:
-            found.append(Depth(self.everyone & ~grouped, 0))
-        return found
+    def holders(self, block_hash: bytes) -> int:
+        """Return the mask of the replicas that hold a block."""
+        return self._holders.get(block_hash, 0)
+
+    def num_blocks(self, hashes: Sequence[bytes], among: int, most: int | None = None) -> int:
+        """Return how many of a prompt's first blocks are held by some replica of the mask `among`.
+
+        This is a binary search. A block pool evicts the last block of a prefix first, so a replica
+        that holds a block holds those before it.
+
+        Args:
+            most: an upper bound; None means all.
+        """
+        get = self._holders.get
+        return bisect_left(hashes, True, 0, most, key=lambda each: not get(each, 0) & among)
 
     def expect(self, replica: int, hashes: Sequence[bytes]) -> None:
         """Count blocks as held by a replica that will compute them; `unexpect` takes it back."""

@@ -46,6 +46,10 @@ class Wait(NamedTuple):
     first: float
     per_token: float
 
+    def seconds(self, answer_tokens: float) -> float:
+        """Return the sum for an answer of this mean length."""
+        return self.first + answer_tokens * self.per_token
+
 
 class Load:
     """Sums over the requests at one replica.

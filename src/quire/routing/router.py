@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple, Protocol
 
 from quire.core.config import HashAlgo
@@ -82,43 +83,39 @@ class CacheAwareRouter:
         self._block_size = block_size
         self._cache = CacheMap(num_replicas)
         self._loads = [Load(cost, max_num_seqs) for _ in range(num_replicas)]
-        self._waits = [load.wait() for load in self._loads]
+        self._own_waits = [load.wait() for load in self._loads]
+        self._waits = [0.0] * num_replicas
+        """Seconds, with the present length of answers."""
         self._sent: dict[str, Sent] = {}
         self._answer_tokens, self._ended = 0.0, 0
 
     def choose(self, prompt: Prompt, among: int | None = None) -> int:
         """See `Router`."""
-        left = self._cache.everyone if among is None else among
-        answer = self._answer_tokens
-        waits = [first + answer * per_token for first, per_token in self._waits]
-        best, chosen = float("inf"), -1
-        least = 0.0
-        for mask, num_blocks in self._cache.depths(prompt.hashes):
-            mask &= left
-            own = -1.0
-            fewest = (-1, -1, -1)  # ties go to the deepest prefix, then by rank
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                replica = bit.bit_length() - 1
-                wait = waits[replica]
-                if least + wait > best:
-                    continue  # shallower replicas compute no fewer tokens
-                if own < 0:
-                    least = own = self._prefill_seconds(prompt.num_tokens, num_blocks)
-                seconds = own + wait
-                if seconds > best:
-                    continue
-                rank = self._rank(replica)
-                if seconds < best or rank[0] < self._loads[chosen].unfinished or rank < fewest:
-                    best, chosen, fewest = seconds, replica, rank
+        hashes, waits, cache = prompt.hashes, self._waits, self._cache
+        left = cache.everyone if among is None else among
+        rest: Iterable[int] = range(len(waits))
+        best, chosen, cached = inf, -1, len(hashes)
+        while left:
+            cached = cache.num_blocks(hashes, left, cached)
+            group = cache.holders(hashes[cached - 1]) & left if cached else left
+            left ^= group
+            own = self._prefill_seconds(prompt.num_tokens, cached)
+            deepest = [replica for replica in rest if group >> replica & 1]
+            soonest = min([waits[replica] for replica in deepest])
+            if own + soonest <= best:
+                first = min([r for r in deepest if waits[r] == soonest], key=self._rank)
+                if own + soonest < best or self._unfinished(first) < self._unfinished(chosen):
+                    best, chosen = own + soonest, first
+            # The others compute no fewer tokens, so only those that wait less may be better.
+            limit = best - own
+            rest = [r for r in rest if waits[r] <= limit and left >> r & 1]
+            left = sum([1 << replica for replica in rest])
         assert chosen >= 0, "a router needs a replica to choose"
         return chosen
 
     def add(self, replica: int, request_id: str, prompt: Prompt) -> None:
         """See `Router`."""
-        bit = 1 << replica
-        cached = next((n for mask, n in self._cache.depths(prompt.hashes) if mask & bit), 0)
+        cached = self._cache.num_blocks(prompt.hashes, 1 << replica)
         expected = prompt.hashes[cached:]
         sent = Sent(replica, prompt.num_tokens, self._left(prompt.num_tokens, cached), expected)
         self._sent[request_id] = sent
@@ -154,7 +151,8 @@ class CacheAwareRouter:
         self._cache.forget(replica)
 
     def _update(self, replica: int) -> None:
-        self._waits[replica] = self._loads[replica].wait()
+        wait = self._own_waits[replica] = self._loads[replica].wait()
+        self._waits[replica] = wait.seconds(self._answer_tokens)
 
     def _prefill_seconds(self, num_tokens: int, num_blocks: int) -> float:
         new = self._left(num_tokens, num_blocks)
@@ -164,6 +162,9 @@ class CacheAwareRouter:
     def _left(self, num_tokens: int, num_blocks: int) -> int:
         """Return how many tokens are left to compute; at least the last one is."""
         return max(1, num_tokens - num_blocks * self._block_size)
+
+    def _unfinished(self, replica: int) -> int:
+        return self._loads[replica].unfinished
 
     def _rank(self, replica: int) -> tuple[int, int, int]:
         return self._loads[replica].unfinished, self._cache.num_held(replica), replica
@@ -190,3 +191,4 @@ class CacheAwareRouter:
             self.remove(output.request_id)
             self._ended = min(self._ended + 1, MEMORY)
             self._answer_tokens += (sent.answer_tokens - self._answer_tokens) / self._ended
+            self._waits = [wait.seconds(self._answer_tokens) for wait in self._own_waits]
