@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -314,6 +314,7 @@ class TierConfig:
         num_state_slots: the same of states.
         directory: folder for the files of all blocks that enter the prefix cache; None if off.
         disk_bytes: most bytes of files in it, of all engines.
+        read_only: other engines write the files.
     """
 
     num_swap_slots: int = 0
@@ -321,6 +322,12 @@ class TierConfig:
     num_state_slots: int = 0
     directory: str | None = None
     disk_bytes: int = 0
+    read_only: bool = False
+
+    @property
+    def saves(self) -> bool:
+        """Return whether blocks are written to files."""
+        return bool(self.directory) and not self.read_only
 
     @property
     def enabled(self) -> bool:
@@ -338,7 +345,30 @@ class TierConfig:
     @property
     def of_states(self) -> TierConfig:
         """Return the same of states, as if they were blocks."""
-        return TierConfig(0, self.num_state_slots, 0, self.directory, self.disk_bytes)
+        return replace(self, num_swap_slots=0, num_offload_slots=self.num_state_slots)
+
+
+KVRole = Literal["kv_producer", "kv_consumer", "kv_both"]
+LoadFailurePolicy = Literal["recompute", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """Hands the KV blocks of prompts from one engine to another.
+
+    Attributes:
+        role: a producer computes prompts, a consumer answers them.
+        engine_id: this engine's name in answers.
+        policy: what to do with a request whose promised blocks cannot be loaded.
+    """
+
+    role: KVRole
+    engine_id: str
+    policy: LoadFailurePolicy = "recompute"
+
+    @property
+    def produces(self) -> bool:
+        return self.role != "kv_consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +459,8 @@ class SchedulerConfig:
     """Most adapters in one step; None without LoRA."""
     speculative: SpeculativeConfig | None = None
     """None without speculative decoding."""
+    fails_without_blocks: bool = False
+    """End requests whose promised KV blocks cannot be loaded; else these are computed."""
     micro_batches: int = 1
     """Steps in flight at a time, each with other requests; 1 without pipeline stages."""
 
@@ -508,6 +540,8 @@ class EngineConfig:
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()
+    transfer: TransferConfig | None = None
+    """None if no blocks are handed over."""
     profiler: ProfilerConfig = ProfilerConfig()
     calculate_kv_scales: bool = False
     quantization_config: dict[str, Any] | None = None

@@ -92,6 +92,11 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     num_draft_tokens: int = 0
     """Of the whole sequence, with its last output; so are the accepted ones."""
     num_accepted_tokens: int = 0
+    kv_blocks: list[bytes] | None = None
+    """The prompt's blocks, with the last output of a request that hands them over; only within the
+    core."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """The same for the client."""
 
 
 EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]

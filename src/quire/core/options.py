@@ -7,6 +7,15 @@ import msgspec
 from quire.core.lora import LoRARequest
 
 
+class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    """A request's part in a hand-off of KV blocks."""
+
+    hands_over: bool = False
+    """Report the prompt's blocks once other engines can find them."""
+    promised: tuple[bytes, ...] = ()
+    """Blocks that a producer has stored."""
+
+
 class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
     """Options of one request: one struct from the endpoint to the batch row.
 
@@ -25,6 +34,8 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     """On the monotonic clock; None means when the engine gets the request."""
     skip_reading_prefix_cache: bool = False
     """Compute the whole prompt, even if a prefix is cached."""
+    kv_transfer: KVTransfer | None = None
+    """Set if another engine computes the prompt, or the answer."""
     data_parallel_rank: int | None = None
     """The replica that computes it; None lets the router choose."""
 

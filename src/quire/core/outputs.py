@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +83,8 @@ class RequestOutput:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     pooled: bytes | None = None
     """What a pooling model returned: float32, before `pooling_output` finishes it."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """What a consumer needs to continue from this prompt's KV blocks."""
 
 
 @dataclass(slots=True)

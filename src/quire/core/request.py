@@ -151,6 +151,12 @@ class Request:
         return len(self.token_ids)
 
     @property
+    def num_promised(self) -> int:
+        """Return how many KV blocks another engine has promised."""
+        transfer = self.options.kv_transfer
+        return 0 if transfer is None else len(transfer.promised)
+
+    @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 

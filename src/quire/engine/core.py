@@ -27,6 +27,7 @@ from quire.core.messages import (
 from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
+from quire.engine.handoff import HandOff
 from quire.engine.isolate import compute_apart
 from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
 from quire.kv.snapshot import kv_snapshot
@@ -87,6 +88,7 @@ class EngineCore:
         self.scheduler = Scheduler(
             config.scheduler, cache, first_guess(config), executor.lower_tiers
         )
+        self._handoff = HandOff(config.transfer, executor.lower_tiers, clock)
         self._in_flight: deque[_InFlight] = deque()
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
@@ -181,10 +183,11 @@ class EngineCore:
     def abort(self, request_ids: list[str]) -> None:
         self._compiling.abort(request_ids)
         self.scheduler.abort(request_ids)
+        self._handoff.abort(request_ids)
         self._free_adapters()
 
     def has_work(self) -> bool:
-        waiting = self._rejected or self._in_flight or self._compiling
+        waiting = self._rejected or self._in_flight or self._compiling or self._handoff
         return self.scheduler.has_unfinished() or bool(waiting)
 
     def step(self) -> StepOutputs | None:
@@ -200,7 +203,12 @@ class EngineCore:
         # Without requests, removals wait for the next batch.
         while len(self._in_flight) < self.config.steps_in_flight and self.scheduler.has_ready():
             self._begin()
-        outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
+        if self._in_flight:
+            outputs = self._end()
+        else:
+            outputs = StepOutputs([], None, self._clock())
+            self._handoff.wait()
+        outputs.outputs = self._handoff.hold(outputs.outputs)
         outputs.stats = self._stats()
         outputs.blocks = self.scheduler.kv.pool.take_changes()
         rejected, self._rejected = self._rejected, []

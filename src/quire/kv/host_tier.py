@@ -151,7 +151,7 @@ class HostTier:
 
     def save(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """Write blocks that the present step computes to files, in the step behind it."""
-        if self.config.directory:
+        if self.config.saves:
             found = zip(blocks, keys, strict=True)
             self._entered += [BlockSave(*each) for each in found if not self._below(each[1])]
 
@@ -179,7 +179,7 @@ class HostTier:
 
     def offload(self, block: int, key: bytes) -> None:
         """Copy a cached block to a slot before its new use, if there is room."""
-        if self.config.directory and not self._below(key):  # deleted since
+        if self.config.saves and not self._below(key):  # deleted since
             self._to_save.append(BlockSave(block, key))
         if key in self._offloaded:
             self._use(key)

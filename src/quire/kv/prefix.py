@@ -117,6 +117,14 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def num_found(self, request: Request) -> int:
+        """Return how many blocks of a request's prefix the cache or the tier has, without states.
+
+        With a sliding window, those before it count, too.
+        """
+        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
+        return len(self._stored_blocks(hashes, self.find_blocks(hashes)))
+
     def take_copies(self) -> BlockCopies | None:
         """Return the copies since the last call, for the next step; None if there are none."""
         copies = [tier.take_copies() for tier in self.tiers]

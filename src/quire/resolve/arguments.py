@@ -123,6 +123,10 @@ class EngineArgs:
     kv_offloading_disk_size: float = 16.0
     """Maximum GiB of files in --kv-offloading-dir. All engines that use the folder share it; the
     least recently used files go first."""
+    kv_transfer_config: str | None = None
+    """JSON: hands KV blocks from an engine that computes prompts to one that answers them.
+    For example {"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}; see
+    docs/disaggregation.md."""
     max_num_seqs: int = 64
     """Maximum number of sequences in one step."""
     max_num_batched_tokens: int | None = None

@@ -23,6 +23,7 @@ from quire.core.config import (
     KVCacheDType,
     ModelConfig,
     SchedulerConfig,
+    TransferConfig,
 )
 from quire.core.extras import require
 from quire.models.cost import first_guess
@@ -42,6 +43,7 @@ from quire.resolve.quantization import resolve_quantization
 from quire.resolve.replicas import replica_share
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.tiers import host_tiers
+from quire.resolve.transfer import with_transfer
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -90,8 +92,9 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ConfigError: a flag is out of range or does not fit the model or the machine.
         ModelNotFoundError, CheckpointError: from finding and reading the model.
     """
-    check_values(args)
     notes: list[str] = []
+    args, transfer = with_transfer(args, notes)
+    check_values(args)
     args, hardware = replica_share(args, hardware, notes)
     args, device = resolve_device(args, hardware, notes)
     source = _source(args)
@@ -121,14 +124,15 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         memory_budget_bytes=memory_budget(args, hardware, device, notes),
         enable_prefix_caching=args.enable_prefix_caching,
-        scheduler=_scheduler_config(args, model, notes),
+        scheduler=_scheduler_config(args, model, transfer, notes),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
-        tiers=host_tiers(args, model, kv_dtype),
+        tiers=host_tiers(args, model, kv_dtype, transfer),
+        transfer=transfer,
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
         calculate_kv_scales=args.calculate_kv_scales,
@@ -158,7 +162,9 @@ def _source(args: EngineArgs) -> ModelSource:
     return overridden(source, args.hf_overrides)
 
 
-def _scheduler_config(args: EngineArgs, model: ModelConfig, notes: list[str]) -> SchedulerConfig:
+def _scheduler_config(
+    args: EngineArgs, model: ModelConfig, transfer: TransferConfig | None, notes: list[str]
+) -> SchedulerConfig:
     return SchedulerConfig(
         max_model_len=asked_context(args, model),
         max_num_seqs=args.max_num_seqs,
@@ -166,6 +172,7 @@ def _scheduler_config(args: EngineArgs, model: ModelConfig, notes: list[str]) ->
         policy=args.scheduling_policy,
         preemption_mode=args.preemption_mode,
         max_itl_stretch=_itl_stretch(args),
+        fails_without_blocks=transfer is not None and transfer.policy == "fail",
         whole_prompts=not model.causal,
         whole_images=has_whole_images(args, model),
         max_loras=args.max_loras if args.enable_lora else None,

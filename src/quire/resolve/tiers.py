@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig, TierConfig
+from dataclasses import replace
+
+from quire.core.config import ModelConfig, TierConfig, TransferConfig
 from quire.executor.memory import STATE_SHARE
 from quire.models.memory import kv_bytes_per_token, state_bytes
 from quire.resolve.arguments import EngineArgs
@@ -10,10 +12,13 @@ from quire.resolve.device import GIB
 from quire.resolve.values import value_error
 
 
-def host_tiers(args: EngineArgs, model: ModelConfig, kv_dtype: str) -> TierConfig:
+def host_tiers(
+    args: EngineArgs, model: ModelConfig, kv_dtype: str, transfer: TransferConfig | None = None
+) -> TierConfig:
     """Return the number of blocks, and of states, in the tiers below the KV cache."""
     token = kv_bytes_per_token(model, kv_dtype, args.calculate_kv_scales)
-    return divided(args, args.block_size * token, state_bytes(model))
+    tiers = divided(args, args.block_size * token, state_bytes(model))
+    return replace(tiers, read_only=transfer is not None and not transfer.produces)
 
 
 def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
@@ -41,16 +46,16 @@ def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
         return TierConfig()
     if directory:
         count("kv_offloading_disk_size", disk, block_bytes + slot_bytes, "KV block")
-    states, asked = {}, "kv_offloading_size"
+    states, asked = 0, "kv_offloading_size"
     if slot_bytes:  # a preempted request's blocks and states are kept like those of a prefix
         asked = "swap_space" if swap else asked
         swap, offload = 0.0, swap + offload if args.enable_prefix_caching else 0.0
-        states["num_state_slots"] = count(asked, offload / STATE_SHARE, slot_bytes, "state")
+        states = count(asked, offload / STATE_SHARE, slot_bytes, "state")
         offload -= offload / STATE_SHARE
     return TierConfig(
         num_swap_slots=count("swap_space", swap, block_bytes, "KV block"),
         num_offload_slots=count(asked, offload, block_bytes, "KV block"),
-        **states,
+        num_state_slots=states,
         directory=directory,
         disk_bytes=int(disk * GIB) if directory else 0,
     )

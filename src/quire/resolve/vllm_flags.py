@@ -200,7 +200,6 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "tokenizer_revision": Foreign("use --tokenizer with a folder"),
     "hf_token": Foreign("set HF_TOKEN, or log in with `hf auth login`"),
-    "kv_transfer_config": Foreign("one process computes prompts and answers"),
     "skip_tokenizer_init": Foreign(
         "the tokenizer is always loaded; prompt_token_ids and detokenize=False avoid its work",
         _OFF,

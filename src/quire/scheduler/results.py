@@ -125,6 +125,7 @@ class Results:
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
             prompt_logprobs=prompt_logprobs,
+            kv_blocks=_handed_over(request, self._kv.block_size),
             num_draft_tokens=request.num_draft_tokens if request.finished else 0,
             num_accepted_tokens=request.num_accepted_tokens if request.finished else 0,
         )
@@ -155,3 +156,11 @@ class Results:
             finish_reason=FinishReason.ERROR,
             stop_reason=reason,
         )
+
+
+def _handed_over(request: Request, block_size: int) -> list[bytes] | None:
+    """Return the whole blocks of a finished request's prompt, if another engine is to get them."""
+    transfer = request.options.kv_transfer
+    if not request.finished or transfer is None or not transfer.hands_over:
+        return None
+    return request.block_hashes[: request.num_prompt_tokens // block_size]

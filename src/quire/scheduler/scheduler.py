@@ -13,12 +13,13 @@ from quire.core.batch import BlockRun, Column, ModelOutput, SchedulerOutput
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.cost import StepCost
 from quire.core.errors import ConfigError, InvalidRequestError
-from quire.core.messages import SchedulerStats, StepOutputs
+from quire.core.messages import CoreOutput, SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.lower_tiers import LowerTier
 from quire.kv.manager import NEVER
 from quire.scheduler.admission import Admission
 from quire.scheduler.preemption import Preemption
+from quire.scheduler.promises import Promises
 from quire.scheduler.results import Results
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
@@ -62,6 +63,7 @@ class Scheduler:
         self._preemption = Preemption(state)
         self._undo = Undo(state, self._preemption)
         self._step_size = StepSize(state, cost)
+        self._promises = Promises(self.kv, fails=config.fails_without_blocks)
         self._depth = state.depth
         self._may_admit = state.may_admit
         self._arrivals = count()
@@ -86,6 +88,7 @@ class Scheduler:
                 param="max_tokens",
             )
         self._state.whole_spans.check(request, self.config.max_num_seqs)
+        self._promises.check(request)
         by_priority = self.config.policy == "priority"
         request.order = (request.options.priority if by_priority else 0, next(self._arrivals))
         self.requests[request.request_id] = request
@@ -156,9 +159,13 @@ class Scheduler:
         self._steps.num_encoded += result.encoded_tokens
         self._events.now = now
         self._events.computed(flight, now)
+        failures: list[CoreOutput] = []
         for request in self._loading.end(step.step, result.failed_loads, result.pending_loads):
             self._events.note("load_failed", request)
             self.waiting.push(request)
+            if (end := self._promises.broken(request)) is not None:
+                self._finish(request)
+                failures.append(end)
         teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
         if teaches:
             self._step_size.observe(step, result)
@@ -166,7 +173,7 @@ class Scheduler:
             self._state.tier_cost.observe(step.block_copies, result.copy_seconds)
         if self._state.tier_cost is not None and result.reads[0]:
             self._state.tier_cost.observe_reads(*result.reads)
-        outputs = StepOutputs([], None, now)
+        outputs = StepOutputs(failures, None, now)
         if flight.requests:
             before = len(self.requests)
             if self._depth is not None:

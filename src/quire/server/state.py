@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from starlette.requests import Request
 
 from quire.core.lora import LoRARequest
-from quire.core.options import RequestOptions
+from quire.core.options import KVTransfer, RequestOptions
 from quire.frontend.fingerprint import with_adapter
 from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
@@ -163,7 +163,32 @@ def request_options(request: Request, body: _HasOptions) -> RequestOptions:
         skip_reading_prefix_cache=getattr(body, "cache_prompt", None) is False,
         trace_headers=_trace_headers(request),
         data_parallel_rank=_replica(request),
+        kv_transfer=_kv_transfer(body),
     )
+
+
+def _kv_transfer(body: object) -> KVTransfer | None:
+    """Return the request's part in a hand-off of KV blocks.
+
+    Raises:
+        ApiError: 400 for block ids that are no hashes, and for a stream that cannot report blocks.
+    """
+    given = getattr(body, "kv_transfer_params", None)
+    if given is None:
+        return None
+    if given.do_remote_decode and getattr(body, "stream", None):
+        raise invalid(
+            "do_remote_decode needs stream to be false: only a whole answer reports its blocks.",
+            "kv_transfer_params",
+        )
+    promised = given.remote_block_ids if given.do_remote_prefill else None
+    try:
+        blocks = tuple(bytes.fromhex(block) for block in promised or ())
+    except (TypeError, ValueError):
+        raise invalid(
+            "remote_block_ids are not those of a producer's answer.", "kv_transfer_params"
+        ) from None
+    return KVTransfer(given.do_remote_decode, blocks)
 
 
 def _replica(request: Request) -> int | None:

@@ -155,7 +155,7 @@ def test_any_bytes_are_a_request_or_an_error(body: bytes) -> None:
         b'"mirostat": 0',
         b'"mirostat_tau": 5.0',
         b'"repeat_penalty": 1.0',
-        b'"kv_transfer_params": {}',
+        b'"keep_alive": 5',
         b'"stream_options": {"include_obfuscation": true}',
         b'"stream_options": {"zzz": 1}',
         b'"zzz": 1',
@@ -172,7 +172,7 @@ def test_fields_without_effect_are_reported(field: bytes) -> None:
     assert param.split(".")[-1].replace("\n", "\\n").encode() in field
 
 
-@pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"kv_transfer_params"])
+@pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"keep_alive"])
 def test_null_is_nothing_to_report(name: bytes) -> None:
     body = b'{"prompt": "a", "%b": null}' % name
     assert decode(body, CompletionRequest)[1] == {}
@@ -187,7 +187,7 @@ def test_null_is_nothing_to_report(name: bytes) -> None:
         (b'"negative_prompt": ""', "negative_prompt"),
         (b'"metadata": {}', "metadata"),
         (b'"store": true', "store"),
-        (b'"kv_transfer_params": {}', "kv_transfer_params"),
+        (b'"keep_alive": 5', "keep_alive"),
         (b'"stream_options": {"zzz": 1}', "stream_options.zzz"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from quire.core.config import TransferConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.images import ImageSpan
 from quire.core.messages import AddRequest, Ready
@@ -172,7 +173,7 @@ class InputProcessor:
         if prompt_embeds is not None:
             check_embeds(params)
         check_params(params, self.model.vocab_size)
-        check_options(options)
+        check_options(options, self._config.transfer)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
         seed = params.seed
@@ -376,8 +377,15 @@ def check_embeds(params: SamplingParams) -> None:
         )
 
 
-def check_options(options: RequestOptions) -> None:
-    """Raise `InvalidRequestError` for options that do not fit into a message."""
+def check_options(options: RequestOptions, transfer: TransferConfig | None = None) -> None:
+    """Raise `InvalidRequestError` for options that do not fit into a message, or the engine."""
+    wanted = options.kv_transfer
+    if wanted is not None and wanted.hands_over and (transfer is None or not transfer.produces):
+        raise InvalidRequestError(
+            "do_remote_decode is true, but this engine is no producer.",
+            fix="Start it with --kv-transfer-config and the kv_role kv_producer or kv_both.",
+            param="kv_transfer_params",
+        )
     priority = options.priority
     if type(priority) is not int or not -(2**63) <= priority < 2**63:
         raise InvalidRequestError(

@@ -243,6 +243,8 @@ class OutputProcessor:
             metrics.first_scheduled_time = output.scheduled_time
         if output.pooled is not None:
             state.pooled = output.pooled
+        if output.kv_transfer_params is not None:
+            state.kv_transfer_params = output.kv_transfer_params
         count = sequence.num_tokens - before
         if not count and output.pooled is None:
             return

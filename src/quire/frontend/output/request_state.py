@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from quire.core.messages import AddRequest
@@ -34,6 +36,7 @@ class RequestState:
         "arrival",
         "held",
         "kind",
+        "kv_transfer_params",
         "lacks_prompt",
         "metrics",
         "num_cached_tokens",
@@ -72,6 +75,7 @@ class RequestState:
         self.num_running = len(self.sequences)
         self.num_cached_tokens = 0
         self.pooled: bytes | None = None
+        self.kv_transfer_params: dict[str, Any] | None = None
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self.lacks_prompt = request.params.prompt_logprobs is not None
         self.held = False
@@ -130,4 +134,5 @@ class RequestState:
             num_cached_tokens=self.num_cached_tokens,
             metrics=self.metrics,
             pooled=self.pooled,
+            kv_transfer_params=self.kv_transfer_params,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -74,6 +76,7 @@ class CompletionResponse(msgspec.Struct):
     system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
     warnings: Warnings = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -139,6 +142,7 @@ class ChatResponse(msgspec.Struct):
     warnings: Warnings = UNSET
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):

@@ -179,6 +179,7 @@ class _Answer(ChatAnswer):
         )
         if output.prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+        answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
         if self.body.return_token_ids:
             answer.prompt_token_ids = prompt_ids(output)
         return answer

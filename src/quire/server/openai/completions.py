@@ -185,6 +185,7 @@ class _Answer:
         answer = self.response(choices)
         answer.warnings = warnings
         answer.usage = self.used.usage()
+        answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
         return answer
 
     async def outputs(self) -> list[RequestOutput]:

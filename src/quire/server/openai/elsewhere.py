@@ -133,7 +133,6 @@ COMMON: Rules = {
     **LABELS,
     **SAMPLERS,
     "guided_decoding_backend": ignored("There is one backend."),
-    "kv_transfer_params": refused("KV caches are not moved between servers."),
     "vllm_xargs": refused("The server has no plug-ins."),
     "mm_processor_kwargs": refused(_TEXT_ONLY),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -183,6 +183,8 @@ class UsageCounter:
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
     completion_tokens: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
+    """Of the last prompt that was handed over."""
     readers: list[ChoiceReader] = field(default_factory=list)
 
     @classmethod
@@ -200,6 +202,7 @@ class UsageCounter:
         return None if self.reported else UNSET
 
     def add(self, prompt: int, output: RequestOutput) -> None:
+        self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
         self.prompts[prompt] = (len(output.prompt_token_ids), output.num_cached_tokens)
         self.completion_tokens += sum(len(o.token_ids) for o in output.outputs)
         self.drafts[prompt] = output.metrics.num_accepted_tokens, output.metrics.num_draft_tokens

@@ -35,6 +35,15 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Fields without effect, in addition to those of the bases."""
 
 
+class KVTransferParams(msgspec.Struct):
+    """A request's part in a hand-off. Blocks are found by their content, so the other fields of a
+    producer's answer need not be right, and unknown ones have no effect."""
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    remote_block_ids: list[Any] | None = None
+
+
 class StreamOptions(Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -118,6 +127,8 @@ class CommonRequest(Strict):
     cache_salt: str | None = None
     cache_prompt: bool | None = None
     """llama.cpp's: false computes the whole prompt, even if a prefix is cached."""
+    kv_transfer_params: KVTransferParams | None = None
+    """vLLM's: computes a prompt for another server, or an answer after another server's prompt."""
     return_token_ids: bool | None = None
     """Return the token ids of prompt and answer, in addition to the text."""
     return_tokens_as_token_ids: bool | None = None

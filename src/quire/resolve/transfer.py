@@ -1,0 +1,105 @@
+"""`--kv-transfer-config`: prompts computed by one engine, answers by another."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quire.core.config import KVRole, LoadFailurePolicy, TransferConfig
+from quire.core.errors import ConfigError
+from quire.core.registry import did_you_mean
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.device import GIB
+
+FLAG = "--kv-transfer-config"
+CONNECTORS = (
+    "ExampleConnector", "SharedStorageConnector", "OffloadingConnector", "NixlConnector",
+    "LMCacheConnectorV1", "MultiConnector",
+)  # fmt: skip
+"""vLLM's connectors. All of them mean the same here: a folder of blocks by their content."""
+_NO_EFFECT = ("kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "enable_permute_local_kv")
+_EXAMPLE = """'{"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}'"""
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    kv_role: KVRole
+    kv_connector: str = CONNECTORS[0]
+    engine_id: str | None = None
+    kv_buffer_device: str = "cpu"
+    kv_buffer_size: float | None = None
+    kv_load_failure_policy: LoadFailurePolicy = "recompute"
+    kv_connector_extra_config: dict[str, Any] = {}
+    kv_rank: int | None = None
+    kv_parallel_size: int | None = None
+    kv_ip: str | None = None
+    kv_port: int | None = None
+    enable_permute_local_kv: bool | None = None
+
+
+def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, TransferConfig | None]:
+    """Return the arguments with the folder that the engines share, and the configuration.
+
+    Raises:
+        ConfigError: a field is unknown, wrong or does not fit the other flags.
+    """
+    if args.kv_transfer_config is None:
+        return args, None
+    wanted = _parse(args.kv_transfer_config)
+    if not args.enable_prefix_caching:
+        raise _error("without prefix caching there are no blocks to hand over.")
+    folder = wanted.kv_connector_extra_config.get("shared_storage_path")
+    if folder is not None and not isinstance(folder, str):
+        raise _error(f"shared_storage_path is {folder!r}, which is no path.")
+    if folder and args.kv_offloading_dir and folder != args.kv_offloading_dir:
+        raise _error(
+            f"shared_storage_path is {folder}, --kv-offloading-dir {args.kv_offloading_dir}.",
+            "Name the folder once.",
+        )
+    ignored = [name for name in _NO_EFFECT if getattr(wanted, name) is not None]
+    ignored += [name for name in wanted.kv_connector_extra_config if name != "shared_storage_path"]
+    if ignored:
+        notes.append(f"{FLAG}: {', '.join(ignored)} has no effect; blocks travel by a folder.")
+    size = args.kv_offloading_disk_size
+    if wanted.kv_buffer_size is not None:
+        size = wanted.kv_buffer_size / GIB
+    directory = folder or args.kv_offloading_dir
+    if directory is None:
+        directory, most = _shared_memory()
+        size = min(size, most / 2 / GIB)
+    notes.append(f"{wanted.kv_role}: KV blocks are handed over in {directory}.")
+    args = dataclasses.replace(args, kv_offloading_dir=directory, kv_offloading_disk_size=size)
+    name = wanted.engine_id or uuid.uuid4().hex
+    return args, TransferConfig(wanted.kv_role, name, wanted.kv_load_failure_policy)
+
+
+def _parse(text: str) -> _Wanted:
+    try:
+        wanted = msgspec.json.decode(text, type=_Wanted)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise _error(f"{text!r} is wrong: {error}.", f"Write {FLAG} {_EXAMPLE}.") from None
+    if wanted.kv_connector not in CONNECTORS:
+        raise _error(f"kv_connector: {did_you_mean(wanted.kv_connector, CONNECTORS)}")
+    if wanted.kv_buffer_size is not None and wanted.kv_buffer_size <= 0:
+        raise _error(f"kv_buffer_size is {wanted.kv_buffer_size}; it must be positive.")
+    return wanted
+
+
+def _shared_memory() -> tuple[str, int]:
+    """Return a folder in shared memory that all of a user's engines share, and its bytes."""
+    parent = Path("/dev/shm")
+    if not parent.is_dir():
+        raise _error(
+            "there is no /dev/shm.",
+            """Add "kv_connector_extra_config": {"shared_storage_path": "a folder"}.""",
+        )
+    return str(parent / f"quire-{os.getuid()}"), shutil.disk_usage(parent).total
+
+
+def _error(why: str, fix: str | None = None) -> ConfigError:
+    return ConfigError(f"{FLAG}: {why}", fix=fix, param="kv_transfer_config")

@@ -1,0 +1,63 @@
+"""The two sides of a hand-off, as engine cores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from quire.core.messages import AddRequest, CoreOutput
+from quire.core.options import KVTransfer, RequestOptions
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.executor.uniproc import UniprocExecutor
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
+
+
+class Side:
+    """An engine core with a role in a hand-off."""
+
+    def __init__(self, model: Path, folder: Path, role: str, **fields: Any) -> None:
+        extra = {"shared_storage_path": str(folder)}
+        transfer = {"kv_connector": "ExampleConnector", "kv_role": role} | fields
+        transfer["kv_connector_extra_config"] = extra
+        args = EngineArgs(
+            model=str(model),
+            dtype="float32",
+            ops="cpu",
+            max_num_seqs=4,
+            num_gpu_blocks_override=64,
+            max_num_batched_tokens=64,
+            block_size=8,
+            kv_transfer_config=json.dumps(transfer),
+        )
+        config = resolve(args, detect()).config
+        self.core = EngineCore(config, UniprocExecutor(config))
+        self.core.scheduler._admission._tier_cost = None  # computing a tiny model is faster
+
+    def answer(self, prompt: list[int], count: int, transfer: KVTransfer) -> CoreOutput:
+        """Return the last output, with all tokens."""
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        options = RequestOptions(kv_transfer=transfer)
+        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options))
+        tokens: list[int] = []
+        last: CoreOutput | None = None
+        while step := self.core.step():
+            self.core.scheduler.check_integrity()
+            for output in step.each():
+                tokens += output.new_token_ids
+                last = output
+        assert last is not None
+        last.new_token_ids = tokens
+        return last
+
+
+def promised(output: CoreOutput) -> KVTransfer:
+    """What a router passes on from a producer's answer."""
+    assert output.kv_transfer_params is not None
+    assert output.kv_transfer_params["do_remote_prefill"]
+    blocks = output.kv_transfer_params["remote_block_ids"]
+    return KVTransfer(promised=tuple(map(bytes.fromhex, blocks)))

@@ -1,0 +1,99 @@
+"""Each architecture with its prompt computed by one engine and its answer by another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.options import KVTransfer
+from quire.core.request import FinishReason
+from tests.golden.handoff import Side, promised
+from tests.golden.tiny_models import TINY_MODELS, of_each_kind
+from tests.golden.transformers_oracle import NUM_TOKENS, Golden
+
+ROOT = Path(__file__).parents[2]
+
+
+def hand_over(model: Path, folder: Path, prompt: list[int]) -> tuple[list[int], Side]:
+    producer = Side(model, folder, "kv_producer")
+    first = producer.answer(prompt, 1, KVTransfer(hands_over=True))
+    producer.core.shutdown()
+    assert len(promised(first).promised) == len(prompt) // 8
+    consumer = Side(model, folder, "kv_consumer")
+    answer = consumer.answer(prompt, NUM_TOKENS, promised(first))
+    assert answer.new_token_ids[0] == first.new_token_ids[0]
+    return answer.new_token_ids, consumer
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("golden", of_each_kind(), indirect=True)
+def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
+    _, model, expected = golden
+    answer, consumer = hand_over(model, tmp_path, expected.prompt)
+    assert answer == expected.output
+    stats = consumer.core.scheduler.stats().host_tier
+    assert stats is not None
+    window = consumer.core.scheduler.kv.window
+    assert stats.loaded == (len(expected.prompt) - 1) // 8 or window is not None
+    assert stats.loaded > 0
+    assert (stats.failed, stats.saved) == (0, 0)  # a consumer writes nothing
+
+
+@pytest.fixture
+def model(made: Any) -> Path:
+    folder: Path = made(next(iter(TINY_MODELS)))[0]
+    return folder
+
+
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+@pytest.mark.parametrize("damage", ["gone", "altered"])
+def test_lost_blocks(model: Path, tmp_path: Path, policy: str, damage: str) -> None:
+    prompt = list(range(3, 60))
+    producer = Side(model, tmp_path, "kv_producer")
+    expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
+    first = producer.answer(prompt, 1, KVTransfer(hands_over=True))
+    producer.core.shutdown()
+    for path in tmp_path.glob("quire-kv-*/*"):
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    consumer = Side(model, tmp_path, "kv_consumer", kv_load_failure_policy=policy)
+    answer = consumer.answer(prompt, 6, promised(first))
+    if policy == "fail":
+        assert answer.finish_reason is FinishReason.ERROR
+        assert "KV blocks of the prompt" in str(answer.stop_reason)
+        assert answer.new_token_ids == []
+    else:
+        assert answer.new_token_ids == expected
+    stats = consumer.core.scheduler.stats().host_tier
+    assert stats is not None
+    assert (stats.failed > 0) == (damage == "altered")
+    # Another request gets its answer under both policies.
+    assert consumer.answer(prompt, 6, KVTransfer()).new_token_ids == expected
+
+
+def test_foreign_blocks_are_not_used(model: Path, tmp_path: Path) -> None:
+    """The blocks that a request names do not matter, only its tokens do."""
+    producer = Side(model, tmp_path, "kv_producer")
+    other = producer.answer(list(range(50, 3, -1)), 1, KVTransfer(hands_over=True))
+    prompt = list(range(3, 60))
+    expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
+    consumer = Side(model, tmp_path / "empty", "kv_consumer")
+    assert consumer.answer(prompt, 6, promised(other)).new_token_ids == expected
+    producer.core.shutdown()
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+def test_either_side_may_be_killed_at_any_moment(model: Path, tmp_path: Path, rounds: int) -> None:
+    command = [sys.executable, "-m", "tests.golden.handoff_kills", model, tmp_path, str(rounds)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    found = json.loads(run.stdout)
+    assert found["killed"] == rounds
+    assert found["wrong"] == 0
+    assert found["answers"] == rounds * found["prompts"]

@@ -1,0 +1,73 @@
+"""`--kv-transfer-config`: what it sets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.core.config import TransferConfig
+from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.transfer import with_transfer
+
+GIB = 2**30
+PRODUCER = {"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}
+
+
+def resolved(config: dict[str, Any] | str, **flags: Any) -> tuple[EngineArgs, Any, list[str]]:
+    notes: list[str] = []
+    text = config if isinstance(config, str) else json.dumps(config)
+    return *with_transfer(EngineArgs("m", kv_transfer_config=text, **flags), notes), notes
+
+
+def test_without_it_nothing_changes() -> None:
+    args = EngineArgs("m")
+    assert with_transfer(args, []) == (args, None)
+
+
+def test_a_folder_a_size_and_a_name() -> None:
+    extra = {"shared_storage_path": "there", "backends": ["UCX"]}
+    fields = {"kv_buffer_size": GIB, "engine_id": "p", "kv_load_failure_policy": "fail"}
+    args, transfer, notes = resolved(
+        PRODUCER | fields | {"kv_connector_extra_config": extra, "kv_rank": 0}
+    )
+    assert (args.kv_offloading_dir, args.kv_offloading_disk_size) == ("there", 1.0)
+    assert transfer == TransferConfig("kv_producer", "p", "fail")
+    assert any("kv_rank, backends has no effect" in note for note in notes)
+
+
+def test_engines_of_a_user_meet_in_shared_memory() -> None:
+    producer, _, _ = resolved(PRODUCER)
+    consumer, transfer, _ = resolved({"kv_role": "kv_consumer"})
+    assert producer.kv_offloading_dir == consumer.kv_offloading_dir
+    assert str(producer.kv_offloading_dir).startswith("/dev/shm/quire-")
+    assert not transfer.produces
+    there, _, _ = resolved(PRODUCER, kv_offloading_dir="d")
+    assert there.kv_offloading_dir == "d"
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "match"),
+    [
+        ("no json", {}, "is wrong"),
+        ({"kv_connector": "ExampleConnector"}, {}, "kv_role"),
+        (PRODUCER | {"kv_role": "kv_other"}, {}, "kv_other"),
+        (PRODUCER | {"kv_connector": "NixlConector"}, {}, "NixlConnector"),
+        (PRODUCER | {"kv_connector_module_path": "a.b"}, {}, "kv_connector_module_path"),
+        (PRODUCER | {"kv_buffer_size": 0}, {}, "kv_buffer_size"),
+        (PRODUCER | {"kv_load_failure_policy": "perhaps"}, {}, "perhaps"),
+        (PRODUCER | {"kv_connector_extra_config": {"shared_storage_path": 1}}, {}, "no path"),
+        (
+            PRODUCER | {"kv_connector_extra_config": {"shared_storage_path": "a"}},
+            {"kv_offloading_dir": "b"},
+            "Name the folder once",
+        ),
+        (PRODUCER, {"enable_prefix_caching": False}, "without prefix caching"),
+    ],
+)
+def test_refusals(config: dict[str, Any] | str, flags: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as error:
+        resolved(config, **flags)
+    assert error.value.param == "kv_transfer_config"

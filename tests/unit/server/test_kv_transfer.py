@@ -1,0 +1,58 @@
+"""`kv_transfer_params` of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.core.config import TransferConfig
+from quire.core.errors import InvalidRequestError
+from quire.core.options import KVTransfer, RequestOptions
+from quire.frontend.input.input_processor import check_options
+from quire.server.errors import ApiError
+from quire.server.openai.protocol import CompletionRequest
+from quire.server.state import _kv_transfer
+
+
+def read(params: Any, **fields: Any) -> KVTransfer | None:
+    return _kv_transfer(
+        msgspec.convert({"kv_transfer_params": params, **fields}, CompletionRequest)
+    )
+
+
+def test_the_fields_of_a_router() -> None:
+    assert read(None) is None
+    assert read({}) == KVTransfer()
+    assert read({"do_remote_decode": True, "remote_host": None}) == KVTransfer(hands_over=True)
+    given = {"do_remote_prefill": True, "remote_block_ids": ["00ff", "11"], "remote_port": 5}
+    assert read(given) == KVTransfer(promised=(b"\0\xff", b"\x11"))
+    assert read(given | {"do_remote_prefill": False}) == KVTransfer()
+
+
+@pytest.mark.parametrize(
+    ("params", "fields"),
+    [
+        ({"do_remote_decode": True}, {"stream": True}),
+        ({"do_remote_prefill": True, "remote_block_ids": [3, 4]}, {}),
+        ({"do_remote_prefill": True, "remote_block_ids": ["xy"]}, {}),
+    ],
+)
+def test_what_cannot_be_is_a_400(params: Any, fields: Any) -> None:
+    with pytest.raises(ApiError) as error:
+        read(params, **fields)
+    assert error.value.status == 400
+    assert error.value.param == "kv_transfer_params"
+
+
+@pytest.mark.parametrize("role", [None, "kv_consumer", "kv_producer", "kv_both"])
+def test_only_a_producer_hands_over(role: Any) -> None:
+    transfer = TransferConfig(role, "a") if role else None
+    options = RequestOptions(kv_transfer=KVTransfer(hands_over=True))
+    check_options(RequestOptions(kv_transfer=KVTransfer(promised=(b"a",))), transfer)
+    if role in ("kv_producer", "kv_both"):
+        check_options(options, transfer)
+        return
+    with pytest.raises(InvalidRequestError, match="no producer"):
+        check_options(options, transfer)
