@@ -75,7 +75,7 @@ def offer_of(frame: bytes) -> Join | Attach:
     """Return what a machine sent; raise `HandshakeError` if it is no message."""
     try:
         offer: Join | Attach = _offers.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
         raise HandshakeError(f"it sent no valid message: {error}") from None
     return offer
 
@@ -84,7 +84,7 @@ def reply_of(frame: bytes) -> Welcome | Refused:
     """Return node 0's reply; raise `HandshakeError` if it is none."""
     try:
         reply: Welcome | Refused = _replies.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
         raise HandshakeError(f"it sent no valid message: {error}") from None
     return reply
 
@@ -138,8 +138,8 @@ def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any
         if field.name not in LOCAL | _DERIVED:
             yield field.name, getattr(own, field.name), getattr(other, field.name)
     for field in dataclasses.fields(own.scheduler):
-        if field.name != "max_model_len":  # it may be what fits into the memory
-            name = field.name
+        # The first may be what fits into the memory; `LLM` and `serve` have another second.
+        if (name := field.name) not in {"max_model_len", "max_itl_stretch"}:
             yield name, getattr(own.scheduler, name), getattr(other.scheduler, name)
 
 

@@ -217,7 +217,7 @@ class Team:
             message: FromWorker = self._decoder.decode(line.recv_bytes(MOST_BYTES))
         except (EOFError, OSError) as error:
             raise self._lost() from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
             raise EngineDeadError(
                 f"{self._grid.name(worker)} sent an invalid message: {error}.", fix=lost().fix
             ) from None
