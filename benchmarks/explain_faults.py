@@ -118,15 +118,15 @@ def gaps() -> Iterator[None]:
 
 
 @contextmanager
-def neighbour() -> Iterator[None]:
-    """A process that computes without pause."""
+def neighbour() -> Iterator[int]:
+    """A process that computes without pause; yield its id."""
     # By way of a shell, so that it is nobody's child, least of all the engine's.
     shell = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
-    started = subprocess.run(["sh", "-c", shell], capture_output=True, check=True)
+    started = int(subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout)
     try:
-        yield
+        yield started
     finally:
-        os.kill(int(started.stdout), signal.SIGKILL)
+        os.kill(started, signal.SIGKILL)
 
 
 @contextmanager

@@ -180,6 +180,16 @@ def _cgroup(controller: str) -> str:
 
 
 @contextmanager
+def slow_stage(server: Server) -> Iterator[None]:
+    """Let two processes that compute without pause share the last stage's CPU."""
+    cpus = os.sched_getaffinity(family(server.pid)[-1])
+    with neighbour() as first, neighbour() as second:
+        for pid in (first, second):
+            os.sched_setaffinity(pid, cpus)
+        yield
+
+
+@contextmanager
 def quota(server: Server) -> Iterator[None]:
     """Limit the server's container to half a CPU."""
     with grouped(family(server.pid), "cpu", cpu__cfs_quota_us="50000"):

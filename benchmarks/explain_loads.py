@@ -25,6 +25,7 @@ from benchmarks.explain_injections import (
     neighbours,
     one_cpu,
     quota,
+    slow_stage,
     small_pages,
     stopped,
     stopped_front,
@@ -257,6 +258,9 @@ FAULTS: dict[str, Fault] = {
         ("poor_drafts",), (*OPT, "--speculative-config", json.dumps(POOR_DRAFTER)), asks()
     ),
     "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
+    "slow_stage": Fault(
+        ("slow_stage",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=slow_stage
+    ),
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
     "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),
     "float32": Fault(("wide_weights",), (*OPT[:3], "--dtype", "float32"), asks()),

@@ -193,6 +193,12 @@ def _host(host: HostUse | None) -> HostUse | None:
         loop_waited=_amount(host.loop_waited, seconds),
         front_waited=_amount(host.front_waited),
         waits=[_amount(waited, seconds) for waited in host.waits],
+        workers=[
+            msgspec.structs.replace(
+                w, ran=_amount(w.ran, seconds), waited=_amount(w.waited, seconds)
+            )
+            for w in host.workers
+        ],
         neighbours=[
             msgspec.structs.replace(n, cpus=_amount(n.cpus, host.cpus)) for n in host.neighbours
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ _ESTABLISHED = " 01 "
 """State in a row of /proc/net/tcp."""
 
 
+_COMPUTING = (b"quire.engine.process", b"quire.executor.rank")
+"""Modules whose processes compute the model."""
 MOST_THREADS = 64
 MOST_PROCESSES = 1000
 """On a machine with more, neighbours have no names: reading them would take too long."""
@@ -43,6 +45,19 @@ class Neighbour(msgspec.Struct, frozen=True):
     client: bool = False
 
 
+class Worker(msgspec.Struct, frozen=True):
+    """A process that computes a part of the model.
+
+    Attributes:
+        ran: seconds that its busiest thread ran.
+        waited: seconds that this thread was ready to run and had no CPU.
+    """
+
+    pid: int
+    ran: float
+    waited: float
+
+
 class HostUse(msgspec.Struct, frozen=True):
     """CPU seconds between two readings.
 
@@ -58,6 +73,7 @@ class HostUse(msgspec.Struct, frozen=True):
         loop_waited: the same of the event loop's thread; 0 offline.
         front_waited: the same of the API process's other threads, which may hold its lock; 0
             offline.
+        workers: processes that compute the model on this machine, in the order of their ranks.
         neighbours: other processes that used the most, with their names.
     """
 
@@ -70,6 +86,7 @@ class HostUse(msgspec.Struct, frozen=True):
     waits: list[float] = []
     loop_waited: float = 0.0
     front_waited: float = 0.0
+    workers: list[Worker] = []
     neighbours: list[Neighbour] = []
 
     @property
@@ -164,8 +181,21 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
         waits=waits[:MOST_THREADS],
         loop_waited=loop,
         front_waited=beside,
+        workers=list(_workers(last.cpu_seconds, ran)),
         neighbours=_neighbours(first, last, seconds),
     )
+
+
+def _workers(
+    pids: Iterable[int], ran: Mapping[tuple[int, int], _Thread], root: Path = SYSTEM
+) -> Iterator[Worker]:
+    """Yield the engine's processes that compute the model; they started in the order of ranks."""
+    for pid in sorted(pids):
+        with suppress(OSError):
+            if any(name in (root / f"proc/{pid}/cmdline").read_bytes() for name in _COMPUTING):
+                threads = (thread for (process, _), thread in ran.items() if process == pid)
+                busiest = max(threads, key=sum, default=_Thread(0.0, 0.0))
+                yield Worker(pid, busiest.ran, busiest.waited)
 
 
 class Pauses:

@@ -47,6 +47,7 @@ Cause = Literal[
     "dispatch_overhead",
     "idle_gaps",
     "rank_imbalance",
+    "slow_stage",
     "needless_ranks",
     "small_chunks",
     "long_prompts",

@@ -11,7 +11,7 @@ import pytest
 from quire.explain.analyse import explain
 from quire.explain.causes import CAUSES
 from quire.explain.evidence import Evidence, Platform
-from quire.explain.host import HostUse
+from quire.explain.host import HostUse, Worker
 from quire.explain.report import Cause
 from quire.explain.text import render
 from quire.resolve.arguments import EngineArgs
@@ -306,6 +306,16 @@ FAULTS = {
         "taskset --cpu-list 0-3",
     ),
     "stopped": (healthy(ops=UNBOUND, around={"stopped": 0.4}), "kill -CONT PID"),
+    "slow_stage": (
+        healthy(
+            args={"pipeline_parallel_size": 2},
+            ops=UNBOUND,
+            host=HostUse(
+                10.0, 4, 20.0, 20.0, 0.0, 6.0, workers=[Worker(7, 3.0, 0.0), Worker(8, 4.0, 5.5)]
+            ),
+        ),
+        "cores of its own for stage 1",
+    ),
     "traced": (healthy(ops=UNBOUND, around={"tracer": 99}), "the end of process 99"),
     "slow_clock": (healthy(ops=UNBOUND, around={"clock": 0.4}), "cpupower"),
     "huge_pages_off": (healthy(ops=UNBOUND, around={"huge_pages": "never"}), "echo madvise"),
@@ -550,6 +560,14 @@ def test_more_than_one_count_proves_a_cause() -> None:
         around={"connections": 8, "unread": 1},
     )
     assert explain(calm).causes == []
+
+
+def test_even_stages_are_no_cause() -> None:
+    slow, _ = FAULTS["slow_stage"]
+    assert slow.host is not None
+    even = [Worker(7, 4.0, 5.0), Worker(8, 4.0, 5.5), Worker(9, 0.0, 0.0)]  # the last is no stage
+    host = msgspec.structs.replace(slow.host, workers=even)
+    assert explain(msgspec.structs.replace(slow, host=host)).verdict.cause != "slow_stage"
 
 
 def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:

@@ -13,6 +13,7 @@ from quire.explain.causes import (
     kernels,
     machine,
     requests,
+    stages,
     steps,
     system,
 )
@@ -52,6 +53,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     steps.dispatch_overhead,
     steps.idle_gaps,
     steps.rank_imbalance,
+    stages.slow_stage,
     drafts.poor_drafts,
     steps.needless_ranks,
     steps.small_chunks,

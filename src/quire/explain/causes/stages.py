@@ -1,0 +1,48 @@
+"""Causes in pipeline stages."""
+
+from __future__ import annotations
+
+import statistics
+
+from quire.explain.causes.case import Case, Suspect, change, suspect
+
+UNEVEN = 0.15
+"""Share of the time that even stages would save, from which one of them is slow."""
+
+
+def slow_stage(case: Case) -> Suspect | None:
+    """One pipeline stage is busy or without a core for longer than the others, which wait for it.
+
+    Only the stages on this machine are seen.
+    """
+    config, host = case.evidence.config, case.evidence.host
+    ranks, most = config.tensor_parallel_size, config.pipeline_parallel_size
+    count = min(most, len(host.workers) // ranks) if host is not None else 0
+    if host is None or count < 2:
+        return None
+    stages = [host.workers[ranks * n : ranks * (n + 1)] for n in range(count)]
+    times = [max(w.ran + w.waited for w in stage) / host.seconds for stage in stages]
+    slow = max(range(count), key=times.__getitem__)
+    others = statistics.fmean(t for n, t in enumerate(times) if n != slow)
+    mean, idle = statistics.fmean(times), case.window.share("idle")
+    lost = (1.0 - idle) * (1.0 - mean / max(times[slow], 1e-9))
+    if lost < UNEVEN:
+        return None
+    worst = max(stages[slow], key=lambda w: w.ran + w.waited)
+    if worst.waited > worst.ran / 2:
+        flag = f"cores of its own for stage {slow} (taskset of process {worst.pid})"
+        why = "lets it compute when its rows have come"
+    else:
+        flag, why = "VLLM_PP_LAYER_PARTITION", f"gives stage {slow} fewer layers"
+    return suspect(
+        "slow_stage",
+        f"Stage {slow} (process {worst.pid}) computes or waits for a core {times[slow]:.0%} of the "
+        f"time, {worst.waited / host.seconds:.0%} without one; the others {others:.0%}, and then "
+        "they wait for it.",
+        lost,
+        [change(flag, why, lost)],
+        slow_stage=slow,
+        pid=worst.pid,
+        slow_share=times[slow],
+        others_share=others,
+    )
