@@ -206,7 +206,17 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["gemma3", "paligemma", "llava", "llava_next", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm"],
+    [
+        "gemma3",
+        "paligemma",
+        "internvl",
+        "llava",
+        "llava_next",
+        "qwen2_vl",
+        "qwen3_vl",
+        "idefics3",
+        "smolvlm",
+    ],
 )
 def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     from PIL import ImageOps
@@ -217,7 +227,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     assert vision is not None
     assert settings is not None
     name, _, processor = MODELS[kind]
-    name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip"}.get(name, name)
+    name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}.get(name, name)
     oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor)
     count = 0
     for label, data in files():

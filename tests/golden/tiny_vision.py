@@ -74,6 +74,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
     ),
+    "internvl": (
+        "InternVL",
+        {
+            "vision_config": {"num_hidden_layers": 2, "attention_bias": True} | _TOWER,
+            "text_config": {"model_type": "qwen2", **_TEXT, "tie_word_embeddings": False},
+            "image_token_id": IMAGE,
+            "tie_word_embeddings": False,
+        },
+        {
+            "size": {"height": 32, "width": 32}, "crop_to_patches": True, "max_patches": 4,
+            "image_mean": [0.48, 0.45, 0.4], "image_std": [0.2, 0.25, 0.3],
+        },
+    ),
     "llava_next": (
         "LlavaNext",
         {

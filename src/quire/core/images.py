@@ -8,7 +8,15 @@ from typing import Literal
 import msgspec
 
 VisionKind = Literal[
-    "gemma3", "idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"
+    "gemma3",
+    "idefics3",
+    "internvl",
+    "llava",
+    "llava_next",
+    "paligemma",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_vl",
 ]
 
 
@@ -58,7 +66,10 @@ class VisionConfig:
         connector_bias: they have biases.
         merge: patches of a row's side; a row of the text model is merge² patches.
         pooled: a row is the mean of its patches, else they lie side by side.
-        connector_norm: an RMSNorm by 1 + weight stands before the products.
+        connector_norm: before the products: an RMSNorm by 1 + weight of each patch, or a LayerNorm
+            of each row.
+        layer_scale: each sub-layer's result is multiplied by a vector.
+        boxed: the class and positions are stored with a batch dimension.
         whole: the rows of each image see each other, later ones too, or all tokens of a prompt do.
         frames: how often a patch is repeated, where the tower also reads videos.
         image_size: side of the square image of learned positions; 0 without them.
@@ -93,7 +104,9 @@ class VisionConfig:
     end_token: int = -1
     merge: int = 1
     pooled: bool = False
-    connector_norm: bool = False
+    connector_norm: Literal["rms", "layer"] | None = None
+    layer_scale: bool = False
+    boxed: bool = False
     whole: Literal["image", "prompt"] | None = None
     frames: int = 1
     image_size: int = 0
@@ -147,6 +160,7 @@ class ImageConfig:
         resample: Pillow's number of the resize filter.
         crop: side of the square that is read; 0 reads all.
         split: cut images into tiles of this side.
+        tiles: the least and most of these, if the model's files say; (0, 0) if not.
     """
 
     mean: tuple[float, float, float]
@@ -158,3 +172,4 @@ class ImageConfig:
     resample: int = 3
     crop: int = 0
     split: bool = False
+    tiles: tuple[int, int] = (0, 0)

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": _CLIP | {"resample": 3},
     "gemma3": _HALF | {"resample": 2},
     "idefics3": _HALF | {"resample": 1},
+    "internvl": _CLIP | {"resample": 3},
     "llava_next": _CLIP | {"resample": 3},
     "paligemma": _HALF | {"resample": 3},
     "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
@@ -35,6 +36,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """By kind: what a missing field of preprocessor_config.json means."""
 _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
+_MOST_TILES = 64
+"""InternVL: of one image."""
 _FLAG = "--mm-processor-kwargs"
 _CHANGEABLE = {
     "qwen2_vl": ("min_pixels", "max_pixels", "size"),
@@ -42,6 +45,7 @@ _CHANGEABLE = {
     "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
+    "internvl": ("crop_to_patches", "min_patches", "max_patches"),
     "llava_next": (),
     "paligemma": (),
     "qwen3_vl": ("min_pixels", "max_pixels", "size"),
@@ -116,14 +120,20 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
-    if kind in ("gemma3", "paligemma"):
+    if kind in ("gemma3", "internvl", "paligemma"):
         hf.only(settings, "do_pan_and_scan", False, "whole images")
         sides = {size.get(name, image_size) for name in ("height", "width")}
         if sides != {image_size}:
             raise ConfigError(
                 f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
             )
-        return {"crop": image_size}
+        if kind != "internvl" or not hf.boolean(settings, "crop_to_patches", default=False):
+            return {"crop": image_size}
+        least = hf.integer(settings, "min_patches", default=1)
+        most = hf.integer(settings, "max_patches", default=12)
+        if not least <= most <= _MOST_TILES:
+            raise _wrong("mm_processor_kwargs", f"{least} to {most} tiles, of {_MOST_TILES}.")
+        return {"crop": image_size, "split": most > 1, "tiles": (least, most)}
     if kind == "llava_next":
         sides = {crop.get("height", image_size), size.get("shortest_edge", image_size)}
         if sides != {image_size}:

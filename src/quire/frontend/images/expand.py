@@ -208,6 +208,13 @@ class _Expansion:
             self._rows(image, number)
         self._write(end)
 
+    def in_one_run(self, image: Prepared) -> None:
+        """Write the rows of all tiles of InternVL between a begin and an end."""
+        self._write("<img>")
+        for number in range(len(image.tiles)):
+            self._rows(image, number)
+        self._write("</img>")
+
     def in_lines_of_tiles(self, image: Prepared) -> None:
         """Write the rows of LLaVA-NeXT: the whole image's, and those of its tiles' lines."""
         vision, tiles = self._vision, image.tiles
@@ -272,6 +279,7 @@ class _Expansion:
 _PLACES = {
     "gemma3": _Expansion.in_lines,
     "idefics3": _Expansion.in_tiles,
+    "internvl": _Expansion.in_one_run,
     "llava": _Expansion.plain,
     "llava_next": _Expansion.in_lines_of_tiles,
     "paligemma": _Expansion.plain,

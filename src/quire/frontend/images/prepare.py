@@ -213,12 +213,7 @@ def _split(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     if (width, height) == whole:
         return [image], (0, 0)
     grid = (height // side, width // side)
-    tiles = [
-        image.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
-        for row in range(grid[0])
-        for column in range(grid[1])
-    ]
-    return [*tiles, image.resize(whole, config.resample)], grid
+    return [*_squares(image, side), image.resize(whole, config.resample)], grid
 
 
 def _anyres(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
@@ -236,12 +231,39 @@ def _anyres(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     offset = (width - inner[0]) // 2, (height - inner[1]) // 2
     padded.paste(image.resize(inner, config.resample), offset)
     grid = height // side, width // side
-    tiles = [
-        padded.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
-        for row in range(grid[0])
-        for column in range(grid[1])
+    return [image.resize((side, side), config.resample), *_squares(padded, side)], grid
+
+
+def _canvas(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """InternVL: tiles of the grid with the nearest aspect, and the whole behind them."""
+    whole = (config.crop, config.crop)
+    if not config.split:
+        return [image.resize(whole, config.resample)], (0, 0)
+    least, most = config.tiles
+    grids = [(w, h) for w in range(1, most + 1) for h in range(1, most + 1)]
+    grids = sorted((g for g in grids if least <= g[0] * g[1] <= most), key=lambda g: g[0] * g[1])
+    aspect, area = image.width / image.height, image.width * image.height
+    best, nearest = (1, 1), math.inf
+    for across, down in grids:
+        off = abs(aspect - across / down)
+        # Of grids as near, a larger one counts while it is not twice the image.
+        if off < nearest or (off == nearest and area > 0.5 * config.crop**2 * across * down):
+            best, nearest = (across, down), off
+    across, down = best
+    resized = image.resize((config.crop * across, config.crop * down), config.resample)
+    tiles = _squares(resized, config.crop)
+    if len(tiles) == 1:
+        return tiles, (0, 0)
+    return [*tiles, image.resize(whole, config.resample)], (down, across)
+
+
+def _squares(image: Image, side: int) -> list[Image]:
+    """Return the tiles of an image, line by line."""
+    return [
+        image.crop((left, top, left + side, top + side))
+        for top in range(0, image.height, side)
+        for left in range(0, image.width, side)
     ]
-    return [image.resize((side, side), config.resample), *tiles], grid
 
 
 def _fit(image: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
@@ -274,6 +296,7 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
 _TILES = {
     "gemma3": _square,
     "idefics3": _split,
+    "internvl": _canvas,
     "llava": _cropped,
     "llava_next": _anyres,
     "paligemma": _square,

@@ -19,6 +19,10 @@ _GELUS: dict[object, Gelu] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+_BARE = re.compile(
+    r"(class_embedding|cls_token|position_embeddings|image_newline|mm_input_projection|lambda_[12])"
+    r"(?:_weight)?$"
+)
 CLIP_LAYER = {
     "attn_norm": ("layer_norm1",),
     "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -55,9 +59,7 @@ class VisionArchitecture:
             return None
         name = stored.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
         # Bare parameters are named like the others.
-        return re.sub(
-            r"(class_embedding|image_newline|mm_input_projection)(?:_weight)?$", r"\1.weight", name
-        )
+        return re.sub(_BARE, r"\1.weight", name)
 
     def text_name(self, stored: str) -> str | None:
         """Return a stored tensor's name in the text model; None if it is the tower's."""

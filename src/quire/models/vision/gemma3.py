@@ -37,7 +37,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
         connector=((text.hidden_size, "none"),),
         connector_bias=False,
-        connector_norm=True,
+        connector_norm="rms",
         merge=size // patch // side,
         pooled=True,
         whole="image",

@@ -69,12 +69,20 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     if vision.patch_bias:
         found.append(Parameter("patch.bias", (hidden,), (hidden,), "bias"))
     if vision.class_token:
-        found.append(Parameter("class.weight", (hidden,), (hidden,), "bias"))
+        shape: tuple[int, ...] = (1, 1, hidden) if vision.boxed else (hidden,)
+        found.append(Parameter("class.weight", shape, shape[:1], "bias"))
     if rows := vision.learned_positions:
-        found.append(Parameter("positions.weight", (rows, hidden), (rows,), "table"))
+        shape = (1, rows, hidden) if vision.boxed else (rows, hidden)
+        found.append(Parameter("positions.weight", shape, shape[:1], "table"))
     found += Layout(tower_model(vision)).parameters()
-    if vision.connector_norm:
-        found.append(Parameter("connector_norm.weight", (hidden,), (hidden,), "bias"))
+    if vision.layer_scale:
+        for i in range(vision.num_layers):
+            for stem in ("attn_scale", "mlp_scale"):
+                found.append(Parameter(f"layers.{i}.{stem}.weight", (hidden,), (hidden,), "bias"))
+    if vision.connector_norm is not None:
+        width = hidden if vision.connector_norm == "rms" else hidden * vision.row_patches
+        for kind in ("weight",) if vision.connector_norm == "rms" else ("weight", "bias"):
+            found.append(Parameter(f"connector_norm.{kind}", (width,), (width,), "bias"))
     for linear in connector(vision):
         found += linear.parameters()
     if vision.resolutions:

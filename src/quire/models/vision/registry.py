@@ -12,6 +12,7 @@ from quire.models.vision.architecture import VisionArchitecture
 CLASSES: dict[str, VisionKind] = {
     "Gemma3ForConditionalGeneration": "gemma3",
     "Idefics3ForConditionalGeneration": "idefics3",
+    "InternVLForConditionalGeneration": "internvl",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava_next",
     "PaliGemmaForConditionalGeneration": "paligemma",

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
-from quire.layers.norm import LayerNorm
+from quire.layers.norm import LayerNorm, RMSNorm
 from quire.models.builder import Builder
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource
+from quire.models.vision.layer_scale import Scaled
 from quire.models.vision.layout import connector, deep_connectors, tower_model
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -41,24 +42,20 @@ class Tower:
         bias = source.tensor("patch.bias") if vision.patch_bias else None
         patch = source.tensor("patch.weight").reshape(vision.hidden_size, vision.patch_values)
         self._patch = ops.pack_linear(patch, bias, exact=True, dtype=source.dtype)
-        self._class = source.tensor("class.weight") if vision.class_token else None
+        self._class = None
+        if vision.class_token:
+            self._class = source.tensor("class.weight").reshape(vision.hidden_size)
         self._positions = None
         if vision.learned_positions:
-            self._positions = converted(source.tensor("positions.weight"), FLOAT32)
-        self._decoder = Decoder(model, source, 1, ops)
-        self._connector_norm = None
-        if vision.connector_norm:
-            gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)
-            self._connector_norm = ops.array(gain)
+            positions = converted(source.tensor("positions.weight"), FLOAT32)
+            self._positions = positions.reshape(-1, vision.hidden_size)
+        self._decoder = Decoder(model, Scaled(source) if vision.layer_scale else source, 1, ops)
+        self._connector_norm = _connector_norm(vision, source, ops)
         self._connector = [build.linear(linear) for linear in connector(vision)]
         self._newline = source.tensor("newline.weight") if vision.resolutions else None
         self._deep = [
             (
-                LayerNorm(
-                    ops.array(source.tensor(f"deep.{i}.norm.weight")),
-                    ops.array(source.tensor(f"deep.{i}.norm.bias")),
-                    vision.norm_eps,
-                ),
+                _layer_norm(f"deep.{i}.norm", source, ops, vision.norm_eps),
                 [build.linear(linear) for linear in linears],
             )
             for i, linears in enumerate(deep_connectors(vision))
@@ -143,7 +140,7 @@ class Tower:
         ops = self._ops
         y = ops.array(rows)
         if self._connector_norm is not None:
-            y = ops.rms_norm(y, self._connector_norm, self.vision.norm_eps)
+            y = self._connector_norm.forward(ops, y)
         for linear in self._connector:
             y = linear.forward(ops, y)
         return np.array(ops.numpy(y))
@@ -192,6 +189,23 @@ class Tower:
         shape = (blocks, heads, _BLOCK, self.vision.hidden_size // heads)
         cache = KVCache(ops.empty(shape, self._dtype), ops.empty(shape, self._dtype))
         return [cache] * self.vision.num_layers
+
+
+def _layer_norm(stem: str, source: ParameterSource, ops: Ops, eps: float) -> LayerNorm:
+    weight, bias = (ops.array(source.tensor(f"{stem}.{kind}")) for kind in ("weight", "bias"))
+    return LayerNorm(weight, bias, eps)
+
+
+def _connector_norm(
+    vision: VisionConfig, source: ParameterSource, ops: Ops
+) -> RMSNorm | LayerNorm | None:
+    """Return the norm before the products behind the layers; None without one."""
+    if vision.connector_norm == "layer":
+        return _layer_norm("connector_norm", source, ops, 1e-5)
+    if vision.connector_norm is None:
+        return None
+    gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)
+    return RMSNorm(ops.array(gain), vision.norm_eps)
 
 
 def patches_of(image: ImageSpan, vision: VisionConfig, config: ImageConfig) -> NDArray[np.float32]:

@@ -1,0 +1,93 @@
+"""InternVL: InternViT on tiles of an image; squares of patches make a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.core.images import VisionConfig
+from quire.models import hf
+from quire.models.architecture import WeightNames
+from quire.models.vision.architecture import VisionArchitecture, gelu, image_token
+
+
+def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
+    vision = hf.table(config, "vision_config")
+    hf.only(config, "vision_feature_layer", -1, "the last layer")
+    hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
+    hf.only(config, "downsample_ratio", 0.5, "rows of four patches")
+    hf.only(vision, "use_qk_norm", False, "queries and keys without norms")
+    hf.only(vision, "use_absolute_position_embeddings", True, "learned positions")
+    norm = vision.get("norm_type", "layer_norm")
+    if norm not in ("layer_norm", "rms_norm"):
+        raise hf.wrong("norm_type", norm, "layer_norm or rms_norm")
+    hidden = text.hidden_size
+    return VisionConfig(
+        kind="internvl",
+        image_token=image_token(config, 151667),
+        hidden_size=hf.integer(vision, "hidden_size", default=1024),
+        intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
+        num_layers=hf.integer(vision, "num_hidden_layers", default=24),
+        num_heads=hf.integer(vision, "num_attention_heads", default=16),
+        patch_size=_side(vision, "patch_size", 14),
+        image_size=_side(vision, "image_size", 448),
+        activation=gelu(vision, "hidden_act", "gelu"),
+        norm="rms_norm" if norm == "rms_norm" else "layer_norm",
+        norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
+        connector=((hidden, _projector(config)), (hidden, "none")),
+        connector_norm="layer",
+        merge=2,
+        class_token=True,
+        qkv_bias=hf.boolean(vision, "attention_bias", default=False),
+        final_norm=not hf.boolean(vision, "use_mean_pooling", default=True),
+        layer_scale=True,
+        boxed=True,
+    )
+
+
+def _projector(config: hf.HFConfig) -> Any:
+    """Return the projector's activation."""
+    hf.only(config, "projector_hidden_act", "gelu", "the projector of InternVL 3")
+    return "gelu"
+
+
+def _side(vision: hf.HFConfig, name: str, default: int) -> int:
+    """Return the side of a square, which may be given as a pair."""
+    value = vision.get(name, default)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+        value = value[0]
+    return hf.integer({name: value}, name)
+
+
+ARCHITECTURE = VisionArchitecture(
+    parse,
+    tower=r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.",
+    names=WeightNames(
+        top={
+            "patch": "vision_tower.embeddings.patch_embeddings.projection",
+            "class": "vision_tower.embeddings.cls_token",
+            "positions": "vision_tower.embeddings.position_embeddings",
+            "norm": "vision_tower.layernorm",
+            "connector_norm": "multi_modal_projector.layer_norm",
+            "connector.0": "multi_modal_projector.linear_1",
+            "connector.1": "multi_modal_projector.linear_2",
+        },
+        layer={
+            "attn_norm": ("layernorm_before",),
+            "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+            "attn.out": ("attention.projection_layer",),
+            "attn_scale": ("lambda_1",),
+            "mlp_norm": ("layernorm_after",),
+            "mlp.up": ("mlp.fc1",),
+            "mlp.down": ("mlp.fc2",),
+            "mlp_scale": ("lambda_2",),
+        },
+        layer_prefix="vision_tower.encoder.layer.{}.",
+        base_prefix="",
+        ignored=r".*\.mask_token",
+    ),
+    text=(
+        (r"^(?:model\.)?language_model\.lm_head\.", "lm_head."),
+        (r"^(?:model\.)?language_model\.(?:model\.)?", "model."),
+    ),
+)

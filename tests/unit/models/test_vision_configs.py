@@ -1,0 +1,66 @@
+"""Configurations that published models that read images have: much of them is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.models.registry import model_config
+
+SIGLIP = {
+    "hidden_size": 1152, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+    "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14,
+}  # fmt: skip
+CLIP = {
+    "hidden_size": 1024, "intermediate_size": 4096, "model_type": "clip_vision_model",
+    "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14, "image_size": 336,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "vision", "expected"),
+    [
+        (
+            "Gemma3",
+            {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+             "num_hidden_layers": 34, "sliding_window": 1024},
+            SIGLIP | {"image_size": 896},
+            (262208, 8, 4, 256, 131072),
+        ),
+        (
+            "Llava",
+            {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+            CLIP,
+            (32064, 32, 32, 128, 4096),
+        ),
+        (
+            "LlavaNext",
+            {"model_type": "mistral", "intermediate_size": 14336, "num_key_value_heads": 8,
+             "max_position_embeddings": 32768, "vocab_size": 32064, "sliding_window": None},
+            CLIP,
+            (32064, 32, 8, 128, 32768),
+        ),
+        (
+            "PaliGemma",
+            {"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384,
+             "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+             "vocab_size": 257216},
+            SIGLIP,
+            (257216, 8, 1, 256, 8192),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_has_its_default(
+    name: str, text: dict[str, Any], vision: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    classes = [f"{name}ForConditionalGeneration"]
+    found = model_config({"architectures": classes, "text_config": text, "vision_config": vision})
+    assert found.vision is not None
+    assert expected == (
+        found.vocab_size,
+        found.num_attention_heads,
+        found.num_key_value_heads,
+        found.head_dim,
+        found.max_position_embeddings,
+    )
