@@ -124,6 +124,8 @@ def test_logits_and_tokens_are_those_of_transformers(tiny: Tiny, llm: LLM) -> No
     likely = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
     assert answer.token_ids == likely.argmax(dim=-1).tolist()
     assert answer.logprobs is not None
+    [both] = llm.generate([asked(images())], PARAMS.replace(n=2, max_tokens=8), use_tqdm=False)
+    assert [each.token_ids for each in both.outputs] == [answer.token_ids[:8]] * 2
     for row, token, found in zip(likely, answer.token_ids, answer.logprobs, strict=True):
         assert abs(found[token].logprob - row[token].item()) <= 1e-4
 
@@ -162,9 +164,11 @@ def test_a_prompt_of_paligemma_needs_an_image(tiny: Tiny, llm: LLM) -> None:
         {"quantization": "int8"},
         {"kv_cache_dtype": "int8"},
         {"num_gpu_blocks_override": 72, "max_num_seqs": 3},
+        {"num_gpu_blocks_override": 64, "swap_space": 0.01, "preemption_mode": "swap"},
+        {"tensor_parallel_size": 2, "num_threads": 2},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
     ],
-    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "drafts"],
+    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "swapped", "ranks", "drafts"],
 )
 def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
     params = PARAMS.replace(max_tokens=24)

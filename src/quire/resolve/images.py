@@ -72,9 +72,10 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
             raise _wrong(name, "each prompt of this model has an image.")
         return None
     require("PIL", f"{args.model} reads images and", "model")
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if getattr(args, name) > 1:
-            raise _wrong(name, "images are read by one worker.", "Use --language-model-only.")
+    if args.pipeline_parallel_size > 1:
+        raise _wrong(
+            "pipeline_parallel_size", "stages do not read images.", "Use --language-model-only."
+        )
     speculative = parse_speculative_config(args.speculative_config, step_tokens(args), [])
     if speculative is not None and speculative.method in HEAD_METHODS:
         raise _wrong(
