@@ -111,29 +111,23 @@ def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 def stopped(server: Server) -> Iterator[None]:
     """Stop the core for 60 of each 100 ms."""
     core = family(server.pid)[1:]
-
-    def burst() -> None:
-        for pid in core:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.06)
-        for pid in core:
-            os.kill(pid, signal.SIGCONT)
-
-    with every(0.04, burst):
+    with every(0.04, lambda: _burst(core)):
         yield
 
 
 @contextmanager
 def stopped_front(server: Server) -> Iterator[None]:
     """Stop the API process for 60 of each 100 ms."""
-
-    def burst() -> None:
-        os.kill(server.pid, signal.SIGSTOP)
-        time.sleep(0.06)
-        os.kill(server.pid, signal.SIGCONT)
-
-    with every(0.04, burst):
+    with every(0.04, lambda: _burst([server.pid])):
         yield
+
+
+def _burst(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.06)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -180,12 +174,9 @@ def _cgroup(controller: str) -> str:
 
 
 @contextmanager
-def slow_stage(server: Server) -> Iterator[None]:
-    """Let two processes that compute without pause share the last stage's CPU."""
-    cpus = os.sched_getaffinity(family(server.pid)[-1])
-    with neighbour() as first, neighbour() as second:
-        for pid in (first, second):
-            os.sched_setaffinity(pid, cpus)
+def stopped_stage(server: Server) -> Iterator[None]:
+    """Stop the last stage for 60 of each 100 ms."""
+    with every(0.04, lambda: _burst(family(server.pid)[-1:])):
         yield
 
 

@@ -25,10 +25,10 @@ from benchmarks.explain_injections import (
     neighbours,
     one_cpu,
     quota,
-    slow_stage,
     small_pages,
     stopped,
     stopped_front,
+    stopped_stage,
     template,
     tokenizer,
     traced,
@@ -258,8 +258,8 @@ FAULTS: dict[str, Fault] = {
         ("poor_drafts",), (*OPT, "--speculative-config", json.dumps(POOR_DRAFTER)), asks()
     ),
     "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
-    "slow_stage": Fault(
-        ("slow_stage",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=slow_stage
+    "stopped_stage": Fault(
+        ("stopped",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=stopped_stage
     ),
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
     "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),

@@ -152,7 +152,9 @@ class Probe:
         window = msgspec.structs.replace(self._window(self._all, last), arrivals=requests)
         system = surroundings.read()
         around = surroundings.between(self._system, system, window.seconds, self._states.share)
-        around = msgspec.structs.replace(around, paused=self._pauses.seconds / window.seconds)
+        around = msgspec.structs.replace(
+            around, halted=self._states.most, paused=self._pauses.seconds / window.seconds
+        )
         return Watched(window, halves, use_between(self._host, read_host()), around)
 
     def _window(self, gauges: _Gauges, last: _Totals) -> Window:

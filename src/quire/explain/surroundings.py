@@ -38,6 +38,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         quota: CPUs that the container's limit grants; 0: no limit.
         throttled: seconds during which the limit stopped the container's threads.
         stopped: share of the samples at which a signal had stopped a process of the engine.
+        halted: the process that was stopped the most often; 0: none.
         swapped: bytes of the engine that are in swap.
         swap_rate: bytes/s that the machine reads from swap and writes to it.
         read_rate: bytes/s that the engine reads from disks.
@@ -69,6 +70,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     quota: float = 0.0
     throttled: float = 0.0
     stopped: float = 0.0
+    halted: int = 0
     swapped: int = 0
     swap_rate: float = 0.0
     read_rate: float = 0.0
@@ -188,19 +190,31 @@ class StateCount:
     pids: tuple[int, ...]
     seen: int = 0
     stopped: int = 0
+    by_process: tuple[int, ...] = ()
     root: Path = SYSTEM
 
     def sample(self) -> StateCount:
         """Look once; return the new counts."""
-        halted = any(
-            process_state(pid, self.root) in _HALTED or is_frozen(pid, self.root)
+        halted = [
+            pid
             for pid in self.pids
+            if process_state(pid, self.root) in _HALTED or is_frozen(pid, self.root)
+        ]
+        return replace(
+            self,
+            seen=self.seen + 1,
+            stopped=self.stopped + bool(halted),
+            by_process=self.by_process + tuple(halted),
         )
-        return replace(self, seen=self.seen + 1, stopped=self.stopped + halted)
 
     @property
     def share(self) -> float:
         return self.stopped / max(1, self.seen)
+
+    @property
+    def most(self) -> int:
+        """Return the process that was stopped the most often; 0 if none was."""
+        return max(self.by_process, key=self.by_process.count, default=0)
 
 
 def process_state(pid: int, root: Path = SYSTEM) -> str:

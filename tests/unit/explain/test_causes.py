@@ -562,6 +562,15 @@ def test_more_than_one_count_proves_a_cause() -> None:
     assert explain(calm).causes == []
 
 
+def test_a_stopped_stage_is_named() -> None:
+    slow, _ = FAULTS["slow_stage"]
+    assert slow.surroundings is not None
+    around = msgspec.structs.replace(slow.surroundings, stopped=0.5, halted=8)
+    verdict = explain(msgspec.structs.replace(slow, surroundings=around)).verdict
+    assert verdict.cause == "stopped"
+    assert "(8, stage 1)" in verdict.text
+
+
 def test_even_stages_are_no_cause() -> None:
     slow, _ = FAULTS["slow_stage"]
     assert slow.host is not None

@@ -65,7 +65,6 @@ SERVED = {
     "seats": ("queueing",),
     "short_context": ("refused_requests",),
     "slow_reader": ("slow_client",),
-    "slow_stage": ("slow_stage",),
     "small_pages": ("huge_pages_off",),
     "stopped": ("stopped",),
     "stopped_front": ("stopped",),

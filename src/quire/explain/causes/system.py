@@ -36,7 +36,7 @@ def stopped(case: Case) -> Suspect | None:
     around, host = _around(case), case.evidence.host
     if around.tracer:
         return None  # it stops threads all the time
-    lost, which = around.stopped, "A process of the engine"
+    lost, which = around.stopped, f"A process of the engine{_named(case, around.halted)}"
     # Another thread may have waited for a CPU with the interpreter's lock.
     paused = around.paused - (host.front_waited / host.seconds if host else 0.0)
     if paused >= max(PAUSED, lost):
@@ -56,6 +56,15 @@ def stopped(case: Case) -> Suspect | None:
         stopped_share=around.stopped,
         paused_share=paused,
     )
+
+
+def _named(case: Case, pid: int) -> str:
+    """Return a process's number in brackets, and that of its pipeline stage."""
+    config, host = case.evidence.config, case.evidence.host
+    workers = [w.pid for w in host.workers] if host is not None else []
+    if pid not in workers or config.pipeline_parallel_size < 2:
+        return f" ({pid})" if pid else ""
+    return f" ({pid}, stage {workers.index(pid) // config.tensor_parallel_size})"
 
 
 def traced(case: Case) -> Suspect | None:
