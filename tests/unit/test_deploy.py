@@ -9,11 +9,12 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from quire.cli import serve
+from quire.cli import route, serve
 from quire.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
@@ -151,3 +152,39 @@ def test_files_that_the_guide_names_are_there() -> None:
     flags = set(re.findall(r"`(--[a-z-]+)`", text))
     for flag in flags:
         assert flag in (ROOT / "src/quire/cli/serve.py").read_text(), flag
+
+
+def test_the_routers_find_their_servers() -> None:
+    """Compose and Kubernetes: real flags, and every --replica is a server of the same file."""
+    text = (CONTAINER / "compose.replicas.yaml").read_text()
+    services = yaml.safe_load(text)["services"]
+    words = services["router"]["entrypoint"] + services["router"]["command"]
+    assert {urlsplit(url).hostname for url in routed_to(words)} == {"one", "two"}
+    for name in ("one", "two"):
+        check_flags(services[name]["command"])
+    objects = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/quire.yaml").read_text()))
+    named = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in objects}
+    servers = named["StatefulSet", "quire"]
+    [server] = servers["template"]["spec"]["containers"]
+    check_flags(server["args"])
+    [router] = named["Deployment", "quire-router"]["template"]["spec"]["containers"]
+    hosts = [f"quire-{i}.{servers['serviceName']}" for i in range(servers["replicas"])]
+    found = routed_to(router["command"] + router["args"])
+    assert [urlsplit(url).hostname for url in found] == hosts
+    for kind, name in named:
+        if kind == "Service":
+            labels = {
+                str(spec["template"]["metadata"]["labels"]["app"])
+                for (other, _), spec in named.items()
+                if other != "Service"
+            }
+            assert named[kind, name]["selector"]["app"] in labels
+
+
+def routed_to(words: list[str]) -> list[str]:
+    """The servers of a command of `quire route`."""
+    assert words[:2] == ["quire", "route"]
+    parser = Parser(prog="quire route")
+    route.add_arguments(parser)
+    found: list[str] = parser.parse(words[2:]).replica
+    return found

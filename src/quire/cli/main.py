@@ -17,6 +17,7 @@ COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
     "chat": ("quire.cli.chat.main", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
+    "route": ("quire.cli.route", "one address for several servers"),
     "run-batch": ("quire.cli.run_batch", "answer the requests of a file"),
     "plan": ("quire.cli.plan", "check whether a model fits this machine, and predict its speed"),
     "doctor": ("quire.cli.doctor", "check this machine and suggest fixes"),

@@ -1,0 +1,1 @@
+"""The router in front of servers on other machines: `quire route`."""

@@ -1,0 +1,227 @@
+"""`quire route` in front of two echo servers, all in this event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from quire.core.errors import ConfigError
+from quire.server.http.protocol import Site
+from quire.server.http.server import HttpServer
+from quire.server.route import upstream
+from quire.server.route.proxy import Router, create_router_app
+from quire.server.route.record import CHUNK_BYTES, MAX_CHUNKS, SentPrompts, prompt_of
+from quire.server.route.upstream import Upstream
+from tests.unit.frontend.test_core_client import until
+from tests.unit.server.fake_engine import MODEL, Running, running
+
+BODY: dict[str, Any] = {"model": MODEL, "prompt": "a", "max_tokens": 3, "temperature": 0}
+
+
+@dataclass
+class Listening:
+    """An application on a free port."""
+
+    url: str
+    server: HttpServer
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        self.server.stop()
+        await self.task
+
+
+async def listen(app: ASGIApp, port: int = 0) -> Listening:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    bound.listen()
+    server = HttpServer(Site(app))
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    return Listening(url, server, asyncio.create_task(server.serve(bound)))
+
+
+@dataclass
+class Routed:
+    """Two servers, the router, and a client of that."""
+
+    engines: list[Running]
+    servers: list[Listening]
+    router: Router
+    http: httpx.AsyncClient
+
+    @property
+    def tokens(self) -> list[int]:
+        return [each.engine.stats.generation_tokens for each in self.engines]
+
+
+@asynccontextmanager
+async def routed(seconds: float = 0.0, **options: Any) -> AsyncIterator[Routed]:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(running(seconds, **options)) for _ in range(2)]
+        servers = [await listen(each.app) for each in engines]
+        router = Router([Upstream(each.url) for each in servers], 2**20)
+        await stack.enter_async_context(router.lifespan())
+        front = await listen(create_router_app(router))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=front.url))
+        yield Routed(engines, servers, router, http)
+        for each in (front, *servers):
+            await each.stop()
+
+
+async def complete(routed: Routed, **fields: Any) -> httpx.Response:
+    return await routed.http.post("/v1/completions", json={**BODY, **fields})
+
+
+async def test_requests_are_shared_and_follow_their_prefix() -> None:
+    async with routed(0.01) as there:
+        answers = await asyncio.gather(*(complete(there) for _ in range(4)))
+        assert [a.json()["choices"][0]["text"] for a in answers] == ["bcd"] * 4
+        assert there.tokens == [6, 6]
+        assert all("x-request-id" in a.headers for a in answers)
+        prompt = "p" * 100
+        fields = {"prompt": prompt, "logit_bias": {}, "cache_salt": "s" * CHUNK_BYTES}
+        first = sum(there.tokens)
+        before = there.tokens
+        for _ in range(3):
+            await complete(there, **fields)
+        used = [now - then for now, then in zip(there.tokens, before, strict=True)]
+        assert sorted(used) == [0, sum(there.tokens) - first]
+
+
+async def test_streams_are_not_buffered_and_end_with_their_client() -> None:
+    async with routed(0.02) as there:
+        body = {**BODY, "stream": True, "max_tokens": 100, "ignore_eos": True}
+        async with there.http.stream("POST", "/v1/completions", json=body) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            await anext(stream.aiter_lines())
+            assert sum(there.tokens) < 50
+        await until(lambda: not any(each.engine.num_unfinished for each in there.engines))
+        assert sum(there.tokens) < 100
+
+
+async def test_keys_errors_and_other_paths_pass_through() -> None:
+    async with routed(api_keys=("secret",)) as there:
+        assert (await complete(there)).status_code == 401
+        there.http.headers["authorization"] = "Bearer secret"
+        assert (await complete(there)).status_code == 200
+        wrong = await complete(there, temperature=-1)
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["param"] == "temperature"
+        models = await there.http.get("/v1/models?x=1")
+        assert models.json()["data"][0]["id"] == MODEL
+        large = await there.http.post("/v1/completions", content=b" " * (2**20 + 1))
+        assert large.status_code == 413
+        text = (await there.http.get("/metrics")).text
+        assert f'quire:route_healthy{{replica="{there.servers[0].url}"}} 1.0' in text
+        assert there.router.retries == 0
+
+
+async def test_a_stored_response_is_where_it_was_made() -> None:
+    async with routed() as there:
+        for _ in range(4):
+            made = await there.http.post("/v1/responses", json={"model": MODEL, "input": "a"})
+            name = made.json()["id"]
+            assert (await there.http.get(f"/v1/responses/{name}")).json()["id"] == name
+            more = {"model": MODEL, "input": "b", "previous_response_id": name}
+            assert (await there.http.post("/v1/responses", json=more)).status_code == 200
+
+
+async def test_requests_leave_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.05)
+    async with routed() as there:
+        for _ in range(2):
+            await complete(there)
+        await there.servers[0].stop()
+        for _ in range(4):
+            assert (await complete(there)).status_code == 200
+        await until(lambda: not there.router.upstreams[0].is_healthy)
+        await there.servers[1].stop()
+        await until(lambda: not there.router.healthy)
+        none = await complete(there)
+        assert (none.status_code, none.headers["retry-after"]) == (503, "2")
+        assert (await there.http.get("/health")).status_code == 503
+        port = int(there.servers[1].url.rpartition(":")[2])
+        there.servers[1] = await listen(there.engines[1].app, port)
+        await until(lambda: there.router.healthy == 0b10)
+        assert (await complete(there)).status_code == 200
+
+
+async def test_a_broken_answer_is_not_repeated() -> None:
+    """A stream that has begun ends with an error; a request without output moves."""
+
+    async def breaks(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/health":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+        scope["extensions"]["quire.transport"].abort()
+
+    broken = await listen(breaks)
+    router = Router([Upstream(broken.url)], 2**20)
+    async with router.lifespan():
+        front = await listen(create_router_app(router))
+        async with httpx.AsyncClient(base_url=front.url) as http:
+            answer = await http.post("/v1/completions", json=BODY)
+        events = [line for line in answer.text.split("\n") if line]
+        assert events[0] == "data: 1"
+        assert "broke off" in json.loads(events[1].removeprefix("data: "))["error"]["message"]
+        await front.stop()
+    await broken.stop()
+
+
+async def test_a_full_server_is_left() -> None:
+    async with routed(0.05, max_queued_requests=0) as there:
+        seats = there.engines[0].engine.max_num_seqs
+        tasks = [asyncio.create_task(complete(there, max_tokens=4)) for _ in range(2 * seats)]
+        answers = await asyncio.gather(*tasks)
+        assert {answer.status_code for answer in answers} <= {200, 429}
+        assert there.tokens[0] > 0
+        assert there.tokens[1] > 0
+
+
+def test_prompts_of_a_conversation_begin_alike() -> None:
+    def chat(*texts: str) -> bytes:
+        messages = [{"role": "user", "content": text} for text in texts]
+        return json.dumps({"max_tokens": len(texts), "messages": messages}).encode()
+
+    first, second = prompt_of(chat("x" * 600)), prompt_of(chat("x" * 600, "y", "z" * 600))
+    assert len(first.hashes) == 2
+    assert second.hashes[:2] == first.hashes
+    assert second.num_tokens > first.num_tokens
+    assert not set(prompt_of(chat("y" * 600)).hashes) & set(first.hashes)
+    for body in (b"", b"[]", b"{", b"\xff", b'{"messages": 3}', b"[" * 100_000):
+        assert prompt_of(body).num_tokens >= 1
+
+
+def test_the_record_of_a_server_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.route.record.MAX_CHUNKS", 4)
+    assert MAX_CHUNKS > 4
+    sent = SentPrompts(2)
+    for letter in "abc":
+        prompt = prompt_of(json.dumps({"prompt": letter * 3 * CHUNK_BYTES}).encode())
+        name = sent.begin(0, prompt)
+        sent.answered(0, name, prompt)
+        sent.ended(0, name, 2)
+    known = sent._known[0]
+    assert len(known) == 4
+    assert [*known][-3:] == [*reversed(prompt.hashes)]
+    assert sent._router._cache.num_held(0) == 4
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a?b=1"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match="no http:// or https:// address"):
+        Upstream(url)
