@@ -58,6 +58,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench.kernels": {"ops", "models.layout"},
     "bench.peers.torch_calls": {"ops"},
     "bench.bars": {"ops.isa"},
+    "bench.hop": {"parallel"},
     "bench.engine": {"models.memory"},
     "bench.floor": {"models.memory"},
     "bench.adapters": {"models.adapters"},

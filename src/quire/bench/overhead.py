@@ -1,4 +1,5 @@
-"""`quire bench overhead`: the share of the time outside the model, over HTTP and offline.
+"""`quire bench overhead`: the time outside the model, over HTTP and offline, and that of a hop
+between the pipeline stages of two machines.
 
 Both engines are in memory and take turns, so that other load affects both alike. The measured time
 is steady decoding: from when every stream has begun until the first is about to end.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from quire.bench.engine import BenchEngine, open_engine
+from quire.bench.hop import hop_ms
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.results.report import Row, print_grid
@@ -50,9 +52,11 @@ def run(args: argparse.Namespace) -> Row:
                         {"http": http, "offline": offline, "http_over_offline": ratio}
                     )
                     bar.update()
-        types = engine.types
+        types, width = engine.types, engine.model.hidden_size
     sizes = {name: getattr(args, name) for name in ("input_len", "output_len", "repetitions")}
     medians = {f"streams_{count}": _median(rows) for count, rows in samples.items()}
+    for count in counts:
+        medians[f"streams_{count}"]["hop_ms"] = hop_ms(count, width, types["dtype"])
     return {"model": portable_name(args.model), **types, **sizes, **medians}
 
 
@@ -162,6 +166,7 @@ def grid(row: Row) -> list[Row]:
                 ratio = found["http_over_offline"] if way == "http" else None
                 streams = int(name.removeprefix("streams_"))
                 line = {"streams": streams, "over": way, **numbers, "http_over_offline": ratio}
+                line["hop_ms"] = found.get("hop_ms") if way == "http" else None
                 lines.append({**line, **one["split"]})
     return lines
 
