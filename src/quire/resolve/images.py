@@ -95,11 +95,13 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     )
 
 
-def has_whole_images(args: EngineArgs, model: ModelConfig) -> bool:
-    """Return whether steps must hold whole images, and check that they can."""
+def reads_images(args: EngineArgs, model: ModelConfig) -> bool:
+    """Return whether prompts may have images, and check that a step can hold what it must."""
     vision = model.vision
-    if vision is None or not vision.whole or args.language_model_only:
+    if vision is None or args.language_model_only:
         return False
+    if vision.whole is None:
+        return True
     needed = (vision.image_size // vision.patch_size // vision.merge) ** 2 + args.max_num_seqs
     if step_tokens(args) < needed:
         raise _wrong(

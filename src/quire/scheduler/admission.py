@@ -24,7 +24,7 @@ class Admission:
         self._max_num_seqs = config.max_num_seqs
         self._max_loras = config.max_loras
         self._whole_prompts = config.whole_prompts
-        self._whole_spans = state.whole_spans
+        self._image_chunks = state.image_chunks
         self._most = config.max_num_batched_tokens
         self._kv = state.kv
         self._running = state.running
@@ -117,7 +117,7 @@ class Admission:
         if self._whole_prompts and request.num_tokens > budget:
             return 0
         count = min(request.num_tokens - start, budget)
-        return self._whole_spans.chunk(request, start, count, room)
+        return self._image_chunks.chunk(request, start, count, room)
 
     def _adapters(self, num_running: int | None = None) -> set[int]:
         """Return the adapters of the first `num_running` running requests, and of loading ones.

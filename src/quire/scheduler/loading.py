@@ -15,8 +15,8 @@ from quire.core.batch import BlockLoad
 from quire.core.request import Request, RequestStatus
 from quire.kv.manager import KVCacheManager, Stored
 from quire.kv.prefix import NO_BLOCK
+from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.running import Admitted
-from quire.scheduler.whole_spans import WholeSpans
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class Loading:
         max_chunk: the most tokens of a request in one step.
     """
 
-    def __init__(self, kv: KVCacheManager, max_chunk: int, whole_spans: WholeSpans) -> None:
-        self._whole_spans = whole_spans
+    def __init__(self, kv: KVCacheManager, max_chunk: int, image_chunks: ImageChunks) -> None:
+        self._image_chunks = image_chunks
         self._kv = kv
         self._max_chunk = max_chunk
         self._by_step: dict[int, list[_Arrival]] = {}
@@ -124,14 +124,14 @@ class Loading:
     def run(self, budget: int, room: int) -> list[Admitted]:
         """Start the ready requests, in order, until the token budget is spent.
 
-        `room` is that of `WholeSpans.chunk`.
+        `room` is that of `ImageChunks.chunk`.
         """
         admitted = []
         while self._ready and budget > 0:
             arrival = self._ready[0]
             request, start, table = arrival.request, arrival.num_computed, arrival.table
             scheduled = min(request.num_tokens - start, budget)
-            scheduled = self._whole_spans.chunk(request, start, scheduled, room)
+            scheduled = self._image_chunks.chunk(request, start, scheduled, room)
             if not scheduled:
                 break
             self._ready.pop(0)

@@ -87,7 +87,7 @@ class Scheduler:
                 "or start the server with a larger --kv-cache-memory-bytes.",
                 param="max_tokens",
             )
-        self._state.whole_spans.check(request, self.config.max_num_seqs)
+        self._state.image_chunks.check(request, self.config.max_num_seqs)
         self._promises.check(request)
         by_priority = self.config.policy == "priority"
         request.order = (request.options.priority if by_priority else 0, next(self._arrivals))
@@ -249,7 +249,9 @@ class Scheduler:
         while True:
             wanted = running.wanted()
             running.scheduled[:] = running.share(wanted, budget)
-            self._state.whole_spans.level(running.requests, running.num_computed, running.scheduled)
+            self._state.image_chunks.level(
+                running.requests, wanted, running.num_computed, running.scheduled
+            )
             num_passes = self._choose_further(wanted, num_steps, budget)
             ends = running.num_computed + running.scheduled
             blocks = self._allocate(running.blocks_missing(ends + running.further))

@@ -12,12 +12,12 @@ from quire.kv.lower_tiers import LowerTier
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.depth import Depth
 from quire.scheduler.events import Events
+from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import RunningBatch
 from quire.scheduler.steps import Steps
 from quire.scheduler.tier_cost import TierCost
-from quire.scheduler.whole_spans import WholeSpans
 
 
 class SchedulerState:
@@ -40,11 +40,11 @@ class SchedulerState:
         self.kv = KVCacheManager(cache, config.max_num_batched_tokens, lower)
         self.running = RunningBatch(config.max_num_seqs, cache.block_size, config.micro_batches)
         self.waiting = self._new_queue()
-        whole_spans = WholeSpans(config.max_num_batched_tokens, active=config.whole_images)
-        self.loading = Loading(self.kv, config.max_num_batched_tokens, whole_spans)
+        image_chunks = ImageChunks(config.max_num_batched_tokens, active=config.images)
+        self.loading = Loading(self.kv, config.max_num_batched_tokens, image_chunks)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
-        self.whole_spans = whole_spans
+        self.image_chunks = image_chunks
         state_tokens = cache.states.spacing if cache.states else 0
         self.tier_cost = None
         if cost and self.kv.tier:

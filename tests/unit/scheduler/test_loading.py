@@ -12,10 +12,10 @@ from quire.core.cost import StepCost
 from quire.core.request import Request
 from quire.kv.host_tier import HostTier
 from quire.kv.manager import Stored
+from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.loading import Loading
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.tier_cost import TierCost
-from quire.scheduler.whole_spans import WholeSpans
 from tests.unit.scheduler.steps import request
 
 BLOCK = 16
@@ -399,7 +399,7 @@ def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
     kv = Mock()
     kv.admit_stored.return_value = [1], []
     kv.enter.return_value = 1
-    loading = Loading(kv, 200, WholeSpans(200, active=False))
+    loading = Loading(kv, 200, ImageChunks(200, active=False))
     for step, (name, priority) in enumerate({"low": 2, "high": 1}.items()):
         asked = request(name, 2 * BLOCK)
         asked.order = (priority, step)
