@@ -191,15 +191,18 @@ async def test_whoever_varies_a_deadly_structure_ends_no_more_cores(
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     async with running("slow") as engine:
         for count in range(1, structures.MOST_DEATHS + 1):
-            plain = ask(engine, "b", output_kind=FINAL, max_tokens=3)
             deadly = [await structured(engine, f"[a-z]+{count}{kind}") for kind in "ab"]
+            plain = ask(engine, "b", output_kind=FINAL, max_tokens=20)
+            await until(lambda: engine.num_unfinished == 3)
             os.kill(pid(engine), signal.SIGSEGV)
             await restored(engine, count)
-            assert (await asyncio.wait_for(plain, PATIENCE))[0].outputs[0].text == "cde"
+            [output] = await asyncio.wait_for(plain, PATIENCE)
+            assert output.outputs[0].text == "cdefghijklmnopqrstuv"
             with pytest.raises(InvalidRequestError, match="engine core"):
                 await deadly[1]
             if count < structures.MOST_DEATHS:
                 deadly[0].cancel()
+                await until(lambda: engine.num_unfinished == 0)
                 continue
             with pytest.raises(StructureUnavailableError):
                 await deadly[0]
