@@ -82,7 +82,8 @@ struct AddLayerNormArgs {
 };
 
 // y[r] = norm(x[r]) · f(gate[r]), or norm(x[r] · f(gate[r])): x / rms(x) · weight of each group of columns,
-// with f(g) = g · sigmoid(g) or sigmoid(g). No weight is no norm.
+// with f(g) = sigmoid(g), g · sigmoid(g) or g. No weight is no norm.
+enum Gate : int { kSigmoid, kSilu, kFactor };
 struct GatedNormArgs {
   void* y;
   const void *x, *gate;
@@ -90,12 +91,13 @@ struct GatedNormArgs {
   int64_t rows, cols, group;
   int64_t y_stride, x_stride, gate_stride;
   float eps;
-  bool silu, norm_first, one_weight;
+  Gate kind;
+  bool norm_first, one_weight;
   int64_t task_rows;
 };
 
-// The ops between the qkv product and attention. A row has heads of q, k and v. q and k are normalized
-// per head (unless q_norm / k_norm is null) and rotated (unless cos_sin is null). q goes to q_out, k and
+// The ops between the qkv product and attention. A row has heads of q, k and v. These are normalized
+// per head (unless q_norm, k_norm or v_norm is null), and q and k are rotated (unless cos_sin is null). q goes to q_out, k and
 // v go to slot_mapping[r] of the paged cache, v only if v_cache is not null. The bits are those of
 // rms_norm, rotation and copy.
 // The cache has the table entry's dtype, bfloat16, or 8 bits with head_dim at most 256. With k_scale and
@@ -108,8 +110,8 @@ struct RopeKvArgs {
   int64_t q_stride, k_stride, v_stride;
   const int64_t* positions;
   const float* cos_sin;         // [max positions, rotary_dim]
-  const void *q_norm, *k_norm;  // [head_dim]
-  bool wide_norms;              // the two norms are float
+  const void *q_norm, *k_norm, *v_norm;  // [head_dim]
+  bool wide_norms;              // the norms are float
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
   int cache_dtype;
   bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null

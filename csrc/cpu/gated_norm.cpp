@@ -8,17 +8,19 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-inline Vec times_gate(Vec x, Vec gate, bool silu) {
-  return times_sigmoid(silu ? mul(x, gate) : x, gate);
+inline Vec times_gate(Vec x, Vec gate, Gate kind) {
+  if (kind == kFactor) return mul(x, gate);
+  return times_sigmoid(kind == kSilu ? mul(x, gate) : x, gate);
 }
 
 // A row, or its product with the function of its gate.
 template <class T>
 struct GatedRow {
   const T *x, *gate;
-  bool silu, gated;
+  Gate kind;
+  bool gated;
 
-  Vec of(Vec v, Vec g) const { return gated ? times_gate(v, g, silu) : v; }
+  Vec of(Vec v, Vec g) const { return gated ? times_gate(v, g, kind) : v; }
   Vec at(int64_t i) const { return of(load(x + i), load(gate + i)); }
   Vec at(int64_t i, int64_t n) const { return of(load(x + i, n), load(gate + i, n)); }
 };
@@ -32,13 +34,13 @@ void gated_norm(const GatedNormArgs& a, int64_t task) {
   for (int64_t r = range.begin; r < range.end; ++r) {
     for (int64_t begin = 0; begin < a.cols; begin += group) {
       const T* const gate = row_at<T>(a.gate, r, a.gate_stride) + begin;
-      const GatedRow<T> row{row_at<T>(a.x, r, a.x_stride) + begin, gate, a.silu, !a.norm_first};
+      const GatedRow<T> row{row_at<T>(a.x, r, a.x_stride) + begin, gate, a.kind, !a.norm_first};
       T* const y = row_at<T>(a.y, r, a.y_stride) + begin;
       const float* const weight = a.one_weight ? a.weight : a.weight + begin;
       const Vec scale = broadcast(a.weight == nullptr ? 1.0f : inverse_rms(row, group, a.eps));
       const auto result = [&](Vec x, Vec w, Vec g) {
         const Vec v = mul(mul(x, scale), w);
-        return a.norm_first ? times_gate(v, g, a.silu) : v;
+        return a.norm_first ? times_gate(v, g, a.kind) : v;
       };
       const Vec one = broadcast(1.0f);
       int64_t i = 0;

@@ -239,7 +239,8 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
   const bool plain = a.cache_dtype == Cache::code_of(T{});
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t d = a.head_dim;
-  const Gain q_norm{a.q_norm, a.wide_norms}, k_norm{a.k_norm, a.wide_norms};
+  const Gain q_norm{a.q_norm, a.wide_norms}, k_norm{a.k_norm, a.wide_norms},
+      v_norm{a.v_norm, a.wide_norms};
   fetch_slot<T>(a, range.begin);
   for (int64_t r = range.begin; r < range.end; ++r) {
     if (r + 1 < range.end) fetch_slot<T>(a, r + 1);
@@ -256,19 +257,24 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
     const T* v = row_at<T>(a.v, r, a.v_stride);
     const int64_t fit = kTurned / d;
     each_heads(a.kv_heads, plain || fit > kHeads ? kHeads : fit, [&](int64_t first, int64_t heads) {
-      T turned[kTurned];
-      if (plain) {
-        T* const y = reinterpret_cast<T*>(keys.elements) + slot + first * a.head_stride;
-        place_heads(y, a.head_stride, k + first * d, heads, k_norm, a.eps, turn, d);
-      } else {
-        place_heads(turned, d, k + first * d, heads, k_norm, a.eps, turn, d);
-      }
-      for (int64_t i = 0; i < heads; ++i) {
-        const int64_t h = first + i, at = slot + h * a.head_stride;
-        const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
-        if (!plain) keys.put(at, scale, turned + i * d, d);
-        if (a.v_cache != nullptr) values.put(at, scale, v + h * d, d);
-      }
+      const auto put = [&](const Cache& to, const T* x) {
+        for (int64_t h = first; h < first + heads; ++h, x += d) {
+          to.put(slot + h * a.head_stride, (block * a.kv_heads + h) * a.block_size + offset, x, d);
+        }
+      };
+      const auto put_normed = [&](const Cache& to, const T* x, const Gain& gain, const Turn& t) {
+        if (plain) {
+          T* const y = reinterpret_cast<T*>(to.elements) + slot + first * a.head_stride;
+          return place_heads(y, a.head_stride, x, heads, gain, a.eps, t, d);
+        }
+        T turned[kTurned];
+        place_heads(turned, d, x, heads, gain, a.eps, t, d);
+        put(to, turned);
+      };
+      put_normed(keys, k + first * d, k_norm, turn);
+      if (a.v_cache == nullptr) return;
+      if (a.v_norm == nullptr) return put(values, v + first * d);
+      put_normed(values, v + first * d, v_norm, Turn(nullptr, nullptr, r, 0));
     });
   }
 }

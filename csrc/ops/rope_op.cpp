@@ -17,11 +17,11 @@ namespace {
 
 struct RopeKvWrite final : RowOp<RopeKvArgs> {
   // `qkv` has a row's heads of q, then of k, then of v, if the cache has values, and may end with a
-  // gate as wide as q. `cos_sin` [max positions, rotary_dim], `q_norm` and `k_norm` may be null. A step may bring its own
-  // `cos_sin`.
+  // gate as wide as q. `cos_sin` [max positions, rotary_dim] and the norms may be null. A step may bring its own `cos_sin`.
   RopeKvWrite(const Kernels& kernels, const Matrix& q_out, const Matrix& qkv,
               const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
-              const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots)
+              const Matrix* k_norm, const Matrix* v_norm, float eps, const KvCache& cache,
+              const Indices& slots)
       : RowOp(kernels.fused.rope_kv_write[qkv.dtype], {}, 2 * qkv.row_bytes()) {
     const int64_t stored = (cache.v == nullptr ? 1 : 2) * cache.kv_heads;
     const int64_t d = cache.head_dim, heads = q_out.cols / d, gate = qkv.cols - (heads + stored) * d;
@@ -42,13 +42,17 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
       expect(q_norm == nullptr || k_norm->dtype == q_norm->dtype, "k_norm", *k_norm, "qkv", qkv);
       wide = expect_vector("k_norm", *k_norm, d, qkv, true);
     }
+    if (v_norm != nullptr) {
+      expect(k_norm != nullptr && k_norm->dtype == v_norm->dtype, "v_norm", *v_norm, "qkv", qkv);
+      expect_vector("v_norm", *v_norm, d, qkv, true);
+    }
     uint8_t* const q = static_cast<uint8_t*>(qkv.at);
     // Pointers of what is not there stay within qkv, where a plan looks for them.
     uint8_t* const k = cache.kv_heads == 0 ? q : q + heads * d * item_bytes(qkv.dtype);
     uint8_t* const v = cache.v == nullptr ? k : k + cache.kv_heads * d * item_bytes(qkv.dtype);
     const auto at = [](const Matrix* m) { return m == nullptr ? nullptr : m->at; };
     args_ = {q_out.at, q, k, v, qkv.stride, qkv.stride, qkv.stride, positions.at,
-             static_cast<const float*>(at(cos_sin)), at(q_norm), at(k_norm), wide, cache.k, cache.v,
+             static_cast<const float*>(at(cos_sin)), at(q_norm), at(k_norm), at(v_norm), wide, cache.k, cache.v,
              cache.dtype, cache.k_scale, cache.v_scale, static_cast<float>(cache.k_unit),
              static_cast<float>(cache.v_unit), slots.at,
              cache.block_size, cache.k_block_stride, cache.head_stride, qkv.rows, heads,
@@ -71,7 +75,8 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
     const int64_t turned = args_.cos_sin != nullptr ? 3 * args_.rotary_dim : 0;
     const int64_t q = turned + (args_.q_norm != nullptr ? 4 * args_.head_dim : 0);
     const int64_t k = turned + (args_.k_norm != nullptr ? 4 * args_.head_dim : 0);
-    return args_.rows * (args_.heads * q + args_.kv_heads * k);
+    const int64_t v = args_.v_norm != nullptr ? 4 * args_.head_dim : 0;
+    return args_.rows * (args_.heads * q + args_.kv_heads * (k + v));
   }
 };
 
@@ -86,9 +91,10 @@ void make_cache(KvCache* self, uintptr_t k, uintptr_t v, int dtype, uintptr_t k_
 
 void rope_kv_write(const Kernels& kernels, Pool& pool, const Matrix& q_out, const Matrix& qkv,
                    const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
-                   const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots) {
-  submit(pool, RopeKvWrite(kernels, q_out, qkv, positions, cos_sin, q_norm, k_norm, eps, cache,
-                           slots));
+                   const Matrix* k_norm, const Matrix* v_norm, float eps, const KvCache& cache,
+                   const Indices& slots) {
+  submit(pool, RopeKvWrite(kernels, q_out, qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps,
+                           cache, slots));
 }
 
 }  // namespace
@@ -96,7 +102,8 @@ void rope_kv_write(const Kernels& kernels, Pool& pool, const Matrix& q_out, cons
 void bind_rope_op(nb::module_& m) {
   nb::class_<KvCache>(m, "KvCache").def("__init__", &make_cache);
   m.def("rope_kv_write", &rope_kv_write, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+        nb::arg());
 }
 
 }  // namespace quire

@@ -449,6 +449,7 @@ def rope_kv_write(
     cos_sin: Matrix | None,
     q_norm: Matrix | None,
     k_norm: Matrix | None,
+    v_norm: Matrix | None,
     eps: float,
     cache: KvCache,
     slot_mapping: Indices,
@@ -515,11 +516,12 @@ def gated_norm(
     weights: int,
     group: int,
     eps: float,
-    silu: bool,
+    kind: int,
     norm_first: bool,
     /,
 ) -> None:
-    """As `Ops.gated_norm`; `weights` elements of float32 at `weight`, which may be 0."""
+    """As `Ops.gated_norm`; `weights` elements of float32 at `weight`, which may be 0. Kinds of
+    gate: sigmoid, silu, factor."""
 
 def latent_attention(
     kernels: Kernels,

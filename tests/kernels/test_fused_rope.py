@@ -250,6 +250,36 @@ def test_wide_norms_of_heads(
                 fused(kernels, step._replace(k_norm=k_norm.to(dtype)), cache, shape)
 
 
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("held", [None, (torch.int8, True)], ids=str)
+def test_norms_of_values(
+    isa: str, dtype: torch.dtype, held: tuple[torch.dtype, bool] | None
+) -> None:
+    """Gemma 4's; and queries alone, which leave the cache as it is."""
+    kernels, generator = new_kernels(isa), new_generator()
+    kv_dtype, scales = held or (dtype, False)
+    for shape in SHAPES:
+        step = new_step(generator, dtype, shape, 5, norms=True)
+        gain, width = draw(generator, dtype, shape.head_dim), shape.kv_heads * shape.head_dim
+        v = step.qkv[:, -width:].unflatten(-1, (-1, shape.head_dim))
+        normed = kernels.rms_norm(v, gain, EPS).flatten(1)
+        plain = step._replace(qkv=torch.cat([step.qkv[:, :-width], normed], 1))
+        cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
+        q = kernels.rope_kv_write(
+            *step[:2], *step[3:], EPS, cache, step.slots, *shape[:3], v_norm=gain
+        )
+        assert_same_bits(q, unfused(kernels, plain, expected, shape))
+        assert_same_cache(cache, expected)
+        alone = step.qkv[:, : shape.heads * shape.head_dim].contiguous()
+        again = kernels.rope_kv_write(
+            alone, step.positions, step.cos_sin, step.q_norm, None, EPS, cache, step.slots,
+            shape.heads, 0, shape.head_dim,
+        )  # fmt: skip
+        assert_same_bits(again, q)
+        assert_same_cache(cache, expected)
+
+
 @each_dtype
 def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
     """The scale is the next bfloat16; an element is exact to half of it and two roundings."""

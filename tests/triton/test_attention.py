@@ -158,9 +158,10 @@ def test_what_is_written(kind: str, norm: str) -> None:
         ]
     found, expected = (empty_cache(kind, kv_heads, 8, width) for _ in range(2))
     rest = (meta.slot_mapping, heads, kv_heads, width)
-    q = attention.rope_kv_write(qkv.clone(), positions, cos_sin, *gains, 1e-6, found, *rest)
+    v_norm = torch.rand(width, generator=generator) + 0.5 if norm == "head" else None
+    q = attention.rope_kv_write(qkv.clone(), positions, cos_sin, *gains, 1e-6, found, *rest, v_norm)
     plain_q = reference.rope_kv_write(
-        qkv.clone(), positions, cos_sin, *gains, 1e-6, expected, *rest
+        qkv.clone(), positions, cos_sin, *gains, 1e-6, expected, *rest, v_norm
     )
     half = 2.0**-11 if kind == "float16" else 2.0**-22
     assert torch.allclose(q.float(), plain_q.float(), rtol=4 * half, atol=4 * half)

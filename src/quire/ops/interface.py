@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ConvKind = Literal["none", "silu", "gated"]
 """What follows a causal convolution: nothing, SiLU, or a product with a part of its input."""
-GateKind = Literal["silu", "sigmoid"]
+GateKind = Literal["silu", "sigmoid", "factor"]
 
 
 class StepOps(ABC, Generic[A]):
@@ -88,8 +88,10 @@ class StepOps(ABC, Generic[A]):
         heads: int,
         kv_heads: int,
         head_dim: int,
+        v_norm: A | None = None,
     ) -> A:
-        """Split qkv, normalize and rotate q and k, store k and v; return q."""
+        """Split qkv, normalize q, k and v, rotate q and k, store k and v; return q. Without
+        `kv_heads`, only q is there."""
 
     @abstractmethod
     def paged_attention(

@@ -111,6 +111,15 @@ def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
     )
 
 
+def no_heads_of(cache: KVCache[HostArray], dtype: DType, width: int) -> _native.KvCache:
+    """Return a view of a cache's slots for queries alone, of heads of `width` in `dtype`."""
+    blocks, _, size, _ = cache.k.shape
+    code = CACHE_CODES[dtype]
+    return _native.KvCache(
+        address(cache.k), 0, code, 0, 0, 1.0, 1.0, (blocks, 0, size, width), 0, 0, 0
+    )
+
+
 def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: int) -> None:
     """Check that a cache holds heads of `width` in `dtype`, bfloat16, 8 or 4 bits.
 

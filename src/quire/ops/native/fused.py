@@ -26,6 +26,7 @@ from quire.ops.native.checks import (
     like,
     matrix,
     misfit,
+    no_heads_of,
     view,
 )
 from quire.ops.native.kernels import NativeKernels
@@ -139,6 +140,7 @@ class FusedKernels:
         heads: int,
         kv_heads: int,
         head_dim: int,
+        v_norm: HostArray | None = None,
     ) -> HostArray:
         """Normalize, rotate and store q, k and v of the qkv product in one pass over its rows.
 
@@ -157,12 +159,15 @@ class FusedKernels:
             cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
                 dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
             slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
+            kv_heads: 0 if qkv has only q; the cache is not touched then.
+            v_norm: the same for each head of v, [head_dim].
 
         Returns:
             q, contiguous [T, heads, head_dim].
         """
         columns, rows = matrix("qkv", qkv), indices("positions", positions)
-        check_cache(cache, qkv.dtype, kv_heads, head_dim)
+        if kv_heads:
+            check_cache(cache, qkv.dtype, kv_heads, head_dim)
         if q_norm is not None and k_norm is not None and {len(q_norm), len(k_norm)} != {head_dim}:
             split = heads * head_dim
             parts = qkv[:, :split], qkv[:, split : split + kv_heads * head_dim]
@@ -178,8 +183,9 @@ class FusedKernels:
             None if cos_sin is None else contiguous("cos_sin", cos_sin, 2),
             None if q_norm is None else contiguous("q_norm", q_norm, 1),
             None if k_norm is None else contiguous("k_norm", k_norm, 1),
+            None if v_norm is None else contiguous("v_norm", v_norm, 1),
             eps,
-            cache_view(cache),
+            cache_view(cache) if kv_heads else no_heads_of(cache, qkv.dtype, head_dim),
             indices("slot_mapping", slot_mapping),
         )
         return q

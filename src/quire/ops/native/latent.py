@@ -18,6 +18,7 @@ from quire.ops.native.checks import (
     contiguous,
     describe,
     indices,
+    no_heads_of,
     view,
 )
 from quire.ops.native.gemm import packed_linear
@@ -54,14 +55,12 @@ def latent_kv_write(
     _native.rms_norm(handle, pool, latent, latent, contiguous("gain", gain, 1), eps)
     at, table = indices("positions", positions), contiguous("cos_sin", cos_sin, 2)
     slots = indices("slot_mapping", slot_mapping)
-    blocks, _, size, _ = cache.k.shape
-    code = DTYPE_CODES[kv.dtype]
-    no_heads = _native.Matrix(address(kv), len(kv), 0, 0, code)
-    no_cache = _native.KvCache(
-        address(cache.k), 0, code, 0, 0, 1.0, 1.0, (blocks, 0, size, width), 0, 0, 0
-    )
+    no_heads = _native.Matrix(address(kv), len(kv), 0, 0, DTYPE_CODES[kv.dtype])
+    no_cache = no_heads_of(cache, kv.dtype, width)
     for out, rows, into in ((no_heads, keys, cache_view(cache)), (queries, queries, no_cache)):
-        _native.rope_kv_write(handle, pool, out, rows, at, table, None, None, eps, into, slots)
+        _native.rope_kv_write(
+            handle, pool, out, rows, at, table, None, None, None, eps, into, slots
+        )
     return q.reshape(len(q), heads, width)
 
 

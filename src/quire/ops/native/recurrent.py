@@ -116,9 +116,13 @@ class RecurrentKernels:
         _native.gated_norm(
             self._kernels, self._pool, contiguous("y", y, 2), rows,
             columns("gate", gate, first, x.shape[1]), 0 if weight is None else address(weight),
-            0 if weight is None else weight.size, group, eps, kind == "silu", norm_first,
+            0 if weight is None else weight.size, group, eps, _GATES.index(kind), norm_first,
         )  # fmt: skip
         return y
+
+
+_GATES: tuple[GateKind, ...] = ("sigmoid", "silu", "factor")
+"""In the order of `Gate` in csrc/cpu/fused.h."""
 
 
 def columns(name: str, x: HostArray, first: int, count: int) -> _native.Matrix:

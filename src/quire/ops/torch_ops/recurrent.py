@@ -181,7 +181,8 @@ def gated_norm(
     """
     y = x.float()
     f = gate[:, first : first + x.shape[1]].float()
-    f = f * _sigmoid(f) if kind == "silu" else _sigmoid(f)
+    if kind != "factor":
+        f = f * _sigmoid(f) if kind == "silu" else _sigmoid(f)
     if not norm_first:
         y = y * f
     if weight is not None:

@@ -282,13 +282,15 @@ def rope_kv_write(
     heads: int,
     kv_heads: int,
     head_dim: int,
+    v_norm: Tensor | None = None,
 ) -> Tensor:
     """Normalize and rotate q and k, and store k and v; return q for attention.
 
     Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes q and k by the
     weights q_norm and k_norm if given, each head [head_dim] or all at once [heads · head_dim],
     turns both by `cos_sin` (see `rotary`) if given, stores k and v, and returns q [T, heads,
-    head_dim]. May change qkv. A gate as wide as q may follow v.
+    head_dim]. May change qkv. A gate as wide as q may follow v. `v_norm` [head_dim] normalizes each
+    head of v. With `kv_heads` 0 there is only q.
     """
     rows = qkv.view(qkv.shape[0], -1, head_dim)
     rows = rows[:, : heads + 2 * kv_heads]  # a gate may follow
@@ -296,11 +298,14 @@ def rope_kv_write(
     q, k, v = parts
     if q_norm is not None:
         q = rms_norm(q.reshape(len(q), -1, len(q_norm)), q_norm, eps).view(q.shape)
-    if k_norm is not None:
+    if k_norm is not None and kv_heads:
         k = rms_norm(k.reshape(len(k), -1, len(k_norm)), k_norm, eps).view(k.shape)
+    if v_norm is not None:
+        v = rms_norm(v, v_norm, eps)
     if cos_sin is not None:
         q, k = rotary(q, k, positions, cos_sin)
-    write_kv(k, v, cache, slot_mapping)
+    if kv_heads:
+        write_kv(k, v, cache, slot_mapping)
     return q
 
 

@@ -43,12 +43,13 @@ def rope_kv_write(
     heads: int,
     kv_heads: int,
     head_dim: int,
+    v_norm: Tensor | None = None,
 ) -> Tensor:
     """See `reference.rope_kv_write`."""
     if not supported(cache):
         return reference.rope_kv_write(
             qkv, positions, cos_sin, q_norm, k_norm, eps, cache, slot_mapping,
-            heads, kv_heads, head_dim,
+            heads, kv_heads, head_dim, v_norm,
         )  # fmt: skip
     tokens = len(qkv)
     q_width, kv_width = heads * head_dim, kv_heads * head_dim
@@ -62,12 +63,13 @@ def rope_kv_write(
     out = torch.empty((tokens, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if tokens:
         rotary.rope_kv_write[(tokens, heads + 2 * kv_heads)](
-            qkv, positions, cos_sin, q_norm, k_norm, eps,
+            qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps,
             cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_unit, cache.v_unit, most(cache),
             slot_mapping, out, qkv.stride(0), heads, kv_heads,
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
-            **stored(cache, head_dim), block=power_of_two(head_dim), num_warps=1,
+            v_normed=v_norm is not None, **stored(cache, head_dim),
+            block=power_of_two(head_dim), num_warps=1,
         )  # fmt: skip
     return out
 

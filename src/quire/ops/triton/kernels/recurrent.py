@@ -186,7 +186,8 @@ def gated_norm(
     live = (lane < width) & (at < columns)
     y = tl.load(x + row * x_stride + at, live, 0.0).to(tl.float32)
     factor = tl.load(gate + row * gate_stride + first + at, live, 0.0).to(tl.float32)
-    factor = factor * _sigmoid(factor) if kind == "silu" else _sigmoid(factor)
+    if kind != "factor":
+        factor = factor * _sigmoid(factor) if kind == "silu" else _sigmoid(factor)
     if not norm_first:
         y = y * factor
     if normed:

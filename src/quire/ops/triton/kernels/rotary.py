@@ -106,10 +106,11 @@ def _normed(values, partner, weight, at, partner_at, live, turned, width, eps):
 
 @triton.jit
 def rope_kv_write(
-    qkv, positions, cos_sin, q_norm, k_norm, eps, k_cache, v_cache, k_scale, v_scale, k_unit,
-    v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
+    qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps, k_cache, v_cache, k_scale, v_scale,
+    k_unit, v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
     width: tl.constexpr, rotary: tl.constexpr, q_normed: tl.constexpr, k_normed: tl.constexpr,
-    kind: tl.constexpr, levels: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
+    v_normed: tl.constexpr, kind: tl.constexpr, levels: tl.constexpr, bits: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: query, key or value by its number."""
     row = tl.program_id(0).to(tl.int64)
@@ -138,6 +139,8 @@ def rope_kv_write(
             sin = tl.where(at < half, -sin, sin)
             rotated = values.to(tl.float32) * cos + partner.to(tl.float32) * sin
             values = tl.where(turned, rotated, values.to(tl.float32)).to(values.dtype)
+    elif v_normed:
+        values, _ = _normed(values, values, v_norm, at, at, live, live, width, eps)
     if head < heads:
         tl.store(q_out + (row * heads + head) * width + at, values, live)
     else:
