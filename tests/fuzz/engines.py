@@ -86,6 +86,8 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
     "gemma3": {"model_type": "gemma3_text", "sliding_window": LONG_WINDOW}
     | {"query_pre_attn_scalar": 16, "layer_types": _SLIDES},
+    "gemma4": {"model_type": "gemma4_text", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES}
+    | {"global_head_dim": 64, "hidden_size_per_layer_input": 0},
     "gpt2": {"model_type": "gpt2", "n_positions": 2048},
     "opt": {"model_type": "opt"},
     "olmo2": {"model_type": "olmo2"},

@@ -151,10 +151,10 @@ class PagedModel:
         if ops.provider == "cpu":
             assert python_ops(decoder, ops, block_size, dtype) == []
         config = decoder.config
-        shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        latent = config.latent is not None
-        layers = range(len(config.layers_with("attention")))
-        attention = [spoiled_cache(shape, dtype, latent=latent) for _ in layers]
+        latent, attention = config.latent is not None, []
+        for heads, dim in map(config.kv_shape, config.kv_layers):
+            shape = (num_blocks, heads, block_size, dim)
+            attention.append(spoiled_cache(shape, dtype, latent=latent))
         recurrent = spoiled_states(config, 2 * num_blocks)
         self._caches = in_layer_order(config, attention, recurrent)
         self._free_states = list(range(2 * num_blocks)) if recurrent else []

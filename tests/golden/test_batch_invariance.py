@@ -40,6 +40,7 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("mistral-sliding", "bfloat16", "int8", "cpu"),
     ("qwen3", "bfloat16", "bfloat16", "cpu"),
     ("gemma3", "bfloat16", "int4", "cpu"),
+    ("gemma4", "bfloat16", "bfloat16", "cpu"),
     ("qwen3", "bfloat16", "fp8_e4m3", "cpu"),
     ("phi3", "float32", "fp8_e5m2", "cpu"),
     ("gemma2", "float32", "bfloat16", "cpu"),

@@ -23,7 +23,7 @@ from tests.golden.tiny_models import of_each_kind, save_byte_tokenizer
 
 ARCHITECTURES = [
     "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
-    "phi3-longrope", "gemma", "gemma2", "gemma3", "gpt2", "opt", "opt-untied-gelu",
+    "phi3-longrope", "gemma", "gemma2", "gemma3", "gemma4", "gpt2", "opt", "opt-untied-gelu",
     "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",

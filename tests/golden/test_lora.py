@@ -95,6 +95,7 @@ def answers(
 
 MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
+    "gemma4",
     "olmo2", "starcoder2", "stablelm", *MOE,
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",

@@ -15,7 +15,7 @@ from quire.core.config import SchedulerConfig
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
 from quire.runner.inputs import StepInputs
-from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.kv_tensors import allocate_kv_caches, in_layer_order
 from quire.runner.model import EagerModel, Model, PlannedModel
 from tests.arrays import numpy_dtype
 from tests.golden.harness import load_decoder, make_metadata
@@ -42,7 +42,10 @@ class Pair:
         decoder = load_decoder(folder, MAX_POSITIONS, ops, dtype)
         self.block_size = block_size
         self.caches = [
-            allocate_kv_caches(ops, decoder.config, BLOCKS, block_size, numpy_dtype(kv_dtype))
+            in_layer_order(
+                decoder.config,
+                allocate_kv_caches(ops, decoder.config, BLOCKS, block_size, numpy_dtype(kv_dtype)),
+            )
             for _ in range(2)
         ]
         self.eager: Model = EagerModel(decoder, ops, self.caches[0])
@@ -116,6 +119,8 @@ CASES = [
     ("gemma2", BFLOAT16, BFLOAT16, None),
     ("gemma2", FLOAT32, INT4, "int8"),
     ("gemma3", BFLOAT16, BFLOAT16, "int4_g32"),
+    ("gemma4", BFLOAT16, INT4, "int8"),
+    ("gemma4-values-of-keys", FLOAT32, INT8, None),
     ("olmo2", BFLOAT16, INT4, "int8"),
     ("starcoder2", FLOAT16, FLOAT16, None),
     ("stablelm-biases", BFLOAT16, BFLOAT16, "int8"),

@@ -38,7 +38,38 @@ def rope(**params: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": 10000.0, **params}}
 
 
+_GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 20,
+    "final_logit_softcapping": 30.0,
+}
+
 DENSE_MODELS: dict[str, TinyModel] = {
+    # The small ones: layers' own embeddings, and two layers that borrow keys and values.
+    "gemma4": TinyModel(
+        "gemma4_text",
+        _GEMMA4
+        | {
+            "global_head_dim": 32,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+        },
+    ),
+    # The large ones: values made of keys.
+    "gemma4-values-of-keys": TinyModel(
+        "gemma4_text",
+        _GEMMA4
+        | {
+            "global_head_dim": 24,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+        },
+    ),
     "llama": TinyModel("llama"),
     "llama-mha-tied-biases": TinyModel(
         "llama",

@@ -151,6 +151,7 @@ def launch_recurrent(dtype: torch.dtype) -> None:
     x = torch.randn(2, 96).to(dtype)
     recurrent.gated_norm(x, x, torch.ones(3, 32), 1e-6, "silu")
     recurrent.gated_norm(x, x, None, 1e-6, "sigmoid")
+    recurrent.gated_norm(x, x, None, 1e-6, "factor")
 
 
 def launch_sampling() -> None:

@@ -116,7 +116,7 @@ def test_nan_stays_in_its_sequence() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("groups", "weights", "kind"), [
-    (3, 1, "sigmoid"), (3, 3, "silu"), (4, 0, "sigmoid"),
+    (3, 1, "sigmoid"), (3, 3, "silu"), (4, 0, "sigmoid"), (4, 0, "factor"),
 ])  # fmt: skip
 def test_gated_norm(dtype: torch.dtype, groups: int, weights: int, kind: Any) -> None:
     group, eps = 17, 1e-5
@@ -124,7 +124,8 @@ def test_gated_norm(dtype: torch.dtype, groups: int, weights: int, kind: Any) ->
     x, gate = torch.randn(3, columns).to(dtype), torch.randn(3, columns + 4).to(dtype)
     weight = torch.randn(weights, group) if weights else None
     f = gate[:, 3 : 3 + columns].double()
-    f = f * f.sigmoid() if kind == "silu" else f.sigmoid()
+    if kind != "factor":
+        f = f * f.sigmoid() if kind == "silu" else f.sigmoid()
     for norm_first in (True, False):
         v = x.double() if norm_first else x.double() * f
         if weight is not None:

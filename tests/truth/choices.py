@@ -29,7 +29,7 @@ _SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dyna
 """Scalings that a model type has in a way of its own."""
 _HEAD_DIMS = {
     "gpt_oss": 64,
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text"), 256),
 } | dict.fromkeys(
     ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text"), 128
 )
@@ -81,7 +81,7 @@ def _class(stem: str, task: str) -> str:
         return f"{stem}ForSequenceClassification"
     if task == "embed":
         return f"{stem}Model"
-    named = {"Gemma3Text": "Gemma3ForCausalLM", "Llama4Text": "Llama4ForCausalLM"}
+    named = {f"{name}Text": f"{name}ForCausalLM" for name in ("Gemma3", "Gemma4", "Llama4")}
     return ({"GPT2": "GPT2LMHeadModel"} | named).get(stem, f"{stem}ForCausalLM")
 
 

@@ -10,8 +10,10 @@ from tests.truth.keys import (
     GELUS,
     GEMMA,
     GEMMA2,
+    GEMMA4_ROPES,
     QWEN,
     SMALL_PAD,
+    VOCAB_SIZE,
     WINDOW,
     Architecture,
 )
@@ -151,5 +153,21 @@ DENSE: dict[str, Architecture] = {
     "gemma2": Architecture("Gemma2", GEMMA2 | {"attn_logit_softcapping": (8.0, None, ABSENT)}),
     "gemma3_text": Architecture(
         "Gemma3Text", GEMMA2 | {"sliding_window_pattern": (2, 3, ABSENT)}, rope="nested"
+    ),
+    "gemma4_text": Architecture(
+        "Gemma4Text",
+        {k: v for k, v in GEMMA2.items() if k != "query_pre_attn_scalar"}
+        | {
+            "global_head_dim": (8, 24, 40, ABSENT),
+            "num_global_key_value_heads": (1, 2, None, ABSENT),
+            "attention_k_eq_v": FLAG,
+            "num_kv_shared_layers": (0, 0, 1, 2, ABSENT),
+            "use_double_wide_mlp": FLAG,
+            "hidden_size_per_layer_input": (0, 8, 12),
+            "vocab_size_per_layer_input": (VOCAB_SIZE,),
+            "rope_parameters": (ABSENT, GEMMA4_ROPES),
+        },
+        rope="",
+        tasks=("generate",),
     ),
 }  # fmt: skip

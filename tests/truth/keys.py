@@ -71,6 +71,15 @@ GEMMA2: Choices = GEMMA | {
     "layer_types": ("types", ABSENT, ABSENT, None),
     "final_logit_softcapping": (8.0, None, ABSENT),
 }
+GEMMA4_ROPES = {
+    "full_attention": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.6,
+        "rope_theta": 3e4,
+        "factor": 2.0,
+    },
+    "sliding_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e3},
+}
 ENCODER: Choices = {
     "max_position_embeddings": (64, 96),
     "hidden_act": ("gelu", "relu", "gelu_new", "gelu_pytorch_tanh", ABSENT),

@@ -105,7 +105,7 @@ class RopeConfig:
     Attributes:
         theta: base of the geometric series of wavelengths.
         rotary_dim: leading elements of each head that are rotated.
-        scaling: "default", "linear", "dynamic", "llama3", "yarn" or "longrope".
+        scaling: "default", "linear", "dynamic", "llama3", "yarn", "longrope" or "proportional".
         params: the scaling's parameters, as in the checkpoint's `rope_scaling`.
         interleaved: elements 2i and 2i + 1 turn together, not i and i + rotary_dim / 2.
     """
@@ -196,6 +196,21 @@ class ModelConfig:
     """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2); or over
     each head behind RoPE (HunYuan); or over each head of the layers with RoPE, without a gain
     (Llama 4)."""
+    v_norm: bool = False
+    """RMSNorm of each head of v, without a gain (Gemma 4)."""
+    full_heads: tuple[int, int] | None = None
+    """Key-value heads and head_dim of the layers that attend to all, if these differ (Gemma 4)."""
+    values_are_keys: bool = False
+    """In the layers that attend to all, values are products with the weight of keys (Gemma 4)."""
+    borrowing_layers: int = 0
+    """So many last layers store no keys and values: they read those of the last earlier layer with
+    the same kind of attention (Gemma 4)."""
+    borrower_mlp: int | None = None
+    """The `intermediate_size` of these layers, if it differs."""
+    own_input: int = 0
+    """Width of the embedding that each layer has of its own (Gemma 4); 0 means none."""
+    layer_factors: bool = False
+    """Each layer multiplies the residual stream by a parameter (Gemma 4)."""
     query_growth: QueryGrowth | None = None
     sliding_window: int | None = None
     """Tokens that each position attends to, including itself; None means all. A model that is not
@@ -254,6 +269,33 @@ class ModelConfig:
         slides = self.sliding_layers is None or self.sliding_layers[layer]
         return self.sliding_window if slides else None
 
+    def kv_shape(self, layer: int) -> tuple[int, int]:
+        """Return the key-value heads of `layer`, and their width."""
+        if self.full_heads is not None and self.window(layer) is None:
+            return self.full_heads
+        return self.num_key_value_heads, self.head_dim
+
+    @property
+    def widest_head(self) -> int:
+        return max(self.head_dim, self.full_heads[1] if self.full_heads else 0)
+
+    def kv_owner(self, layer: int) -> int:
+        """Return the layer whose keys and values `layer` reads.
+
+        Layers that are not causal share one memory: no step reads what another stored.
+        """
+        if not self.causal:
+            return self.layers.start
+        first = self.num_hidden_layers - self.borrowing_layers
+        if layer < first:
+            return layer
+        window = self.window(layer)
+        return next(i for i in reversed(range(first)) if self.window(i) == window)
+
+    def borrows(self, layer: int) -> bool:
+        """Return whether `layer` computes no keys and values."""
+        return layer >= self.num_hidden_layers - self.borrowing_layers
+
     def layer_rope(self, layer: int) -> RopeConfig | None:
         """Return the RoPE of `layer`; None if it has none."""
         if self.rotated_layers is not None and not self.rotated_layers[layer]:
@@ -275,9 +317,9 @@ class ModelConfig:
         return [i for i in self.layers if kind in self.kinds(i)]
 
     @property
-    def kv_layers(self) -> int:
-        """Return how many layers have keys and values at the same time."""
-        return len(self.layers_with("attention")) if self.causal else 1
+    def kv_layers(self) -> list[int]:
+        """Return the layers that have keys and values of their own."""
+        return [i for i in self.layers_with("attention") if self.kv_owner(i) == i]
 
 
 @dataclass(frozen=True, slots=True)

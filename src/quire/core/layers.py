@@ -67,8 +67,8 @@ class LatentConfig:
         return self.rope_dim + self.nope_dim
 
 
-SubLayerKind = Literal["attention", "recurrent", "mlp"]
-"""What a layer is made of; "mlp" may be experts."""
+SubLayerKind = Literal["attention", "recurrent", "mlp", "own_input"]
+"""What a layer is made of; "mlp" may be experts, "own_input" adds the layer's own embedding."""
 PLAIN_LAYER: tuple[SubLayerKind, ...] = ("attention", "mlp")
 
 

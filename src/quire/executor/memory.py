@@ -233,19 +233,24 @@ def activation_bytes(config: EngineConfig) -> int:
     its tower. Plans of steps with and without given rows have their tensors each.
     """
     model, limits = config.model, config.scheduler
-    inner = model.intermediate_size * (2 if config.lora and model.gated_mlp else 1)
+    inner = max(model.intermediate_size, model.borrower_mlp or 0) * (
+        2 if config.lora and model.gated_mlp else 1
+    )
     if (moe := model.moe) is not None:
         inner = (inner if moe.layers else moe.shared_size) + moe.num_experts
         # Of each choice the token's input, the inner layer and the result.
         inner += moe.route.top_k * (2 * model.hidden_size + moe.intermediate_size) // 4
-    heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
-    attention = heads * model.head_dim
+    attention = max(
+        (2 * model.num_attention_heads + 2 * heads) * dim
+        for heads, dim in map(model.kv_shape, model.layers)
+    )
     if (latent := model.latent) is not None:
         per_head = latent.head + 2 * latent.rank + latent.value_dim
         attention = model.num_attention_heads * per_head + (latent.q_rank or 0) + latent.row
     if (recurrent := model.recurrent) is not None:
         attention = max(attention, 8 * recurrent.channels)
-    token = 4 * model.hidden_size + attention + 4 * inner
+    own_inputs = 4 * model.num_hidden_layers * model.own_input
+    token = 4 * model.hidden_size + attention + 4 * inner + own_inputs
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels

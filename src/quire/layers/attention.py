@@ -14,21 +14,22 @@ class Attention:
     """Multi-head attention with grouped queries.
 
     `qkv` computes q, k and v at once: rows [heads · D, kv_heads · D, kv_heads · D] of its
-    weight. `q_norm` and `k_norm` are the weights of an RMSNorm before the rotation, of each head
-    [head_dim] (Qwen3) or of all [heads · D] (OLMo 2); `rotated_q_norm` is the weight of a norm of
-    each head of q behind the rotation. `cos_sin` is the rotation's table (see `layers.rotary`), and
-    `q_cos_sin` that of q, if it is another: then whole heads are rotated. Without `causal` a token
-    attends to all of its sequence, which has to be computed in one step. `sinks` are one more score
-    of each head that has no value, float32 [heads]. With `chunked`, a token attends to its chunk of
-    `window` tokens. The q, k and v that `joined` computes of `Tokens.joined` are added to those of
-    `qkv`. `sub_norm` stands before `out` (BitNet). With `gated`, the last rows of `qkv` are a gate
-    [heads · D], whose sigmoid is a factor of the result.
+    weight. With `kv_heads` 0 it computes q alone, and the cache is another layer's. `q_norm` and
+    `k_norm` are the weights of an RMSNorm before the rotation, of each head [head_dim] (Qwen3) or
+    of all [heads · D] (OLMo 2); `v_norm` is that of each head of v, and `rotated_q_norm` that of a
+    norm of each head of q behind the rotation. `cos_sin` is the rotation's table (see
+    `layers.rotary`), and `q_cos_sin` that of q, if it is another: then whole heads are rotated.
+    Without `causal` a token attends to all of its sequence, which has to be computed in one step.
+    `sinks` are one more score of each head that has no value, float32 [heads]. With `chunked`, a
+    token attends to its chunk of `window` tokens. The q, k and v that `joined` computes of
+    `Tokens.joined` are added to those of `qkv`. `sub_norm` stands before `out` (BitNet). With
+    `gated`, the last rows of `qkv` are a gate [heads · D], whose sigmoid is a factor of the result.
     """
 
     mixes = True
     __slots__ = ("causal", "chunked", "cos_sin", "eps", "gated", "head_dim", "heads", "joined",
                  "k_norm", "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm",
-                 "scale", "sinks", "softcap", "sub_norm", "window")  # fmt: skip
+                 "scale", "sinks", "softcap", "sub_norm", "v_norm", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Attention:
         rotated_q_norm: Array | None = None,
         q_norm: Array | None = None,
         k_norm: Array | None = None,
+        v_norm: Array | None = None,
         eps: float = 0.0,
         causal: bool = True,
         joined: Linear | None = None,
@@ -68,6 +70,7 @@ class Attention:
         self.rotated_q_norm = rotated_q_norm
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.v_norm = v_norm
         self.eps = eps
         self.causal = causal
         self.joined = joined
@@ -114,6 +117,7 @@ class Attention:
         return ops.rope_kv_write(
             qkv, tokens.positions, cos_sin, self.q_norm, self.k_norm, self.eps, cache,
             meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
+            self.v_norm,
         )  # fmt: skip
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from quire.layers.norm import Norm, Scale
@@ -26,6 +26,7 @@ class Tokens:
         joined: normed embeddings that a draft head's first attention also reads, [T, hidden].
         rotations: float32 [T, rotary_dim] for positions 0 to T - 1, in place of each attention's
             own table.
+        own: the embeddings that layers have of their own, [T, all layers' columns].
         windows: in place of `meta` for attention with a window, which then sees a whole sequence
             of it.
     """
@@ -35,6 +36,7 @@ class Tokens:
     adapter: Array | None = None
     joined: Array | None = None
     rotations: Array | None = None
+    own: Array | None = None
     windows: AttentionMetadata | None = None
 
 
@@ -122,6 +124,8 @@ class Layer:
                 y, residual = ops.embedding(wanted, y), ops.embedding(wanted, residual)
                 if sublayer.parallel:
                     x = ops.embedding(wanted, x)
+                if tokens.own is not None:
+                    tokens = replace(tokens, own=ops.embedding(wanted, tokens.own))
             y = sublayer.mixer.project(ops, y, adapter)
             y = sublayer.after.forward(ops, y)
             y, total = sublayer.join.add_forward(ops, y, residual)

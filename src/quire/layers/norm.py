@@ -56,6 +56,23 @@ class NoNorm:
         return total, total
 
 
+class FactorNorm:
+    """Multiplies the residual sum by `factor` before `norm`."""
+
+    __slots__ = ("factor", "norm")
+
+    def __init__(self, factor: float, norm: Norm) -> None:
+        self.factor = factor
+        self.norm = norm
+
+    def forward(self, ops: Ops, x: Array) -> Array:
+        return self.norm.forward(ops, ops.scale(x, self.factor))
+
+    def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
+        total = ops.scale(ops.add(x, residual), self.factor)
+        return self.norm.forward(ops, total), total
+
+
 class Scale:
     """Multiplies x by a factor."""
 
@@ -68,4 +85,4 @@ class Scale:
         return ops.scale(x, self.factor)
 
 
-Norm = RMSNorm | LayerNorm | NoNorm
+Norm = RMSNorm | LayerNorm | NoNorm | FactorNorm

@@ -167,6 +167,13 @@ def _longrope(config: RopeConfig, max_len: int) -> Floats:
     return _default(config, max_len) / divisors
 
 
+def _proportional(config: RopeConfig, max_len: int) -> Floats:
+    """Turn only the fastest `part` of all pairs (Gemma 4)."""
+    frequencies = _default(config, max_len)
+    frequencies[int(config.params["part"] * config.rotary_dim // 2) :] = 0.0
+    return frequencies / np.float32(config.params["factor"])
+
+
 _SCALINGS: dict[str, Callable[[RopeConfig, int], Floats]] = {
     "default": _default,
     "linear": _linear,
@@ -174,4 +181,5 @@ _SCALINGS: dict[str, Callable[[RopeConfig, int], Floats]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }

@@ -18,7 +18,8 @@ from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE
-from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm, Scale
+from quire.layers.norm import FactorNorm, LayerNorm, NoNorm, Norm, RMSNorm, Scale
+from quire.layers.own_input import OwnInput
 from quire.models.latent_heads import head_weights
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
@@ -32,6 +33,7 @@ from quire.models.specs import (
     MLPSpec,
     MoESpec,
     NormSpec,
+    OwnInputSpec,
     RecurrentSpec,
 )
 from quire.models.specs import Mixer as MixerSpec
@@ -85,6 +87,8 @@ class Builder:
         for sublayer, before in zip(spec, befores, strict=True):
             mixer, after = self._mixer(sublayer.mixer), self._after(sublayer.after)
             join = self.norm(sublayer.total or before)
+            if sublayer.factor is not None:
+                join = FactorNorm(float(self._source.tensor(sublayer.factor.name)[0]), join)
             rejoins = sublayer.total is not None
             sublayers.append(SubLayer(mixer, after, join, rejoins, sublayer.parallel))
         return Layer(sublayers)
@@ -218,6 +222,9 @@ class Builder:
             return self._latent(spec)
         if isinstance(spec, RecurrentSpec):
             return recurrent_layer(spec, self._source, self._ops, self.linear, self._config)
+        if isinstance(spec, OwnInputSpec):
+            apart = spec.gate.activation if spec.gate.stem in self._adapters else None
+            return OwnInput(self.linear(spec.gate), self.linear(spec.out), spec.first, apart)
         return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
@@ -229,8 +236,8 @@ class Builder:
         return Attention(
             qkv,
             heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
+            kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
             window=spec.window,
             scale=config.attention_scale,
             softcap=config.attention_softcap,
@@ -308,14 +315,19 @@ class Builder:
         return self._ops.array(weight)
 
     def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
-        """Return the norms of q and k as arguments of `Attention`."""
+        """Return the norms of q, k and v as arguments of `Attention`."""
         if self._config.qk_norm == "unit" and spec.rope is not None:
             gain = self._ops.array(np.ones(self._config.head_dim, self._source.dtype))
             return {"q_norm": gain, "k_norm": gain}
+        if spec.q_norm is not None and not spec.kv_heads:
+            return {"q_norm": self._gain(spec.q_norm)}
         if spec.q_norm is None or spec.k_norm is None:
             return {}
         if self._config.qk_norm != "rotated":
-            return {"q_norm": self._gain(spec.q_norm), "k_norm": self._gain(spec.k_norm)}
+            norms = {"q_norm": self._gain(spec.q_norm), "k_norm": self._gain(spec.k_norm)}
+            if self._config.v_norm:
+                norms["v_norm"] = self._ops.array(np.ones(spec.head_dim, FLOAT32))
+            return norms
         # RoPE changes no norm, so k is normalized before it. Scores are sums over elements of
         # q · k: k's gain may be q's.
         q, k = (

@@ -29,10 +29,12 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     )
     experts = expert_bytes(config)
     unread = looked_up_bytes(model, dtype) + unmultiplied_bytes(config)
-    windows = [model.window(layer) for layer in model.layers_with("attention")] or [None]
+    attending = model.layers_with("attention")
+    windows = [model.window(layer) for layer in attending] or [None]
     sliding = [window for window in windows if window is not None]
     # Elements of a key and of a value that a query head reads.
-    pair = 2 * model.head_dim - (model.latent.rope_dim if model.latent else 0)
+    shared = model.latent.rope_dim if model.latent else 0
+    pair = sum(2 * model.kv_shape(layer)[1] - shared for layer in attending)
     logits = model.lm_head and model.in_last_stage
     work = RooflineCost(
         weight_bytes=loaded_bytes(config) - unread - experts,
@@ -41,7 +43,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         ),
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size * logits,
-        flops_per_pair=2.0 * len(model.layers_with("attention")) * model.num_attention_heads * pair,
+        flops_per_pair=2.0 * model.num_attention_heads * pair,
         bytes_per_second=1.0,
         flops_per_second=1.0,
         attention_flops_per_second=1.0,

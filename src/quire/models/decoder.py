@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
+from quire.models.own_inputs import own_inputs
 from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -63,6 +65,9 @@ class Decoder:
         self.rotations = build.rotations()
         """The table of `config.rope`; None without RoPE."""
         self._embed_norm = build.norm(layout.embed_norm)
+        self._own_inputs = None
+        if layout.own_inputs is not None:
+            self._own_inputs = own_inputs(layout.own_inputs, source, ops, build, config)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
         self._first = config.layers.start
@@ -128,6 +133,8 @@ class Decoder:
         if self.embedding is not None:
             residual = self.embedding.forward(ops, input_ids, positions, embeds)
         residual = self._embed_norm.forward(ops, residual)
+        if self._own_inputs is not None:
+            tokens = replace(tokens, own=self._own_inputs.forward(ops, input_ids, residual))
         x = self._first_norm.forward(ops, residual)
         last = self._layers[-1]
         left = iter(caches)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from quire.core.config import ModelConfig
+from quire.core.config import Activation, ModelConfig
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
 from quire.models.parameters import Cut, Parameter
 from quire.models.specs import (
@@ -26,6 +26,8 @@ from quire.models.specs import (
     MLPSpec,
     MoESpec,
     NormSpec,
+    OwnInputSpec,
+    OwnInputsSpec,
     SubLayerSpec,
     VectorSpec,
     recurrent_spec,
@@ -43,6 +45,7 @@ class Layout:
         head: what makes logits; a tied one is the embedding's weight.
         classifier: of a classification head, where there is one.
         fusion: before the layers of a draft head.
+        own_inputs: the embeddings that layers have of their own.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -63,6 +66,7 @@ class Layout:
         if first and config.token_types:
             self.tables.append(self._table("token_types", config.token_types))
         self.embed_norm = self._norm("embed_norm") if first else None
+        self.own_inputs = self._own_inputs(vocab) if config.own_input else None
         self.layers = [self._layer(index) for index in config.layers]
         self.norm = self._norm("norm") if last else None
         self.head = None
@@ -77,7 +81,7 @@ class Layout:
         yield from self.tables
         head = None if self._config.tie_word_embeddings else self.head
         sublayers = (sublayer for layer in self.layers for sublayer in layer)
-        specs = (self.embed_norm, self.fusion, *sublayers, self.norm, head)
+        specs = (self.embed_norm, self.own_inputs, self.fusion, *sublayers, self.norm, head)
         for spec in (*specs, *(self.classifier or ())):
             if spec is not None:
                 yield from spec.parameters()
@@ -90,8 +94,16 @@ class Layout:
         linear = LinearSpec("fuse", (hidden,), columns, draft.fuse_bias)
         return FusionSpec(embed_norm, row_norm, linear)
 
-    def _table(self, stem: str, rows: int, cut: Cut = "") -> Parameter:
-        shape = (rows, self._config.hidden_size)
+    def _own_inputs(self, vocab: int) -> OwnInputsSpec:
+        width = self._config.num_hidden_layers * self._config.own_input
+        return OwnInputsSpec(
+            self._table("own_embed", vocab, "rows", width),
+            LinearSpec("own_project", (width,), self._config.hidden_size, False),
+            NormSpec("own_norm", self._config.own_input),
+        )
+
+    def _table(self, stem: str, rows: int, cut: Cut = "", width: int = 0) -> Parameter:
+        shape = (rows, width or self._config.hidden_size)
         return Parameter(f"{stem}.weight", shape, (rows,), "table", cut)
 
     def _norm(self, stem: str, prefix: str = "") -> NormSpec | None:
@@ -108,10 +120,12 @@ class Layout:
         for i in range(last):
             found[i] = replace(found[i], parallel=True)
             found[i + 1] = replace(found[i + 1], before=None)
+        if self._config.layer_factors:
+            found[-1] = replace(found[-1], factor=VectorSpec(f"layers.{index}.end.factor", 1))
         return tuple(found)
 
     def _sublayer(self, prefix: str, index: int, kind: SubLayerKind) -> SubLayerSpec:
-        name = "mlp" if kind == "mlp" else "attn"
+        name = kind if kind in ("mlp", "own_input") else "attn"
         before, after, total = (
             self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
         )
@@ -138,13 +152,26 @@ class Layout:
             if config.latent is not None:
                 return self._latent(f"{prefix}attn", config.latent)
             return self._attention(prefix, index)
+        if kind == "own_input":
+            return self._own_input(prefix, index)
         if config.moe is not None and config.moe.in_layer(index):
             return self._moe(f"{prefix}mlp", config.moe)
-        return self._mlp(f"{prefix}mlp", config.intermediate_size, config.mlp_bias)
+        width = config.intermediate_size
+        if config.borrower_mlp is not None and config.borrows(index):
+            width = config.borrower_mlp
+        return self._mlp(f"{prefix}mlp", width, config.mlp_bias)
+
+    def _own_input(self, prefix: str, index: int) -> OwnInputSpec:
+        hidden, width = self._config.hidden_size, self._config.own_input
+        activation = cast("Activation", self._config.activation.removesuffix("_mul"))
+        gate = LinearSpec(f"{prefix}own_input.gate", (width,), hidden, False, activation=activation)
+        out = LinearSpec(f"{prefix}own_input.out", (hidden,), width, False)
+        return OwnInputSpec(gate, out, index * width)
 
     def _attention(self, prefix: str, index: int) -> AttentionSpec:
-        config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim
-        q, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
+        config, stem = self._config, f"{prefix}attn"
+        kv_heads, dim = config.kv_shape(index)
+        q, kv = config.num_attention_heads * dim, kv_heads * dim
         hidden, rope = config.hidden_size, config.layer_rope(index)
         joins = config.draft_head is not None and config.draft_head.joins_in_attention
         columns = 2 * hidden if joins and index == 0 else hidden
@@ -164,6 +191,11 @@ class Layout:
             heads = config.num_attention_heads
             runs = [*runs[:heads], (2 * q, 2 * kv), *runs[heads:]]
             qkv = replace(qkv, parts=(2 * q, kv, kv), runs=tuple(runs))
+        if config.borrows(index):
+            kv_heads, k_norm = 0, None
+            qkv = replace(qkv, stem=f"{stem}.q", parts=(q,))
+        elif config.values_are_keys and config.window(index) is None:
+            qkv = replace(qkv, stem=f"{stem}.qkk")
         return AttentionSpec(
             qkv,
             q_norm,
@@ -173,6 +205,8 @@ class Layout:
             LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
             config.window(index),
             rope,
+            kv_heads,
+            dim,
         )
 
     def _latent(self, stem: str, latent: LatentConfig) -> LatentSpec:

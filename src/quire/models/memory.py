@@ -101,13 +101,14 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
     of them in int4. So with a head_dim of 128, int8 holds 1.97 times the tokens of bfloat16, and
     int4 3.88 times; with 64, 1.94 and 3.76 times.
     """
-    head = config.head_dim * (DTYPE_BYTES.get(kv_dtype) or 1)
+    shapes = [config.kv_shape(layer) for layer in config.kv_layers]
+    elements, heads = sum(heads * dim for heads, dim in shapes), sum(heads for heads, _ in shapes)
+    size = elements * (DTYPE_BYTES.get(kv_dtype) or 1)
     if kv_dtype == "int4":
-        head = config.head_dim // 2
+        size = elements // 2
     if scales or kv_dtype in ("int8", "int4"):
-        head += 2
-    parts = 2 if config.latent is None else 1  # values are part of a latent's row
-    return parts * config.kv_layers * config.num_key_value_heads * head
+        size += 2 * heads
+    return size if config.latent else 2 * size  # values are part of a latent's row
 
 
 def state_bytes(model: ModelConfig) -> int:

@@ -28,6 +28,7 @@ _DECODERS = {
     "Gemma": "gemma",
     "Gemma2": "gemma2",
     "Gemma3": "gemma3_text",
+    "Gemma4": "gemma4_text",
     "Glm4": "glm4",
     "Glm4Moe": "glm4_moe",
     "Glm4MoeLite": "glm4_moe_lite",
@@ -74,6 +75,7 @@ _ENCODERS = {
 }
 _MODULES = {
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
     "llama4_text": "llama4",
     "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_5_text": "qwen3_5",
@@ -81,6 +83,7 @@ _MODULES = {
 }
 _TEXT = {
     "Gemma3": "Gemma3Text",
+    "Gemma4": "Gemma4Text",
     "Llama4": "Llama4Text",
     "Qwen3_5": "Qwen3_5Text",
     "Qwen3_5Moe": "Qwen3_5MoeText",

@@ -98,12 +98,14 @@ def ropes(
     *,
     thetas: Mapping[str, tuple[str, float]],
     scaled: tuple[str, ...],
+    full_head_dim: int | None = None,
 ) -> tuple[RopeConfig, RopeConfig]:
     """Return the RoPE of the layers that attend to all, and of those that slide.
 
     Args:
         thetas: kind of layers → the older top-level name of its base, and the base's default.
         scaled: kinds that an older `rope_scaling` is for.
+        full_head_dim: elements of a head in the layers that attend to all; None is `head_dim`.
 
     Raises:
         CheckpointError, UnsupportedModelError: see `rope`.
@@ -133,7 +135,8 @@ def ropes(
         kind = _kind(params)
         if kind in _STRETCHES:
             params.setdefault(TRAINED, max_len)
-        found.append(parsed(params, kind, head_dim, max_len))
+        width = full_head_dim if layers == FULL and full_head_dim else head_dim
+        found.append(parsed(params, kind, width, max_len))
     return found[0], found[1]
 
 

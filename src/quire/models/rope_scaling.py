@@ -20,6 +20,7 @@ SCALINGS: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", TRAINED),
     "yarn": ("factor", TRAINED, "attention_factor", "beta_fast", "beta_slow", "mscale",
              "mscale_all_dim", "truncate"),
+    "proportional": ("factor",),
     "longrope": ("factor", TRAINED, "attention_factor", "short_factor", "long_factor"),
 }  # fmt: skip
 """RoPE scalings, and the fields that each reads."""
@@ -37,6 +38,11 @@ def parsed(
     if theta < 1 or (theta == 1 and kind == "yarn"):
         raise wrong("rope_theta", params["rope_theta"], "greater than 1")
     part = number(params, "partial_rotary_factor", default=partial or 1.0)
+    if kind == "proportional":  # the other elements turn by nothing
+        found = {"part": part, "factor": _factor(params, "factor", 1.0)}
+        if part > 1.0 or head_dim % 2:
+            raise wrong("partial_rotary_factor", part, "at most 1, with an even head_dim")
+        return RopeConfig(theta, head_dim, kind, found)
     if part != 1.0 and partial is None:
         raise UnsupportedModelError(
             f"config.json: partial_rotary_factor is {part:g}; this architecture rotates whole "

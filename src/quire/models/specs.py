@@ -126,7 +126,8 @@ class ConvSpec:
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
-    `sinks` has a score per head; `sub_norm` stands before `out`."""
+    `sinks` has a score per head; `sub_norm` stands before `out`. With `kv_heads` 0 it reads
+    the keys and values of another layer."""
 
     qkv: LinearSpec
     q_norm: NormSpec | None
@@ -136,6 +137,8 @@ class AttentionSpec:
     out: LinearSpec
     window: int | None
     rope: RopeConfig | None
+    kv_heads: int
+    head_dim: int
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
@@ -301,6 +304,46 @@ class MoESpec:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnInputSpec:
+    """What adds a layer's own embedding: out(activation(gate(residual)) · embedding).
+
+    Attributes:
+        first: its first column among the embeddings of all layers.
+    """
+
+    gate: LinearSpec
+    out: LinearSpec
+    first: int
+
+    @property
+    def children(self) -> tuple[LinearSpec, ...]:
+        return self.gate, self.out
+
+    @property
+    def readers(self) -> tuple[LinearSpec, ...]:
+        return (self.gate,)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnInputsSpec:
+    """The embeddings that each layer has of its own: (norm(linear(embedding)) + table[token]) / √2,
+    each scaled.
+
+    Attributes:
+        norm: of each layer's part.
+    """
+
+    table: Parameter
+    linear: LinearSpec
+    norm: NormSpec
+
+    def parameters(self) -> Iterator[Parameter]:
+        yield self.table
+        yield from self.linear.parameters()
+        yield from self.norm.parameters()
+
+
+@dataclass(frozen=True, slots=True)
 class FusionSpec:
     """What makes a draft head's input of the target's rows and of embeddings.
 
@@ -319,14 +362,15 @@ class FusionSpec:
                 yield from child.parameters()
 
 
-Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec
+Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec | OwnInputSpec
 
 
 @dataclass(frozen=True, slots=True)
 class SubLayerSpec:
     """residual + after(mixer(before(residual))), or the norm `total` of that sum.
 
-    With `parallel`, the next sub-layer reads before(residual) too, and has no `before`.
+    With `parallel`, the next sub-layer reads before(residual) too, and has no `before`. `factor`
+    has one number, by which the sum is multiplied.
     """
 
     before: NormSpec | None
@@ -334,9 +378,10 @@ class SubLayerSpec:
     after: NormSpec | None
     total: NormSpec | None
     parallel: bool = False
+    factor: VectorSpec | None = None
 
     def parameters(self) -> Iterator[Parameter]:
-        for child in (self.before, *self.mixer.children, self.after, self.total):
+        for child in (self.before, *self.mixer.children, self.after, self.total, self.factor):
             if child is not None:
                 yield from child.parameters()
 

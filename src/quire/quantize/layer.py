@@ -17,6 +17,7 @@ from quire.models.specs import (
     MLPSpec,
     MoESpec,
     NormSpec,
+    OwnInputSpec,
     RecurrentSpec,
     linears,
 )
@@ -75,6 +76,8 @@ def fold_scales(
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
         elif isinstance(mixer, LatentSpec):
             raise NotImplementedError("latent attention is refused before its layers are read")
+        elif isinstance(mixer, OwnInputSpec):
+            raise NotImplementedError("layers' own embeddings are refused before they are read")
         elif isinstance(mixer, RecurrentSpec):
             raise NotImplementedError("recurrent layers are refused before they are read")
         elif config.activation in _LINEAR:

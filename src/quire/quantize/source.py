@@ -88,6 +88,12 @@ class Source:
                 fix="Quantize it while it is loaded: quire serve --quantization int4.",
                 param="MODEL",
             )
+        if self.config.v_norm:
+            raise UnsupportedModelError(
+                f"{model} normalizes values, and its layers differ; it cannot be calibrated yet.",
+                fix="Quantize it while it is loaded: quire serve --quantization int4.",
+                param="MODEL",
+            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names, wanted = weight_names(self.config), parameters(self.config)

@@ -184,6 +184,9 @@ def _completed(
     args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
 ) -> EngineConfig:
     """Return the configuration with the fields that depend on other fields."""
+    if args.enable_prompt_embeds and config.model.own_input:
+        why = "each layer of this model also looks up the token, and embeddings have none."
+        raise value_error(args, "enable_prompt_embeds", why)
     config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
     config = with_workers(args, config, hardware, notes)
     config = _with_draft(args, config, hardware, notes)
@@ -283,12 +286,12 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
             f"only an fp8 KV cache has scales to calculate, and this one is {kept}. "
             "Add --kv-cache-dtype fp8.",
         )
-    if kept != dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM:
+    if kept != dtype and model.widest_head > MAX_CONVERTED_HEAD_DIM:
         raise value_error(
             args,
             "kv_cache_dtype",
             f"{kept} needs a head_dim of at most {MAX_CONVERTED_HEAD_DIM}; the model's is "
-            f"{model.head_dim}.",
+            f"{model.widest_head}.",
         )
     if kept == "int4" and model.latent is not None:
         raise value_error(

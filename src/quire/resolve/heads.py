@@ -52,7 +52,7 @@ def resolve_head(
     if weights is not None:
         _check_tensors(weights, source, model)
     quantized = resolve_quantization(own, source, model, [])
-    converts = config.kv_cache_dtype != config.dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM
+    converts = config.kv_cache_dtype != config.dtype and model.widest_head > MAX_CONVERTED_HEAD_DIM
     notes.append(f"draft head: {model.num_hidden_layers} layer(s) of {source.name}.")
     return replace(
         config,

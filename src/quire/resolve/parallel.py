@@ -116,6 +116,14 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         return
     layers = config.model.num_hidden_layers
     for asked, what in (
+        (
+            bool(config.model.own_input),
+            "each layer adds an embedding of its own, and only the first stage has the tokens.",
+        ),
+        (
+            bool(config.model.borrowing_layers),
+            "the last layers read keys and values of layers that another stage may have.",
+        ),
         (layers < stages, f"the model has {layers} layers, and each stage needs one."),
         (
             config.num_scheduler_steps > 1,

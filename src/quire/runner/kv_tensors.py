@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType
-from quire.core.layers import SubLayerKind
 from quire.layers.layer import Cache
 from quire.ops.interface import Ops
 from quire.ops.memory import HUGE_PAGE, back
@@ -30,36 +29,35 @@ def allocate_kv_caches(
     scales: bool = False,
     units: Sequence[tuple[float, float]] | None = None,
 ) -> list[KVCache]:
-    """Allocate keys and values of each layer with attention,
+    """Allocate keys and values of each of `model.kv_layers`,
     [num_blocks, num_kv_heads, block_size, head_dim].
 
-    Latent attention has one tensor per layer, of latents. Layers that are not causal share one
-    memory, because no step reads what another stored.
+    Latent attention has one tensor per layer, of latents.
 
     An int4 cache (uint8) has head_dim / 2 bytes per head. With `scales`, and always with integers,
     there are also scales, bfloat16 [num_blocks, num_kv_heads, block_size]. 8-bit floats without
-    scales are in `units` of k and v, per layer; 1 if None.
+    scales are in `units` of k and v, per layer with attention; 1 if None.
 
     On a CPU the memory is not written. The operating system backs it with RAM when a token is
     written, or earlier (`KVBacking`), in huge pages (`ops.memory`). A page holds one tensor's part
     of many blocks, so scattered blocks of a layer need few address translations. A block's content
     before its first token is undefined and never read.
     """
-    width = model.head_dim // 2 if dtype == np.uint8 else model.head_dim
-    shape = (num_blocks, model.num_key_value_heads, block_size, width)
-    caches = []
-    for layer in range(model.kv_layers):
-        parts = 2 if model.latent is None else 1
+    caches, attending = [], model.layers_with("attention")
+    parts = 2 if model.latent is None else 1
+    for layer in model.kv_layers:
+        heads, dim = model.kv_shape(layer)
+        shape = (num_blocks, heads, block_size, dim // 2 if dtype == np.uint8 else dim)
         tensors = [ops.empty(shape, dtype) for _ in range(parts)]
         cache = KVCache(tensors[0], tensors[1] if parts == 2 else None)
         if scales or dtype in (np.int8, np.uint8):
             found = [ops.empty(shape[:3], BFLOAT16) for _ in range(parts)]
             cache = cache._replace(k_scale=found[0], v_scale=found[1] if parts == 2 else None)
         elif units is not None and dtype.itemsize == 1:
-            k_unit, v_unit = units[layer]
+            k_unit, v_unit = units[attending.index(layer)]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
-    return caches if model.causal else [KVCache(*caches[0]) for _ in model.layers]
+    return caches
 
 
 def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerStates]:
@@ -78,13 +76,20 @@ def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerS
 
 
 def in_layer_order(
-    model: ModelConfig, kv_caches: Iterable[KVCache], states: Iterable[LayerStates]
+    model: ModelConfig, kv_caches: Iterable[KVCache], states: Iterable[LayerStates] = ()
 ) -> list[Cache]:
-    """Return the caches as `Decoder.forward` takes them."""
-    by_kind: dict[SubLayerKind, Iterator[Cache]]
-    by_kind = {"attention": iter(kv_caches), "recurrent": iter(states)}
-    kinds = (kind for layer in model.layers for kind in model.kinds(layer))
-    return [next(by_kind[kind]) for kind in kinds if kind in by_kind]
+    """Return the caches as `Decoder.forward` takes them: a layer that has none of its own gets
+    another handle of its owner's."""
+    owned = dict(zip(model.kv_layers, kv_caches, strict=True))
+    left, found = iter(states), list[Cache]()
+    for layer in model.layers:
+        for kind in model.kinds(layer):
+            if kind == "attention":
+                owner = owned[model.kv_owner(layer)]
+                found.append(owner if layer in owned else KVCache(*owner))
+            elif kind == "recurrent":
+                found.append(next(left))
+    return found
 
 
 class KVBacking:

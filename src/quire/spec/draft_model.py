@@ -12,7 +12,7 @@ from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
 from quire.ops.array import Array
 from quire.runner.inputs import StepInputs
-from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.kv_tensors import allocate_kv_caches, in_layer_order
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.state import SequenceStates
 from quire.spec.batch import draft_tokens, sample_drafts
@@ -65,10 +65,11 @@ class DraftModelProposer:
             ops, config.model, num_blocks, config.block_size, dtype_of(config.kv_cache_dtype),
             units=decoder.kv_units,
         )  # fmt: skip
+        caches = in_layer_order(config.model, kv_caches)
         self._model: Model = (
-            EagerModel(decoder, ops, kv_caches)
+            EagerModel(decoder, ops, caches)
             if config.enforce_eager or ops.new_plan is None
-            else PlannedModel(decoder, ops, kv_caches, config.block_size, limits)
+            else PlannedModel(decoder, ops, caches, config.block_size, limits)
         )
         self.meters: Sequence[OpMeter] = self._model.meters
         self._passes: DraftPasses | None = None

@@ -111,6 +111,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"attn_logit_softcapping": None, "rope_theta": 5e5, "rope_local_base_freq": 2e4}
     | {"sliding_window_pattern": 3}
     | _TWO_ROPES,
+    "gemma4_text": {k: v for k, v in _GEMMA2.items() if not k.startswith("rope_")}
+    | {"attn_logit_softcapping": None, "vocab_size": 262_144, "vocab_size_per_layer_input": 262_144}
+    | {"global_head_dim": 24}
+    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 2}
+    | {"hidden_size_per_layer_input": 8, "query_pre_attn_scalar": None},
     "mixtral": _LLAMA | {"sliding_window": 20, "num_local_experts": 12, "num_experts_per_tok": 3},
     "olmoe": _LLAMA | _BIAS | _EXPERTS,
     "qwen2_moe": _QWEN
@@ -192,6 +197,7 @@ UNSUPPORTED_DEFAULTS = {
     "qwen2_moe": ["use_sliding_window"],
     "qwen3_moe": ["use_sliding_window"],
     "deepseek_v2": ["num_experts_per_tok", "n_group", "topk_group"],
+    "gemma4_text": ["layer_types"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")

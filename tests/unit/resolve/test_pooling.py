@@ -34,7 +34,7 @@ def test_an_encoder_pools_and_keeps_nothing() -> None:
     assert not config.enable_prefix_caching
     assert config.scheduler.whole_prompts
     assert config.scheduler.max_num_batched_tokens >= config.scheduler.max_model_len == 512
-    assert config.model.kv_layers == 1
+    assert config.model.kv_layers == [0]
 
 
 def test_a_decoder_pools_where_it_is_told_to() -> None:

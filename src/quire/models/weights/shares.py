@@ -111,6 +111,13 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
     if kv_heads % ranks and ranks % kv_heads:
         raise _error(ranks, f"the model's {kv_heads} key-value heads cannot be dealt out evenly.")
+    full = model.full_heads
+    if full is not None:
+        if full[0] % ranks and ranks % full[0]:
+            raise _error(
+                ranks, f"the model's {full[0]} key-value heads cannot be dealt out evenly."
+            )
+        full = max(1, full[0] // ranks), full[1]
     width, moe = model.intermediate_size, model.moe
     if width % ranks and not (moe and moe.layers is None):  # a model of experts alone has no MLP
         raise _error(ranks, f"the model's inner layer of {width} cannot be dealt out evenly.")
@@ -126,7 +133,9 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         recurrent=recurrent,
         num_attention_heads=heads // ranks,
         num_key_value_heads=max(1, kv_heads // ranks),
+        full_heads=full,
         intermediate_size=max(1, width // ranks),
+        borrower_mlp=model.borrower_mlp and model.borrower_mlp // ranks,
         moe=moe,
         vocab_run=_run(model.vocab_size, rank, ranks),
     )

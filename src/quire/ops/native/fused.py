@@ -154,13 +154,11 @@ class FusedKernels:
             cos_sin: float32 [max_len, rotary_dim]; None does not turn.
             q_norm: weight of the norm (see `rms_norm`) of each head of q [head_dim], or of all
                 [heads · head_dim]; None does not normalize.
-            k_norm: the same for k, of the same dtype.
+            k_norm, v_norm: the same for k, and for each head of v; of the same dtype.
             eps: of the norms.
-            cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
-                dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
+            cache: receives k and v unless kv_heads is 0; [blocks, kv_heads, block_size, head_dim]
+                each, of qkv's dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
             slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
-            kv_heads: 0 if qkv has only q; the cache is not touched then.
-            v_norm: the same for each head of v, [head_dim].
 
         Returns:
             q, contiguous [T, heads, head_dim].

@@ -1,0 +1,146 @@
+"""Gemma 4 (text): Gemma 3 with other heads in the layers that attend to all, norms of values, last
+layers that borrow keys and values, and an embedding of its own for each layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.models import hf
+from quire.models import rope as ropes
+from quire.models.architecture import Architecture
+from quire.models.architectures import gemma, gemma2, qwen2
+
+_PATTERN, _WINDOW, _FULL_HEAD_DIM, _OWN_INPUT, _KV_HEADS = 6, 512, 512, 256, 4
+_VOCAB_SIZE = 262_144
+_NORMS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm")
+_THETAS = {
+    ropes.FULL: ("rope_theta", ropes.DEFAULT_THETA),
+    ropes.SLIDING: ("rope_theta", ropes.DEFAULT_THETA),
+}
+_ROPES = {
+    ropes.SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+    ropes.FULL: {
+        "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0,
+    },
+}  # fmt: skip
+_Q, _K, _V = (f"self_attn.{name}_proj" for name in "qkv")
+
+NAMES = replace(
+    gemma2.NAMES,
+    top={
+        **gemma2.NAMES.top,
+        "own_embed": "model.embed_tokens_per_layer",
+        "own_project": "model.per_layer_model_projection",
+        "own_norm": "model.per_layer_projection_norm",
+    },
+    layer={
+        **gemma2.NAMES.layer,
+        "attn.q": (_Q,),
+        "attn.qkk": (_Q, _K, _K),
+        "own_input.gate": ("per_layer_input_gate",),
+        "own_input.out": ("per_layer_projection",),
+        "own_input_post_norm": ("post_per_layer_input_norm",),
+        "end.factor": ("layer_scalar",),
+    },
+    # Layers that borrow keys and values may have weights for them.
+    ignored=rf"{gemma2.NAMES.ignored}|.*\.self_attn\.(?:[kv]_proj|k_norm)\..*",
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
+    hf.only(config, "enable_moe_block", False, "feed-forwards without experts")
+    slides = (*qwen2.pattern(config, _PATTERN)[:-1], False)  # Transformers sees to the last
+    layers, borrowing = len(slides), hf.whole(config, "num_kv_shared_layers", 0)
+    if borrowing and set(slides[: max(0, layers - borrowing)]) != set(slides):
+        raise hf.wrong(
+            "num_kv_shared_layers",
+            borrowing,
+            "so few that, by layer_types, each kind of layers has keys and values",
+        )
+    own_input, same = hf.whole(config, "hidden_size_per_layer_input", _OWN_INPUT), {}
+    if own_input:
+        rows = hf.integer(config, "vocab_size_per_layer_input", default=_VOCAB_SIZE)
+        if rows != hf.integer(config, "vocab_size"):
+            raise UnsupportedModelError(
+                f"config.json: vocab_size_per_layer_input is {rows}; Quire computes only "
+                f"{config['vocab_size']}, the vocab_size.",
+                param="vocab_size_per_layer_input",
+            )
+        same = {"sublayers": (("attention", "mlp", "own_input"),) * layers}
+    if config.get("use_bidirectional_attention") == "vision":  # text is causal
+        config = {**config, "use_bidirectional_attention": None}
+    full_heads = _full_heads(config, slides)
+    rope, local_rope = _ropes(config, full_heads[1])
+    wide = hf.flag(config, "use_double_wide_mlp", default=False)
+    window = hf.integer(config, "sliding_window", default=_WINDOW)
+    return gemma.parse(
+        {name: value for name, value in config.items() if name != "per_layer_config"},
+        architecture="gemma4_text",
+        activation_field="hidden_activation",
+        kv_heads=_KV_HEADS,
+        norms=(*_NORMS, *(("own_input_post_norm",) if own_input else ())),
+        norm_gain="float32",
+        attention_scale=1.0,
+        qk_norm="head",
+        v_norm=True,
+        full_heads=full_heads,
+        values_are_keys=hf.flag(config, "attention_k_eq_v", default=False),
+        borrowing_layers=borrowing,
+        borrower_mlp=2 * hf.integer(config, "intermediate_size") if wide and borrowing else None,
+        own_input=own_input,
+        layer_factors=True,
+        rope=rope,
+        local_rope=local_rope,
+        logits_softcap=gemma2.softcap(config, "final_logit_softcapping", None),
+        **same,
+        **qwen2.windowed(window, slides),
+    )
+
+
+def _full_heads(config: hf.HFConfig, slides: tuple[bool, ...]) -> tuple[int, int]:
+    """Return the key-value heads of the layers that attend to all, and their width.
+
+    Transformers writes them into `per_layer_config`; published files have `global_head_dim`.
+    """
+    kv_heads = hf.integer(config, "num_key_value_heads", default=_KV_HEADS)
+    dim = hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM)
+    if config.get("per_layer_config") is None:
+        if config.get("attention_k_eq_v"):
+            kv_heads = hf.integer(config, "num_global_key_value_heads", default=kv_heads)
+        return kv_heads, hf.integer(config, "global_head_dim", default=_FULL_HEAD_DIM)
+    own: dict[int, Any] = {int(i): each for i, each in hf.table(config, "per_layer_config").items()}
+    found = {
+        (
+            slide,
+            hf.integer(own.get(i, {}), "num_key_value_heads", default=kv_heads),
+            hf.integer(own.get(i, {}), "head_dim", default=dim),
+        )
+        for i, slide in enumerate(slides)
+    }
+    full = [shape for slide, *shape in found if not slide]
+    if len(full) > 1 or any((*rest,) != (kv_heads, dim) for slide, *rest in found if slide):
+        raise CheckpointError(
+            "config.json: per_layer_config gives layers of one kind different heads.",
+            param="per_layer_config",
+        )
+    return full[0][0], full[0][1]
+
+
+def _ropes(config: hf.HFConfig, full_head_dim: int) -> tuple[RopeConfig, RopeConfig]:
+    """Return the RoPE of the layers that attend to all, and of those that slide."""
+    hf.only(config, "rope_scaling", None, "the RoPE of rope_parameters")
+    return ropes.ropes(
+        {**config, "rope_parameters": config.get("rope_parameters") or _ROPES},
+        hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM),
+        hf.integer(config, "max_position_embeddings"),
+        thetas=_THETAS,
+        scaled=(),
+        full_head_dim=full_head_dim,
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)
