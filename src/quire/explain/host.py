@@ -202,7 +202,7 @@ class Pauses:
     """Adds up the time in which this process was due, and neither ran nor waited for a CPU."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self._waited = 0.0
         self._counted = self._count()
 
     def add(self, elapsed: float, due: float | None) -> None:
@@ -212,10 +212,11 @@ class Pauses:
             lost = elapsed - due - (self._counted - before)
             self.seconds += lost if lost > LATE_TIMER else 0.0
 
-    @staticmethod
-    def _count() -> float:
+    def _count(self) -> float:
         """Return the seconds that this process ran, and that this thread waited for a CPU."""
-        return time.process_time() + _scheduled(Path("/proc/thread-self")).waited
+        with suppress(OSError):  # this process has as many open files as it may have
+            self._waited = _scheduled(Path("/proc/thread-self")).waited
+        return time.process_time() + self._waited
 
 
 def _others(own: Collection[int]) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shlex
 import signal
@@ -66,6 +67,18 @@ def test_a_pause_is_time_that_was_due_and_not_used(monkeypatch: pytest.MonkeyPat
     assert pauses.seconds == 0.0
     pauses.add(0.35, 0.05)
     assert pauses.seconds == pytest.approx(0.3)
+
+
+def test_pauses_are_counted_without_a_file_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a server at its limit of open files answered 500."""
+
+    def full(*_: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    pauses = Pauses()
+    monkeypatch.setattr(Path, "read_text", full)
+    pauses.add(0.05, 0.05)
+    assert pauses.seconds == 0.0
 
 
 def test_limits_are_kept_for_the_machine_they_are_of(
