@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,33 @@ def test_lost_blocks(model: Path, tmp_path: Path, policy: str, damage: str) -> N
     assert (stats.failed > 0) == (damage == "altered")
     # Another request gets its answer under both policies.
     assert consumer.answer(prompt, 6, KVTransfer()).new_token_ids == expected
+
+
+def test_blocks_come_by_tcp(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two sides share no folder."""
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", "k" * 32)
+    prompt = list(range(3, 60))
+    port = unused_port()
+    producer = Side(model, tmp_path / "one", "kv_producer", kv_port=port)
+    expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
+    first = producer.answer(prompt, 1, KVTransfer(hands_over=True))
+    consumer = Side(model, tmp_path / "two", "kv_consumer", kv_port=port)
+    assert consumer.answer(prompt, 6, promised(first)).new_token_ids == expected
+    stats = consumer.core.scheduler.stats().host_tier
+    assert stats is not None
+    assert (stats.loaded, stats.failed) == (7, 0)
+    producer.core.shutdown()
+    consumer.core.call("reset_prefix_cache", [])
+    assert consumer.answer(prompt, 6, promised(first)).new_token_ids == expected
+    stats = consumer.core.scheduler.stats().host_tier
+    assert stats is not None
+    assert stats.failed > 0
+    consumer.core.shutdown()
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_foreign_blocks_are_not_used(model: Path, tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class ModelledFiles:
     def forget_all(self) -> None:
         self.contents.clear()
 
+    def promise(self, keys: Iterable[bytes]) -> None:
+        pass
+
     def write(self, key: bytes, content: NDArray[np.uint64]) -> None:
         self.contents[key] = content
         if len(self.contents) > self._most:

@@ -60,6 +60,8 @@ class NewSequence:
 
 ON_DISK = -1
 """Instead of a slot: load from the key's file."""
+AT_PEER = -2
+"""Instead of a slot: load from the engine that computed the prompt."""
 
 
 class BlockStore(NamedTuple):

@@ -402,11 +402,14 @@ class TransferConfig:
         role: a producer computes prompts, a consumer answers them.
         engine_id: this engine's name in answers.
         policy: what to do with a request whose promised blocks cannot be loaded.
+        address: where a producer serves its blocks, and where a consumer asks for them; None if
+            they share the folder.
     """
 
     role: KVRole
     engine_id: str
     policy: LoadFailurePolicy = "recompute"
+    address: tuple[str, int] | None = None
 
     @property
     def produces(self) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
@@ -19,10 +18,10 @@ from quire.executor.frames import Step
 from quire.executor.load_bar import load_bar
 from quire.executor.memory import ResidentParts
 from quire.executor.peers import Peers, Place
-from quire.kv.lower_tiers import BlockFolder, LowerTier
+from quire.executor.tiers import Tiers, open_tiers
+from quire.kv.lower_tiers import LowerTier
 from quire.models.adapters import lora_tables
 from quire.models.parameters import Progress
-from quire.models.weights.digest import kv_digest
 from quire.models.weights.offload import WeightOffload
 from quire.models.weights.pack_cache import PackCache, open_cache
 from quire.system.hardware import detect
@@ -30,9 +29,7 @@ from quire.system.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
-    from quire.ops.interface import Ops
     from quire.profile.profiling import Profiling
-    from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
     from quire.sampling.grammars import Grammars
 
@@ -50,7 +47,6 @@ class Worker:
         facts: plain values for logs and reports.
         num_blocks: blocks in the KV cache.
         states: slots of recurrent layers, if the model has some.
-        lower_tiers: tiers below host memory.
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
@@ -63,15 +59,19 @@ class Worker:
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
         self.states: StateConfig | None = None
-        self.lower_tiers: list[LowerTier] = []
         self._runner: ModelRunner | None = None
-        self._host: HostKV | None = None
+        self._tiers = Tiers()
         self._cache: PackCache | None = None
         self._offload: WeightOffload | None = None
         self._begun = False
         self._profiling: Profiling | None = None
         self._grammars: Grammars | None = None
         self._adapters: AdapterPool | None = None
+
+    @property
+    def lower_tiers(self) -> Sequence[LowerTier]:
+        """Return the tiers below host memory."""
+        return self._tiers.lower
 
     def begin(self) -> None:
         """Begin to read packed weights, if the cache has them; `start` does the rest."""
@@ -137,7 +137,7 @@ class Worker:
         self._runner = parts.new_runner(
             config, plan, decoder, ops, self._grammars, self._adapters, self._place.stage
         )
-        self._host = self._open_tiers(self._runner, ops)
+        self._tiers = open_tiers(config, self._runner, ops)
         self.num_blocks, self.states = plan.num_blocks, plan.states
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
@@ -152,17 +152,6 @@ class Worker:
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
-
-    def _open_tiers(self, runner: ModelRunner, ops: Ops) -> HostKV | None:
-        """Open the tiers below the KV cache, and set `lower_tiers`."""
-        from quire.runner.kv_host import open_host_tier
-
-        folder = None
-        if self.config.tiers.directory is not None:
-            directory = Path(self.config.tiers.directory).expanduser()
-            folder = BlockFolder(directory, kv_digest(self.config, ops.isa, ops.sources))
-            self.lower_tiers = [folder]
-        return open_host_tier(self.config, runner.kv_caches, runner.layer_states, folder)
 
     def _warm_up(self, runner: ModelRunner, steps: Iterable[SchedulerOutput]) -> None:
         """Compute steps so that no request waits for set-up; nobody sends their tokens."""
@@ -250,7 +239,7 @@ class Worker:
     def _execute(self, batch: SchedulerOutput) -> ModelOutput:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
-        host, seconds, report = self._host, 0.0, None
+        host, seconds, report = self._tiers.host, 0.0, None
         if host and (batch.block_copies or host.is_reading):
             begin = time.monotonic()
             report = host.copy(batch.block_copies, wait=batch.empty)
@@ -275,8 +264,7 @@ class Worker:
             self._grammars.shutdown()
         if self._adapters is not None:
             self._adapters.shutdown()
-        if self._host is not None:
-            self._host.close()
+        self._tiers.close()
         if self._cache is not None:
             self._cache.close()
 

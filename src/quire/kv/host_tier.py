@@ -172,6 +172,11 @@ class HostTier:
                 self._copies.dropped.append(key)
                 self._forget(key)
 
+    def promise(self, keys: Iterable[bytes]) -> None:
+        """Note blocks that another engine says it has."""
+        for tier in self._lower:
+            tier.promise(keys)
+
     def use(self, keys: Iterable[bytes]) -> None:
         """Mark blocks as used that a request found in the prefix cache."""
         for tier in self._lower:

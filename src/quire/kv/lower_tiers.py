@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from quire.core.batch import ON_DISK
+from quire.core.batch import AT_PEER, ON_DISK
 
 PREFIX = "quire-kv-"
 """Begins the names of folders with blocks."""
@@ -40,6 +41,9 @@ class LowerTier(Protocol):
 
     def forget_all(self) -> None:
         """Ignore all blocks that are stored now."""
+
+    def promise(self, keys: Iterable[bytes]) -> None:
+        """Note what another engine says that it has stored."""
 
     @property
     def of_states(self) -> LowerTier:
@@ -101,6 +105,43 @@ class BlockFolder:
     def forget_all(self) -> None:
         self._seen.clear()
         self._reset_ns = time.time_ns()
+
+    def promise(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: files are looked up."""
+
+
+class PromisedBlocks:
+    """Blocks that requests say another engine has. If it has not, their loads fail."""
+
+    place = AT_PEER
+
+    def __init__(self) -> None:
+        self._promised: OrderedDict[bytes, None] = OrderedDict()
+        self._states: PromisedBlocks | None = None
+
+    @property
+    def of_states(self) -> PromisedBlocks:
+        self._states = self._states or PromisedBlocks()
+        return self._states
+
+    def find(self, key: bytes) -> bool:
+        return key in self._promised
+
+    def use(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: the other engine sees what is loaded."""
+
+    def lose(self, key: bytes) -> None:
+        self._promised.pop(key, None)
+
+    def forget_all(self) -> None:
+        self._promised.clear()
+
+    def promise(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self._promised[key] = None
+            self._promised.move_to_end(key)
+        while len(self._promised) > MOST_REMEMBERED:
+            self._promised.popitem(last=False)
 
 
 def touch(path: str) -> None:

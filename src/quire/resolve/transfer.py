@@ -16,6 +16,7 @@ from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.device import GIB
+from quire.system import env
 
 FLAG = "--kv-transfer-config"
 CONNECTORS = (
@@ -23,7 +24,7 @@ CONNECTORS = (
     "LMCacheConnectorV1", "MultiConnector",
 )  # fmt: skip
 """vLLM's connectors. All of them mean the same here: a folder of blocks by their content."""
-_NO_EFFECT = ("kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "enable_permute_local_kv")
+_NO_EFFECT = ("kv_rank", "kv_parallel_size", "enable_permute_local_kv")
 _EXAMPLE = """'{"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}'"""
 
 
@@ -64,7 +65,7 @@ def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, Trans
     ignored = [name for name in _NO_EFFECT if getattr(wanted, name) is not None]
     ignored += [name for name in wanted.kv_connector_extra_config if name != "shared_storage_path"]
     if ignored:
-        notes.append(f"{FLAG}: {', '.join(ignored)} has no effect; blocks travel by a folder.")
+        notes.append(f"{FLAG}: {', '.join(ignored)} has no effect; blocks have names by content.")
     size = args.kv_offloading_disk_size
     if wanted.kv_buffer_size is not None:
         size = wanted.kv_buffer_size / GIB
@@ -75,7 +76,27 @@ def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, Trans
     notes.append(f"{wanted.kv_role}: KV blocks are handed over in {directory}.")
     args = dataclasses.replace(args, kv_offloading_dir=directory, kv_offloading_disk_size=size)
     name = wanted.engine_id or uuid.uuid4().hex
-    return args, TransferConfig(wanted.kv_role, name, wanted.kv_load_failure_policy)
+    policy = wanted.kv_load_failure_policy
+    return args, TransferConfig(wanted.kv_role, name, policy, _address(args, wanted))
+
+
+def _address(args: EngineArgs, wanted: _Wanted) -> tuple[str, int] | None:
+    """Return where blocks are served by TCP; None if the engines share the folder."""
+    if wanted.kv_port is None:
+        return None
+    if not 0 < wanted.kv_port < 65536:
+        raise _error(f"kv_port is {wanted.kv_port}; it must be in [1, 65535].")
+    if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
+        raise _error(
+            "kv_port needs a model in one process.",
+            "Omit kv_port, and share a folder; or set --tensor-parallel-size 1.",
+        )
+    if env.cluster_key() is None:
+        raise _error(
+            "kv_port needs a key that both engines know.",
+            "Set QUIRE_CLUSTER_KEY to the same random characters for both.",
+        )
+    return wanted.kv_ip or "127.0.0.1", wanted.kv_port
 
 
 def _parse(text: str) -> _Wanted:

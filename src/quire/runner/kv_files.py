@@ -53,8 +53,8 @@ class BlockFiles:
     def __init__(self, folder: BlockFolder, block_bytes: int, limit: int) -> None:
         self.folder = folder
         self._limit = limit
-        self._head = len(folder.digest) + _CHECKSUM
-        self._file_bytes = self._head + block_bytes
+        self.head_bytes = len(folder.digest) + _CHECKSUM
+        self._file_bytes = self.head_bytes + block_bytes
         folder.folder.mkdir(parents=True, exist_ok=True)
         self._suffix = f".{os.getpid()}.{id(self)}"
         _check_writable(folder.folder / (_UNFINISHED + "probe" + self._suffix))
@@ -95,7 +95,7 @@ class BlockFiles:
         if waiting := self._waiting.get(key):
             row[:] = waiting[0]
             return waiting[1]
-        head, path = bytearray(self._head), self.folder.path(key)
+        head, path = bytearray(self.head_bytes), self.folder.path(key)
         fd = os.open(path, os.O_RDONLY)
         try:
             size = os.preadv(fd, [head, row.data.cast("B")], 0)
@@ -106,6 +106,9 @@ class BlockFiles:
             raise ValueError(f"{path} is not a block of this model, or was cut")
         touch(path)
         return int.from_bytes(head[-_CHECKSUM:], "little")
+
+    def expect(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: the system reads ahead within a file."""
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Remove these blocks' files, and cancel pending writes."""

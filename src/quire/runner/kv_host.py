@@ -118,7 +118,12 @@ class HostKV:
 
     def add_files(self, files: BlockFiles) -> None:
         """Add a tier of files; no load may have begun."""
-        self.files = self._sources[ON_DISK] = files
+        self.files = files
+        self.add_source(ON_DISK, files)
+
+    def add_source(self, place: int, source: BlockSource) -> None:
+        """Add a tier to load from; `place` is the `slot` of its loads."""
+        self._sources[place] = source
 
     def _open_reader(self) -> BlockReader:
         """Return the reader; its thread starts with the first load."""
@@ -155,8 +160,8 @@ class HostKV:
         """Finish the files and free the memory."""
         if self._reader:
             self._reader.close()
-        if self.files:
-            self.files.close()
+        for source in self._sources.values():
+            source.close()
         if self.states:
             self.states.close()
         self.slots = np.empty((0, self.num_words), dtype=np.int64)

@@ -30,8 +30,14 @@ class BlockSource(Protocol):
             ValueError: it is damaged, or another model's.
         """
 
+    def expect(self, keys: Iterable[bytes]) -> None:
+        """Note what `read` will be asked for, in this order."""
+
     def remove(self, keys: Iterable[bytes]) -> None:
         """Remove damaged blocks."""
+
+    def close(self) -> None:
+        """End what is open."""
 
 
 class ReadBlock(NamedTuple):
@@ -78,6 +84,8 @@ class BlockReader:
             for load in loads:
                 self._wanted[load.block] = load
                 self._queue.append(load)
+                if source := self._sources.get(load.slot):
+                    source.expect([load.key])
             self._lock.notify_all()
 
     def cancel(self, blocks: Iterable[int]) -> None:

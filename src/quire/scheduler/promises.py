@@ -20,7 +20,11 @@ class Promises:
         self._fails = fails
 
     def check(self, request: Request) -> None:
-        """Raise `InvalidRequestError` if promised blocks are missing."""
+        """Take note of promised blocks; raise `InvalidRequestError` if they are missing."""
+        transfer = request.options.kv_transfer
+        if transfer is not None and transfer.promised:
+            for tier in self._kv.tiers:
+                tier.promise(transfer.promised)
         if not self._holds(request):
             return
         wanted = min(request.num_promised, (request.num_tokens - 1) // self._kv.block_size)

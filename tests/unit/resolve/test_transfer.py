@@ -65,9 +65,18 @@ def test_engines_of_a_user_meet_in_shared_memory() -> None:
             "Name the folder once",
         ),
         (PRODUCER, {"enable_prefix_caching": False}, "without prefix caching"),
+        (PRODUCER | {"kv_port": 70_000}, {}, "kv_port is 70000"),
+        (PRODUCER | {"kv_port": 5}, {"tensor_parallel_size": 2}, "one process"),
+        (PRODUCER | {"kv_port": 5}, {}, "needs a key"),
     ],
 )
-def test_refusals(config: dict[str, Any] | str, flags: dict[str, Any], match: str) -> None:
+def test_refusals(
+    config: dict[str, Any] | str,
+    flags: dict[str, Any],
+    match: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("QUIRE_CLUSTER_KEY", raising=False)
     with pytest.raises(ConfigError, match=match) as error:
         resolved(config, **flags)
     assert error.value.param == "kv_transfer_config"

@@ -32,8 +32,8 @@ def model_digest(config: EngineConfig) -> str:
     return digest.hexdigest()
 
 
-def kv_digest(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> bytes:
-    """Return a digest of all that the bytes of a KV block depend on, except for its key.
+def kv_facts(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> dict[str, str]:
+    """Return all that the bytes of a KV block depend on, except for its key, by name.
 
     Args:
         isa: instruction set of the kernels.
@@ -43,15 +43,33 @@ def kv_digest(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> bytes:
         QuireError: the model does not exist.
     """
     share, seed = config.share, config.seed if config.load_format == "dummy" else None
-    facts = [
-        __version__,
-        model_digest(config),
-        asdict(config.model),
-        [seed, config.dtype, config.quantization, config.quantization_config],
-        [config.kv_cache_dtype, config.calculate_kv_scales, config.block_size],
-        [config.prefix_caching_hash_algo, config.prefix_caching_hash_seed],
-        [config.device, isa, dict(ops), config.num_threads if config.ops in ON_TORCH else None],
-        [config.tensor_parallel_size, config.stage_layers, share and [share.worker, share.rank]],
-    ]
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).digest()[:16]
+    grid = [config.tensor_parallel_size, config.stage_layers, share and [share.worker, share.rank]]
+    hashes = [config.prefix_caching_hash_algo, config.prefix_caching_hash_seed]
+    return {
+        "version": __version__,
+        "model": _digest([asdict(config.model), seed]),
+        "weights": model_digest(config),
+        "dtype": config.dtype,
+        "quantization": _text([config.quantization, config.quantization_config]),
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "calculate_kv_scales": str(config.calculate_kv_scales),
+        "block_size": str(config.block_size),
+        "prefix_caching_hash_algo": _text(hashes),
+        "device": config.device,
+        "instruction set": isa,
+        "kernels": _digest([ops, config.num_threads if config.ops in ON_TORCH else None]),
+        "share of the model": _text(grid),
+    }
+
+
+def kv_digest(facts: Mapping[str, str]) -> bytes:
+    """Return a digest of `kv_facts`."""
+    return hashlib.sha256(_text(facts).encode()).digest()[:16]
+
+
+def _text(facts: object) -> str:
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(_text(facts).encode()).hexdigest()[:16]

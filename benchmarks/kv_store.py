@@ -1,0 +1,149 @@
+"""A long prompt after a restart, and handed from one engine to another, against computing it.
+
+    python benchmarks/kv_store.py [--model qwen3-0.6b] [--repetitions 3] [--json FILE.jsonl]
+
+Prints times to the first token of a prompt of 2,000 tokens, with random weights: in a new engine,
+in a new engine over the first one's folder of blocks (a restart), and by a producer and a consumer
+in turn, which share a folder in /dev/shm. `handoff_overhead` is the sum of the last two over the
+first, less one. Then blocks of 2 MiB travel by TCP from another process, and the rate is
+compared with that of copying them in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from quire.bench.machine import circumstances
+from quire.bench.results.report import summarise, write_json
+from quire.core.messages import AddRequest
+from quire.core.options import KVTransfer, RequestOptions
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.executor.uniproc import UniprocExecutor
+from quire.kv.lower_tiers import BlockFolder
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.runner.kv_files import BlockFiles
+from quire.runner.kv_peer import BLOCK, BlockServer, Peer, PeerBlocks
+from quire.system.hardware import detect
+
+LENGTH = 2000
+MEASURED = ("new_s", "restarted_s", "produced_s", "consumed_s", "blocks", "tcp_gb_s", "memcpy_gb_s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="qwen3-0.6b", help="a preset")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    args = parser.parse_args()
+    rates = [by_tcp() for _ in range(args.repetitions)]
+    samples = [measure(args.model, seed) | rates[seed] for seed in range(args.repetitions)]
+    row = summarise(MEASURED, {"model": args.model, "input_len": LENGTH}, samples)
+    row["restarted_over_new"] = round(row["restarted_s"] / row["new_s"], 4)
+    row["tcp_over_memcpy"] = round(row["tcp_gb_s"] / row["memcpy_gb_s"], 3)
+    overhead = (row["produced_s"] + row["consumed_s"]) / row["new_s"] - 1
+    row["handoff_overhead"] = round(overhead, 4)
+    print(json.dumps(row, indent=2))
+    if args.json:
+        command = f"python benchmarks/kv_store.py --model {args.model}"
+        write_json(args.json, row | circumstances("kv_store", command))
+
+
+def measure(model: str, seed: int) -> dict[str, Any]:
+    """Return the times of one prompt."""
+    draw = Random(seed)
+    prompt = [draw.randrange(3, 32_000) for _ in range(LENGTH)]
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("new_s", "restarted_s"):
+            core = make(model, kv_offloading_dir=folder)
+            found[name] = first_token(core, prompt)
+            core.shutdown()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for name, role in (("produced_s", "kv_producer"), ("consumed_s", "kv_consumer")):
+            config = {"kv_role": role, "kv_connector_extra_config": {"shared_storage_path": folder}}
+            core = make(model, kv_transfer_config=json.dumps(config))
+            found[name] = first_token(core, prompt, hands_over=role == "kv_producer")
+            tier = core.scheduler.stats().host_tier
+            assert tier is not None
+            found["blocks"] = tier.loaded
+            core.shutdown()
+    return found
+
+
+def by_tcp() -> dict[str, float]:
+    """Return the rates of blocks that come by TCP on loopback, and of copies of the same blocks."""
+    words, count, key = 2**18, 128, b"k" * 32
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        files = BlockFiles(BlockFolder(Path(folder), bytes(16)), 8 * words, 2**32)
+        names = [b"%d" % number for number in range(count)]
+        rows = [np.full(words, number) for number in range(count)]
+        for name, row in zip(names, rows, strict=True):
+            files.write(name, row, 0)
+        files.close()
+        where, child = serve(files, key)
+        blocks, targets = PeerBlocks(Peer(where, key, {})), [np.zeros_like(row) for row in rows]
+        blocks.read(names[0], targets[0])
+        blocks.expect(names)
+        start = time.perf_counter()
+        for name, target in zip(names, targets, strict=True):
+            blocks.read(name, target)
+        travelled = time.perf_counter() - start
+        start = time.perf_counter()
+        for row, target in zip(rows, targets, strict=True):
+            np.copyto(target, row)
+        copied = time.perf_counter() - start
+        blocks.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    total = 8e-9 * words * count
+    return {"tcp_gb_s": total / travelled, "memcpy_gb_s": total / copied}
+
+
+def serve(files: BlockFiles, key: bytes) -> tuple[tuple[str, int], int]:
+    """Serve blocks from a child; return its address and its process id."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = "127.0.0.1", int(server.getsockname()[1])
+    child = os.fork()
+    if not child:
+        BlockServer(Peer(where, key, {}), {BLOCK: files})
+        signal.pause()
+    return where, child
+
+
+def make(model: str, **flags: Any) -> EngineCore:
+    args = EngineArgs(model, load_format="dummy", max_model_len=2304, max_num_seqs=4, **flags)
+    config = resolve(args, detect()).config
+    core = EngineCore(config, UniprocExecutor(config))
+    first_token(core, [5] * 40)  # warm-up
+    return core
+
+
+def first_token(core: EngineCore, prompt: list[int], *, hands_over: bool = False) -> float:
+    """Return the seconds until a request for one token has ended."""
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    options = RequestOptions(kv_transfer=KVTransfer(hands_over=hands_over))
+    start = time.perf_counter()
+    core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options))
+    ended = 0.0
+    while step := core.step():
+        if any(output.finish_reason is not None for output in step.each()):
+            ended = time.perf_counter()
+    return ended - start
+
+
+if __name__ == "__main__":
+    main()
