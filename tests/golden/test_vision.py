@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import transformers
 from PIL import Image
 
+from quire import LoRARequest
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
 from quire.core.outputs import RequestOutput
@@ -153,6 +155,30 @@ def test_a_prompt_of_paligemma_needs_an_image(tiny: Tiny, llm: LLM) -> None:
     if tiny.kind == "paligemma":
         with pytest.raises(InvalidRequestError, match="an image in each prompt"):
             llm.generate([[5, 6]], PARAMS, use_tqdm=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
+    if tiny.kind not in ("gemma3", "idefics3", "qwen2_vl"):  # one of each name of the text model
+        return
+    peft = pytest.importorskip("peft")
+    text = ".*(language_model|text_model).*(q_proj|v_proj|down_proj)"
+    config = peft.LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, target_modules=text)
+    plain = tiny.oracle
+    adapted = peft.get_peft_model(copy.deepcopy(plain), config)
+    adapted.save_pretrained(tmp_path)
+    params, adapter = PARAMS.replace(max_tokens=16), LoRARequest("a", 1, str(tmp_path))
+    with tiny.llm(enable_lora=True) as llm:
+        without, found = llm.generate(
+            [asked(images())] * 2, params, use_tqdm=False, lora_request=[None, adapter]
+        )
+        try:
+            tiny.oracle = adapted
+            logits = tiny.logits(llm, found.outputs[0].token_ids, images())
+        finally:
+            tiny.oracle = plain
+    likely = logits[len(found.prompt_token_ids) - 1 : -1].argmax(dim=-1)
+    assert found.outputs[0].token_ids == likely.tolist() != without.outputs[0].token_ids
 
 
 @pytest.mark.matrix(together=1)

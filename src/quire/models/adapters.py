@@ -22,20 +22,31 @@ if TYPE_CHECKING:
     from quire.ops.lora import LoraTable
 
 
+_TEXT_MODELS = ("model.language_model.", "language_model.model.", "model.text_model.")
+"""What precedes a layer's name in models that read images."""
+
+
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Return the linear layers of the model's own layers, by their names in Transformers.
 
     The output projection, the embedding, routers and experts are not among them; nor are q, k and v
     that have a gate, whose packed rows lie apart, and the four layers in front of Qwen3.5's delta
-    rule: a weight has adapters of three layers at most.
+    rule: a weight has adapters of three layers at most. Layers of a model that reads images also
+    have the names that it gives those of its text model.
     """
     from quire.lora.peft import LoRATarget  # not without adapters, for a faster start
 
     names = architecture(model.architecture).names
-    return {
+    found = {
         source.removesuffix(".weight"): LoRATarget(p.stem, part, rows, p.shape[1])
         for p in _linears(model)
         for part, (source, rows) in enumerate(names.stored(p))
+    }
+    if model.vision is None:
+        return found
+    inner = {name.removeprefix("model."): target for name, target in found.items()}
+    return found | {
+        prefix + name: target for prefix in _TEXT_MODELS for name, target in inner.items()
     }
 
 
