@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire import LLM, SamplingParams
+from quire.frontend.client.core_client import ProcessClient
 from quire.system.hardware import detect
 from tests.e2e.serving import Server, serving
 
@@ -57,6 +60,23 @@ def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> 
     lengths = [len(tokens) for tokens in expected]
     first = lengths[0:3] + lengths[6:9]
     assert counted == {"0": sum(first), "1": sum(lengths) - sum(first)}
+
+
+def test_offline(tiny_model: Path) -> None:
+    """Also after a replica was lost."""
+    greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    prompts = PROMPTS * 4
+    with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
+        expected = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]
+    with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS, data_parallel_size=2) as llm:
+        found = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]
+        assert found == expected
+        assert all(llm.stats.of(i).generation_tokens for i in (0, 1))
+        client = llm._engine._fleet.replicas[0].core.client
+        assert isinstance(client, ProcessClient)
+        os.kill(client.pid, signal.SIGKILL)
+        found = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]
+        assert found == expected
 
 
 def test_an_unknown_rank_is_a_400(replicas: Server) -> None:

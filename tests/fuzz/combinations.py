@@ -95,7 +95,7 @@ class Engine:
             self.outputs[name].append(last)
 
     def step(self, number: int = 0) -> None:
-        if self.llm._client.step():
+        if self.llm._steps.step():
             for output in self.llm._outputs.take():
                 self.outputs[output.request_id].append(output)
                 if output.finished:

@@ -167,6 +167,11 @@ class VllmMethods(NotThere, ABC):
         return len(self._fleet.replicas) * self.resolved.config.scheduler.max_num_seqs
 
     @property
+    def stepped(self) -> asyncio.Event:
+        """Return an event that is set after each step and each loss of a core."""
+        return self._fleet.stepped
+
+    @property
     def is_running(self) -> bool:
         """Return whether the engine accepts requests, now or once it is awake."""
         return not self.errored

@@ -186,7 +186,7 @@ class LLM(LLMEngine, PoolingMethods):
         self._check_awake()
         # Another process checks new structures. That takes a while: Ctrl-C must be immediate here.
         self._loop.run(self._check(requests))
-        self._core.watch.lap("idle")
+        self._steps.rest()
         ids = [str(next(self._ids)) for _ in requests]
         arrivals = Arrivals(self._queue(ids, requests), self.resolved.config.scheduler)
         done: dict[str, RequestOutput] = {}
@@ -199,12 +199,12 @@ class LLM(LLMEngine, PoolingMethods):
                         arriving = arrivals.take(begun, not self.has_unfinished_requests())
                         self._loop.run(self._submit(arriving, arrivals, interrupt))
                     interrupt.check()
-                    if not self._client.step():
+                    if not self._steps.step():
                         raise EngineDeadError("The core is idle, but requests are waiting.")
                     for output in self._outputs.take():
                         done[output.request_id] = output
                         bar.advance(output)
-                while self._client.step():  # finish steps in flight for requests that have ended
+                while self._steps.step():  # finish steps in flight for requests that have ended
                     pass
             finally:
                 self._engine.abort_all()

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from quire.core.config import ModelConfig
-from quire.core.errors import ConfigError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
@@ -18,6 +17,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.asleep import check_idle
 from quire.frontend.client.configure import configure
+from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
 from quire.frontend.input.input_processor import InputProcessor, Prompt
@@ -25,6 +25,7 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.pooling_output import pooled_output
+from quire.frontend.remote_steps import RemoteSteps
 from quire.frontend.sync_loop import SyncLoop
 from quire.metrics.reader import Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
@@ -41,14 +42,19 @@ class _Outputs:
 
     def __init__(self) -> None:
         self._waiting: list[RequestOutput] = []
+        self._error: Exception | None = None
 
     def put(self, output: RequestOutput) -> None:
         self._waiting.append(output)
 
     def fail(self, error: Exception) -> None:
-        """Do nothing: `step` raises the error."""
+        self._error = error
 
     def take(self) -> list[RequestOutput]:
+        """Return the outputs since the last call. Raises the error of a request that failed."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         taken, self._waiting = self._waiting, []
         return taken
 
@@ -73,18 +79,18 @@ class LLMEngine(NotThere):
 
     def __init__(self, args: EngineArgs) -> None:
         setup_logging()
-        if args.data_parallel_size > 1:
-            raise ConfigError(
-                f"data_parallel_size is {args.data_parallel_size}; LLM steps one engine core.",
-                fix="Use AsyncLLM or `quire serve`, or leave it out.",
-                param="data_parallel_size",
-            )
         self.args = args
-        self._client = InProcessClient()
-        configured = configure(args, self._client)
-        begun = begin(AsyncLLM, args, configured, lambda: self._client)
-        self._engine = begun.engine
         self._loop = SyncLoop()
+        if args.data_parallel_size == 1:
+            core = InProcessClient()
+            configured = configure(args, core)
+            begun = begin(AsyncLLM, args, configured, lambda: core)
+            self._steps: InProcessClient | RemoteSteps = core
+        else:
+            configured = configure(args, ProcessClient.begun())
+            begun = begin(AsyncLLM, args, configured)
+            self._steps = RemoteSteps(begun.engine, self._loop)
+        self._engine = begun.engine
         self._outputs = _Outputs()
         self._pooling_params: dict[str, PoolingParams] = {}
         try:
@@ -148,7 +154,7 @@ class LLMEngine(NotThere):
     def step(self) -> Sequence[EngineOutput]:
         """Compute one step and return its outputs; an empty list if there is no work."""
         self._check_awake()
-        self._client.step()
+        self._steps.step()
         return [self._finished(output) for output in self._outputs.take()]
 
     def has_unfinished_requests(self) -> bool:
@@ -236,7 +242,8 @@ class LLMEngine(NotThere):
 
     @property
     def _core(self) -> EngineCore:
-        return self._client.core
+        assert isinstance(self._steps, InProcessClient), "replicas have their own processes"
+        return self._steps.core
 
     @property
     def _input(self) -> InputProcessor:

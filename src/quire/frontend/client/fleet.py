@@ -28,6 +28,9 @@ class Fleet:
         config: of one replica.
         count: number of replicas.
         first: the first core's client, if it exists already.
+
+    Attributes:
+        stepped: set after each step and each loss of a core.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Fleet:
         first: CoreClient | None = None,
     ) -> None:
         self._user = user
+        self.stepped = asyncio.Event()
         self.replicas = [
             Replica(number, connect, each, self, None if number else first)
             for number, each in enumerate(replica_configs(config, count))
@@ -213,12 +217,14 @@ class Fleet:
         if self._routes is not None:
             self._routes.note(replica, step)
         self._user.on_step(replica, step)
+        self.stepped.set()
 
     def on_lost(self, replica: int, error: QuireError) -> None:
         """See `ReplicaUser`."""
         if self._routes is not None:
             self._routes.forget(replica)
         self._user.on_lost(replica, error)
+        self.stepped.set()
 
     def on_restored(self, replica: int, ready: Ready) -> None:
         """See `ReplicaUser`."""
@@ -227,6 +233,7 @@ class Fleet:
     def on_dead(self, replica: int, error: QuireError) -> None:
         """See `ReplicaUser`."""
         self._user.on_dead(replica, error)
+        self.stepped.set()
 
     def has_work(self, replica: int) -> bool:
         """See `ReplicaUser`."""

@@ -70,6 +70,10 @@ class InProcessClient:
         self.core.watch.lap("send")
         return True
 
+    def rest(self) -> None:
+        """Count the time since the last step as idle."""
+        self.core.watch.lap("idle")
+
     def end_stuck(self, error: QuireError) -> None:
         raise error
 
