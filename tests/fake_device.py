@@ -9,6 +9,10 @@ computes on. `FakeDevice.watching` intercepts every operation of torch on this t
   changes before it has waited;
 - where a queue of copies overwrites what an operation reads that was queued behind `after`.
 
+A capture runs the work and records its operations, with the tensors that they had. It fails where
+the host reads, sends or computes something in between, because a replay would not. A replay runs
+them again, on the same tensors.
+
 What a queue copies is garbage on the device until the device is told to wait for it.
 """
 
@@ -21,9 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from quire.ops.device import Event
+from quire.ops.graphs import Graph
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 
 LAZY = torch.device("lazy")
@@ -100,6 +105,8 @@ class FakeDevice(TorchAccelerator):
         sent, read: copies to the device and from it, the copies of queues not counted.
         queued: copies of queues.
         on_host: what torch computed that has nothing to do with the device.
+        replayed: operations of graphs.
+        zeros: new memory holds zeros, for runs whose kernels compute nothing.
     """
 
     total_bytes: int = 2**34
@@ -111,9 +118,12 @@ class FakeDevice(TorchAccelerator):
     queued: int = 0
     on_host: int = 0
     time: int = 0
+    replayed: int = 0
+    zeros: bool = False
     _pinned: list[tuple[int, int]] = field(default_factory=list)
     _flying: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _used: dict[int, int] = field(default_factory=dict)
+    _tape: list[Callable[[], object]] | None = None
 
     def pinned(self, nbytes: int) -> Tensor:
         memory = torch.zeros(nbytes, dtype=torch.uint8)
@@ -130,6 +140,28 @@ class FakeDevice(TorchAccelerator):
 
     def copies(self) -> CopyQueue:
         return FakeQueue(self)
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        assert self._tape is None
+        self._tape = []
+        try:
+            work()
+            return FakeGraph(self, self._tape)
+        finally:
+            self._tape = None
+
+    def launch(self, work: Callable[[], object], tensors: Sequence[OnDevice]) -> None:
+        """A kernel that reads and writes these tensors."""
+        self.time += 1
+        self._used |= {_storage(t): self.time for t in tensors}
+
+        def run() -> None:
+            with _disable_current_modes():
+                work()
+
+        run()
+        if self._tape is not None:
+            self._tape.append(run)
 
     def memory(self) -> tuple[int, int]:
         return 0, self.total_bytes
@@ -174,6 +206,8 @@ class FakeDevice(TorchAccelerator):
         named = kwargs.get("device")
         if not ours and named != LAZY:
             self.on_host += not func.is_view  # as numpy's views are
+            if self._tape is not None and not func.is_view and tensors:
+                raise self.wrong(f"a capture computes on the host: {func}")
             return func(*args, **kwargs)
         crossing = func.overloadpacket in COPIES
         if ours and any(t.ndim for t in others) and not crossing:
@@ -183,6 +217,8 @@ class FakeDevice(TorchAccelerator):
             there = isinstance(args[0], OnDevice)
         else:
             there = named == LAZY if named is not None else func not in READS
+        if self._tape is not None and ((ours and not there) or (crossing and others)):
+            raise self.wrong(f"a capture copies between host and device: {func}")
         if ours and not there:
             self.read += 1
             self.settle()
@@ -203,12 +239,44 @@ class FakeDevice(TorchAccelerator):
         # A view of a tensor that knows its version has to know it too.
         plain = func.is_view and ours and not ours[0].is_inference()
         with torch.inference_mode(torch.is_inference_mode_enabled() and not plain):
-            result = func(*_mapped(_inner, args), **_mapped(_inner, kwargs))
+            inner = _mapped(_inner, args), _mapped(_inner, kwargs)
+            result = func(*inner[0], **inner[1])
+            if self.zeros and func.overloadpacket in (aten.empty, aten.empty_like):
+                result.zero_()
+            if self._tape is not None and not func.is_view:
+                self._tape.append(_again(func, *inner, result))
             if func._schema.is_mutable:
                 return args[0]
             if func.is_view and bool(ours) != there:
                 result = result.clone()  # a copy, though not for the CPU
             return _mapped(_outer, result) if there else result
+
+
+@dataclass(slots=True)
+class FakeGraph:
+    """Operations that write their results where they first did."""
+
+    device: FakeDevice
+    tape: list[Callable[[], object]]
+
+    def replay(self) -> None:
+        with _disable_current_modes(), torch.inference_mode():
+            for run in self.tape:
+                run()
+        self.device.replayed += len(self.tape)
+        self.device.time += len(self.tape)
+
+
+def _again(func: Any, args: Any, kwargs: Any, result: Any) -> Callable[[], object]:
+    """Return what computes into `result` again."""
+
+    def run() -> None:
+        found = func(*args, **kwargs)
+        if not func._schema.is_mutable:
+            for to, new in zip(_tensors((result,)), _tensors((found,)), strict=True):
+                to.copy_(new)
+
+    return run
 
 
 @dataclass(slots=True)

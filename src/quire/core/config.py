@@ -576,6 +576,8 @@ class EngineConfig:
     ops: OpsProvider
     num_threads: int
     enforce_eager: bool = False
+    capture_sizes: tuple[int, ...] = ()
+    """Rows of the decode steps that a GPU replays from graphs."""
     async_scheduling: bool = False
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0

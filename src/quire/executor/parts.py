@@ -140,6 +140,7 @@ def new_runner(
             decoder=decoder,
             ops=ops,
             enforce_eager=config.enforce_eager,
+            capture_sizes=config.capture_sizes,
             grammars=grammars,
             pooling=config.pooling,
             adapters=adapters,

@@ -24,6 +24,7 @@ from quire.ops.weights import Epilogue, LinearWeight
 if TYPE_CHECKING:
     from quire import _native
     from quire.ops.device import Device
+    from quire.ops.graphs import Capture
     from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
 
@@ -247,6 +248,7 @@ class Ops(StepOps[A]):
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
         sampler: the native sampler; None where sampling is not native.
+        capture: records steps as graphs (see `ops.graphs`); None where nothing can.
         device: where they compute: of all their arrays, unless the op says "on the host".
     """
 
@@ -255,6 +257,7 @@ class Ops(StepOps[A]):
     ranks = 1
     new_plan: Callable[[], _native.Plan] | None = None
     sampler: _native.Sampler | None = None
+    capture: Capture | None = None
 
     def __init__(self, device: Device) -> None:
         self.device = device

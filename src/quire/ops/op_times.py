@@ -144,9 +144,14 @@ class TimedOps:
         self._timing = ops.wrapped(self._timed)
 
     @property
+    def active(self) -> bool:
+        """Return whether ops are counted or traced now."""
+        return self._meter.active
+
+    @property
     def table(self) -> Ops:
-        """Return the ops to call now: timed while they are counted or traced."""
-        return self._timing if self._meter.active else self._plain
+        """Return the ops to call now."""
+        return self._timing if self.active else self._plain
 
     def count_ops(self, on: bool) -> None:
         self._meter.count(on)

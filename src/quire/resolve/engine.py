@@ -32,7 +32,7 @@ from quire.models.registry import model_config
 from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
-from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.device import GIB, capture_sizes, gib, memory_budget, resolve_device
 from quire.resolve.images import reads_images, resolve_images
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
@@ -128,6 +128,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
+        capture_sizes=capture_sizes(args, device),
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,

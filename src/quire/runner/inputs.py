@@ -12,7 +12,7 @@ from quire.core.batch import Column, SchedulerOutput
 from quire.core.config import LOGITS_ROWS
 from quire.core.dtypes import HostArray
 from quire.ops.array import Array
-from quire.ops.device import CPU, Device
+from quire.ops.device import CPU, Device, Staged
 from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.runner.state import SequenceStates
 
@@ -32,6 +32,9 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
         embeds, rotations, deep: see `Decoder.forward`; None in most steps.
+        fixed: each sequence has one row and samples; void rows, of sequences without tokens and
+            with slot -1, fill the batch to a captured size; and the arrays lie where those of all
+            such steps of this size do.
     """
 
     input_ids: Array
@@ -44,6 +47,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
     embeds: Array | None = None
     rotations: Array | None = None
     deep: tuple[Array, ...] = ()
+    fixed: bool = False
 
     def adapters_of(self, rows: Array) -> tuple[Array, ...]:
         """Return the adapters of the tokens and of `rows`; () if the engine has none."""
@@ -68,9 +72,11 @@ class StepInputBuilder:
         block_size: int,
         type_rows: int = 0,
         device: Device = CPU,
+        capture_sizes: Sequence[int] = (),
     ) -> None:
         """`type_rows` is added to the positions of the second text of a pair (`Decoder.forward`).
-        `device` gets the arrays, except those that stay on the host."""
+        `device` gets the arrays, except those that stay on the host. Steps that decode one token
+        of each sequence are filled to the next of `capture_sizes`."""
         self._states = states
         self._device = device
         self._type_rows = type_rows
@@ -92,6 +98,8 @@ class StepInputBuilder:
         self._version = 0
         self._plain = 0  # sequences of the last step, if each decoded one token
         self._sizes = (0, 0, 0, 0, 0)
+        self._capture_sizes = sorted(capture_sizes)
+        self._fixed: dict[tuple[int, ...], tuple[Sequence[HostArray], Staged]] = {}
         self._on_host: Sequence[HostArray] = ()
         self._staged = device.stage(())
 
@@ -158,6 +166,21 @@ class StepInputBuilder:
             )
         return self._inputs(total, num_seqs, num_rows, entries, recurrent, adapted=adapted)
 
+    def _fill(self, used: int) -> int:
+        """Write void rows behind `used` ones up to a captured size; return it, or 0."""
+        if not self._plain or self._states.pairs or self._states.images:
+            return 0
+        size = next((n for n in self._capture_sizes if n >= used), 0)
+        self._input_ids[used:size] = 0
+        self._positions[used:size] = 0
+        self._slot_mapping[used:size] = -1
+        self._seq_lens[used:size] = 0
+        self._sampling_rows[used:size] = self._arange[used:size]
+        self._query_start_loc[used : size + 1] = self._arange[used : size + 1]
+        self._adapter[used:size] = -1
+        self._row_adapter[used:size] = -1
+        return size
+
     def _place_behind_images(
         self, step: SchedulerOutput, slots: Column, positions: Column, starts: HostArray
     ) -> None:
@@ -218,8 +241,21 @@ class StepInputBuilder:
         *,
         adapted: bool,
     ) -> StepInputs:
+        size = self._fill(num_seqs)
+        if size:
+            if recurrent is not None:
+                recurrent = StateSlots(
+                    *(
+                        np.pad(slots, (0, size - num_seqs), constant_values=-1)
+                        for slots in (recurrent.state_from, recurrent.state_to)
+                    )
+                )
+            total = num_seqs = num_rows = size
         sizes = (total, num_seqs, num_rows, total * adapted, num_rows * adapted)
-        if sizes != self._sizes:
+        if size and sizes in self._fixed:
+            self._sizes = sizes
+            self._on_host, self._staged = self._fixed[sizes]
+        elif size or sizes != self._sizes:
             self._sizes = sizes
             on_host = (self._query_start_loc[: num_seqs + 1], self._seq_lens[:num_seqs])
             self._on_host = on_host
@@ -233,6 +269,8 @@ class StepInputBuilder:
             if self._states.adapters is not None:
                 buffers += [self._adapter[: sizes[3]], self._row_adapter[: sizes[4]]]
             self._staged = self._device.stage(buffers)
+            if size:
+                self._fixed[sizes] = self._on_host, self._staged
         starts, seq_lens = self._on_host
         input_ids, positions, sampling_rows, tables, slot_mapping, *adapter = self._staged.send()
         metadata = AttentionMetadata(
@@ -244,7 +282,7 @@ class StepInputBuilder:
             block_size=self._block_size,
             states=recurrent,
         )
-        inputs = StepInputs(input_ids, positions, metadata, sampling_rows, entries)
+        inputs = StepInputs(input_ids, positions, metadata, sampling_rows, entries, fixed=size > 0)
         if not adapter:
             return inputs
         return replace(inputs, adapter=adapter[0], row_adapter=adapter[1])

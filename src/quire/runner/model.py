@@ -31,14 +31,22 @@ class Model(Protocol):
         arena_bytes: memory for results.
         meters: meters of its ops, in the order in which they run.
         tapped: of the last `forward`, the rows of the residual stream that entered each of `taps`.
+        capture_sizes: rows of the decode steps that it wants filled with void rows.
     """
 
-    decoder: Decoder
     description: str
     python_ops: Sequence[str]
     arena_bytes: int
-    meters: list[OpMeter]
-    tapped: Sequence[Array]
+    capture_sizes: Sequence[int]
+
+    @property
+    def decoder(self) -> Decoder: ...
+
+    @property
+    def meters(self) -> list[OpMeter]: ...
+
+    @property
+    def tapped(self) -> Sequence[Array]: ...
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         """Compute a step and store its keys and values; return the hidden states of `rows`,
@@ -79,6 +87,7 @@ class EagerModel:
     description = "eager"
     python_ops: Sequence[str] = ()
     arena_bytes = 0
+    capture_sizes: Sequence[int] = ()
 
     def __init__(
         self, decoder: Decoder, ops: Ops, caches: Sequence[Cache], taps: Sequence[int] = ()
@@ -89,6 +98,11 @@ class EagerModel:
         self._ops = TimedOps(ops, decoder.modules(caches))
         self._caches = caches
         self.meters: list[OpMeter] = [self._ops]
+
+    @property
+    def timed(self) -> bool:
+        """Return whether its ops are timed now."""
+        return self._ops.active
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
@@ -114,6 +128,8 @@ class PlannedModel:
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
     """
+
+    capture_sizes: Sequence[int] = ()
 
     def __init__(
         self,

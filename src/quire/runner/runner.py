@@ -20,6 +20,7 @@ from quire.core.dtypes import DType
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
 from quire.runner.embeds import RowGiver
+from quire.runner.graphs import new_model
 from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import (
@@ -28,7 +29,6 @@ from quire.runner.kv_tensors import (
     allocate_states,
     in_layer_order,
 )
-from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
@@ -63,6 +63,7 @@ class ModelRunner:
         decoder: the model with its weights.
         ops: the kernels that it runs on.
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
+        capture_sizes: rows of the decode steps that are replayed from graphs, where the ops can.
         grammars: of structured output; None refuses it.
         pooling: what it gives in place of tokens; None where it samples.
         adapters: those of the decoder's layers, None where it was built without.
@@ -85,6 +86,7 @@ class ModelRunner:
         decoder: Decoder,
         ops: Ops,
         enforce_eager: bool = False,
+        capture_sizes: Sequence[int] = (),
         calculate_kv_scales: bool = False,
         grammars: Grammars | None = None,
         pooling: PoolingConfig | None = None,
@@ -110,20 +112,17 @@ class ModelRunner:
         self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
         backed = ops.device.is_host and self.kv_caches
         self._backing = KVBacking(ops, self.kv_caches) if backed else None
+        self._ops, self._reader = ops, reader
+        self.model = new_model(
+            decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,
+            capture_sizes=() if proposer or pooling or given_rows else capture_sizes,
+            adapters=adapters is not None, given_rows=given_rows,
+            taps=() if reader is None else reader.taps,
+        )  # fmt: skip
         self._inputs = StepInputBuilder(
             self.states, scheduler.max_num_batched_tokens, block_size,
             type_rows=model.max_position_embeddings, device=ops.device,
-        )  # fmt: skip
-        self._ops = ops
-        self._reader = reader
-        taps = () if reader is None else reader.taps
-        self.model: Model = (
-            EagerModel(decoder, ops, self._caches, taps)
-            if enforce_eager or ops.new_plan is None
-            else PlannedModel(
-                decoder, ops, self._caches, block_size, scheduler,
-                adapters=adapters is not None, taps=taps, given_rows=given_rows,
-            )
+            capture_sizes=self.model.capture_sizes,
         )  # fmt: skip
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
         self._stage = stage
@@ -229,6 +228,7 @@ class ModelRunner:
             self._watch.lap("model")
             return output
         logits = self.model.logits(hidden)
+        logits = logits[: len(entries)] if inputs.fixed else logits  # without the void rows
         self._watch.lap("model")
         self._masks.end()
         if drafts is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -245,3 +246,39 @@ def test_streams_wait_for_the_places_they_are_told(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
     assert entered == ["copies", ""]
     assert device.memory() == (7, 10)
+
+
+def test_graphs_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    @contextlib.contextmanager
+    def graph(made: object, pool: object) -> Iterator[None]:
+        calls.append(pool)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: ("pool", len(calls)))
+    device = cuda(monkeypatch, Runtime())
+    graphs = [device.capture(lambda: calls.append("work")) for _ in range(2)]
+    assert calls == [("pool", 0), "work", ("pool", 0), "work"]
+    assert graphs[0] is not graphs[1]
+
+
+def test_a_captured_graph_computes_again_where_it_did() -> None:
+    device = FakeDevice()
+    with device.watching():
+        x = torch.ones(3, device=LAZY)
+        results = []
+        graph = device.capture(lambda: results.append((x + 1) * 2))
+        x.fill_(5)
+        graph.replay()
+        assert results[0].tolist() == [12, 12, 12]
+        for wrong in (
+            x.tolist,
+            lambda: x.copy_(torch.zeros(3)),
+            lambda: torch.zeros(3) + 1,
+        ):
+            with pytest.raises(WrongDeviceError, match="a capture"):
+                device.capture(wrong)
+        device.faults.clear()

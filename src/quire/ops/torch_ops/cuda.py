@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import Event
+from quire.ops.graphs import Graph
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 
 
@@ -34,6 +36,7 @@ class CudaDevice(TorchAccelerator):
                 param="--device",
             )
         self.torch = torch.device("cuda", 0)
+        self._pool: Any = None  # graphs share memory: only results of the last replay are read
 
     def pinned(self, nbytes: int) -> Tensor:
         """Registered by hand: torch's own allocator of pinned memory rounds up to a power of two,
@@ -58,6 +61,14 @@ class CudaDevice(TorchAccelerator):
 
     def wait(self, event: Any) -> None:
         torch.cuda.current_stream(self.torch).wait_event(event)
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        captured: Graph = graph
+        return captured
 
     def copies(self) -> CopyQueue:
         return _Stream(self.torch)

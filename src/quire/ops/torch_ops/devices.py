@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quire.core.dtypes import HostArray
 from quire.ops.device import Accelerator, Device, Event, HostDevice, Present, Staged
+from quire.ops.graphs import Graph
 
 
 class CopyQueue(Protocol):
@@ -52,6 +53,10 @@ class TorchAccelerator(Accelerator):
     @abstractmethod
     def wait(self, event: Event) -> None:
         """Make the device wait for `event` before later work; the host does not wait."""
+
+    @abstractmethod
+    def capture(self, work: Callable[[], object]) -> Graph:
+        """Run the work once to record it; its results stay in memory that the graph owns."""
 
     @abstractmethod
     def copies(self) -> CopyQueue:

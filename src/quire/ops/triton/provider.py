@@ -12,6 +12,7 @@ from quire.ops.lora import LoraTable
 from quire.ops.packed_file import StoredLinear
 from quire.ops.torch_ops import quantized, reference
 from quire.ops.torch_ops.arrays import tensor, torch_dtype
+from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.triton import (
@@ -25,6 +26,7 @@ from quire.ops.triton import (
     rows,
     sampling,
 )
+from quire.ops.triton.tables import TableCapture
 from quire.ops.triton.weights import coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -66,6 +68,8 @@ class TritonOps(TorchOps):
     def __init__(self, device: Device = CPU) -> None:
         launch.check(device)
         super().__init__(device)
+        if isinstance(self.device, TorchAccelerator):
+            self.capture = TableCapture(self.device)
         vars(self).update(KERNELS, embedding=embedding, vocab_embedding=vocab_embedding)
         self.sources = {op: "triton" if op in KERNELS else "torch" for op in self.sources}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,27 +10,105 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import HostArray
-from quire.ops.metadata import AttentionMetadata, StateSlots
+from quire.ops.device import Staged
+from quire.ops.graphs import Graph
+from quire.ops.metadata import AttentionMetadata, KVCache, StateSlots
+from quire.ops.torch_ops.devices import TorchAccelerator
+from quire.ops.triton.launch import has_float8
 
 Make = Callable[..., HostArray]
+Args = tuple[Any, ...]
+Metadata = AttentionMetadata[Tensor]
+_NAME = "triton_tables"
 
 
-def table(meta: AttentionMetadata[Tensor], device: torch.device, make: Make, *args: Any) -> Tensor:
-    """Return make(meta, *args) on the device; made once per step."""
-    known: dict[Any, Tensor] = meta.__dict__.setdefault("triton_tables", {})
-    found = known.get((make, args))
-    if found is None:
-        found = torch.from_numpy(make(meta, *args)).to(device)
-        known[make, args] = found
+class Tables:
+    """The tables of one step, made when a kernel first asks for them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Make, Args], Tensor] = {}
+
+    def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
+        found = self._known.get((make, args))
+        if found is None:
+            found = self._known[make, args] = torch.from_numpy(make(meta, *args)).to(device)
+        return found
+
+    def longest(self, meta: Metadata) -> int:
+        return int(meta.seq_lens[: meta.num_seqs].max(initial=0))
+
+
+class StagedTables(Tables):
+    """Tables of a captured step, which later steps overwrite.
+
+    Args:
+        most: most tokens that a sequence will have.
+    """
+
+    def __init__(self, device: TorchAccelerator, most: int) -> None:
+        super().__init__()
+        self._device = device
+        self._most = most
+        self._made: dict[tuple[Make, Args], tuple[HostArray, Staged, Tensor]] = {}
+
+    def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
+        found = self._made.get((make, args))
+        if found is None:
+            values = make(meta, *args)
+            host = self._device.array(values.shape, values.dtype)
+            host[:] = values
+            staged = self._device.stage([host])
+            there: Any = staged.send()[0]
+            found = self._made[make, args] = host, staged, there
+        return found[2]
+
+    def longest(self, meta: Metadata) -> int:
+        return self._most
+
+    def update(self, meta: Any) -> None:
+        """See `FixedTables.update`."""
+        for (make, args), (host, staged, _) in self._made.items():
+            staged.wait()
+            host[:] = make(meta, *args)
+            staged.send()
+
+
+class TableCapture:
+    """See `ops.graphs.Capture`."""
+
+    def __init__(self, device: TorchAccelerator) -> None:
+        self._device = device
+
+    def reads(self, caches: Sequence[KVCache[Any]]) -> bool:
+        """An e4m3 cache is plain torch's on cards without such numbers."""
+        kinds = {tensor.dtype for cache in caches for tensor in cache.tensors}
+        return torch.float8_e4m3fn not in kinds or has_float8(self._device.torch)
+
+    def fix(self, meta: Any, longest: int) -> StagedTables:
+        fixed = StagedTables(self._device, longest)
+        meta.__dict__[_NAME] = fixed
+        return fixed
+
+    def record(self, work: Callable[[], object]) -> Graph:
+        return self._device.capture(work)
+
+
+def _of(meta: Metadata) -> Tables:
+    found: Tables = meta.__dict__.setdefault(_NAME, Tables())
     return found
 
 
-def longest(meta: AttentionMetadata[Tensor]) -> int:
-    """Return most tokens of a sequence."""
-    return int(meta.seq_lens[: meta.num_seqs].max(initial=0))
+def table(meta: Metadata, device: torch.device, make: Make, *args: Any) -> Tensor:
+    """Return make(meta, *args) on the device; made once per step."""
+    return _of(meta).get(meta, device, make, args)
 
 
-def tiles(meta: AttentionMetadata[Tensor], tokens: int) -> HostArray:
+def longest(meta: Metadata) -> int:
+    """Return most tokens of a sequence; of a captured step, most that it may have."""
+    return _of(meta).longest(meta)
+
+
+def tiles(meta: Metadata, tokens: int) -> HostArray:
     """Return int32 [tiles, 5]: the rows in tiles of at most `tokens`, as `attention` reads them."""
     starts = meta.query_start_loc[: meta.num_seqs + 1].astype(np.int64)
     lengths = meta.seq_lens[: meta.num_seqs].astype(np.int64)
@@ -49,26 +127,26 @@ def tiles(meta: AttentionMetadata[Tensor], tokens: int) -> HostArray:
     return np.stack(columns, axis=1).astype(np.int32)
 
 
-def sequences(meta: AttentionMetadata[Tensor]) -> HostArray:
+def sequences(meta: Metadata) -> HostArray:
     """Return int32 [sequences, 3]: first row, end, slot of the state before; -1 for zeros."""
     starts = meta.query_start_loc[: meta.num_seqs + 1]
     columns = (starts[:-1], starts[1:], _slots(meta).state_from[: meta.num_seqs])
     return np.stack(columns, axis=1).astype(np.int32)
 
 
-def state_rows(meta: AttentionMetadata[Tensor]) -> HostArray:
+def state_rows(meta: Metadata) -> HostArray:
     """Return int32 [T, 2]: rows of the sequence before each row, and its slot of `sequences`."""
     first, end, source = sequences(meta).T
     within = np.arange(int(end[-1])) - np.repeat(first, end - first)
     return np.stack((within, np.repeat(source, end - first)), axis=1).astype(np.int32)
 
 
-def targets(meta: AttentionMetadata[Tensor]) -> HostArray:
+def targets(meta: Metadata) -> HostArray:
     """Return int64 [T]: the slot of the state after each row; -1 for none."""
     return _slots(meta).state_to.astype(np.int64)
 
 
-def _slots(meta: AttentionMetadata[Tensor]) -> StateSlots:
+def _slots(meta: Metadata) -> StateSlots:
     if meta.states is None:
         raise ValueError("the step has no state slots")
     return meta.states

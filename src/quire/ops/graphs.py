@@ -1,0 +1,39 @@
+"""Captured steps: a device records its work once, and the host queues it again in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quire.ops.metadata import AttentionMetadata, KVCache
+
+
+class Graph(Protocol):
+    """Work that a device has recorded."""
+
+    def replay(self) -> None:
+        """Queue all of it again; it reads and writes the same memory."""
+
+
+class FixedTables(Protocol):
+    """What kernels read of a captured step's metadata, at addresses that never change."""
+
+    def update(self, meta: AttentionMetadata) -> None:
+        """Send the tables of another step with as many sequences of one row each."""
+
+
+class Capture(Protocol):
+    """A provider's part in capturing: its kernels read metadata from tables alone."""
+
+    def reads(self, caches: Sequence[KVCache]) -> bool:
+        """Return whether its kernels compute all of a step with these caches."""
+
+    def fix(self, meta: AttentionMetadata, longest: int) -> FixedTables:
+        """Return tables for `meta`, to which its kernels add what they need at their first call.
+
+        Args:
+            longest: most tokens that a sequence will have.
+        """
+
+    def record(self, work: Callable[[], object]) -> Graph:
+        """Return the work's kernels as a graph. The work may not wait for the device."""

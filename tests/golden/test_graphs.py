@@ -1,0 +1,106 @@
+"""Captured decode steps on the fake device: the same launches and the same tokens as op by op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.system.gpu import Gpu
+from tests.e2e.tiny_model import write_tiny_model
+from tests.fake_device import FakeDevice
+from tests.golden.test_device import ARCHITECTURES, LIMITS
+from tests.golden.tiny_models import save_byte_tokenizer
+from tests.golden.tiny_recurrent import RECURRENT_MODELS
+from tests.triton.on_fake_device import launching
+
+SOON = ("qwen3", "gpt-oss", "deepseek-v3", "lfm2")
+"""Attention with norms, with sinks and experts, of latents, and beside a convolution."""
+
+
+def generate(
+    monkeypatch: pytest.MonkeyPatch, model: str, *, run: bool, tokens: int, **fields: Any
+) -> tuple[list[Any], list[Any], FakeDevice]:
+    """Return the tokens of three prompts, the launches, and the device."""
+    device = FakeDevice(zeros=not run)
+    monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: Gpu("fake", 2**34))
+    monkeypatch.setattr("quire.ops.providers.open_device", lambda name: device)
+    given = {**LIMITS, "device": "cuda", "ops": "triton", **fields}
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    prompts: Any = [{"prompt_token_ids": list(range(3, 3 + n))} for n in (5, 9, 2)]
+    with (
+        launching(device, monkeypatch, run=run) as launches,
+        device.watching(),
+        LLM(model, **given) as llm,
+    ):
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs], launches.seen, device
+
+
+@pytest.mark.slow
+def test_graphs_give_the_tokens_of_single_ops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(write_tiny_model(tmp_path))
+    eager, _, plain = generate(
+        monkeypatch, model, run=True, tokens=5, dtype="float32", enforce_eager=True
+    )
+    found, _, device = generate(monkeypatch, model, run=True, tokens=5, dtype="float32")
+    assert found == eager
+    assert device.replayed > 0
+    assert plain.replayed == 0
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_byte_tokenizer(folder)
+    return str(folder)
+
+
+def by_step(launches: list[Any]) -> list[list[str]]:
+    """Return the names of the kernels before each choice of tokens."""
+    steps: list[list[str]] = [[]]
+    for name, *_ in launches:
+        if name == "argmax":
+            steps.append([])
+        else:
+            steps[-1].append(name)
+    return steps
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SOON else pytest.param(name, marks=pytest.mark.slow)
+        for name in (*ARCHITECTURES, *RECURRENT_MODELS)
+    ],
+)
+def test_a_graph_has_the_launches_of_the_step(
+    name: str, tiny_folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing waits for the device or copies during a capture, or the fake device would fail."""
+    given = {"run": False, "tokens": 4, "tokenizer": tokenizer}
+    _, eager, _ = generate(monkeypatch, str(tiny_folder), **given, enforce_eager=True)
+    _, found, device = generate(monkeypatch, str(tiny_folder), **given)
+    assert device.replayed > 0
+    captured = False
+    for own, wanted in zip(by_step(found), by_step(eager), strict=True):
+        assert own in ([] if captured else wanted, wanted * 2)
+        captured = captured or own == wanted * 2 != []
+    assert captured
+
+
+def test_a_refused_capture_leaves_single_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: FakeDevice, work: object) -> None:
+        raise RuntimeError("the driver is too old")
+
+    monkeypatch.setattr(FakeDevice, "capture", refuse)
+    tokens, _, device = generate(monkeypatch, str(write_tiny_model(tmp_path)), run=False, tokens=4)
+    assert [len(each) for each in tokens] == [4, 4, 4]
+    assert device.replayed == 0
+    assert caplog.text.count("too old") == 1
