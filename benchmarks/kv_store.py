@@ -6,7 +6,7 @@ Prints times to the first token of a prompt of 2,000 tokens, with random weights
 in a new engine over the first one's folder of blocks (a restart), and by a producer and a consumer
 in turn, which share a folder in /dev/shm. `handoff_overhead` is the sum of the last two over the
 first, less one. Then blocks of 2 MiB travel by TCP from another process, and the rate is
-compared with that of copying them in memory.
+compared with that of bytes without any protocol, and with copying them in memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
 from quire.bench.results.report import summarise, write_json
@@ -40,7 +41,8 @@ from quire.runner.kv_peer import BLOCK, BlockServer, Peer, PeerBlocks
 from quire.system.hardware import detect
 
 LENGTH = 2000
-MEASURED = ("new_s", "restarted_s", "produced_s", "consumed_s", "blocks", "tcp_gb_s", "memcpy_gb_s")
+RATES = ("tcp_gb_s", "plain_tcp_gb_s", "memcpy_gb_s")
+MEASURED = ("new_s", "restarted_s", "produced_s", "consumed_s", "blocks", *RATES)
 
 
 def main() -> None:
@@ -53,6 +55,7 @@ def main() -> None:
     samples = [measure(args.model, seed) | rates[seed] for seed in range(args.repetitions)]
     row = summarise(MEASURED, {"model": args.model, "input_len": LENGTH}, samples)
     row["restarted_over_new"] = round(row["restarted_s"] / row["new_s"], 4)
+    row["tcp_over_plain_tcp"] = round(row["tcp_gb_s"] / row["plain_tcp_gb_s"], 3)
     row["tcp_over_memcpy"] = round(row["tcp_gb_s"] / row["memcpy_gb_s"], 3)
     overhead = (row["produced_s"] + row["consumed_s"]) / row["new_s"] - 1
     row["handoff_overhead"] = round(overhead, 4)
@@ -107,10 +110,35 @@ def by_tcp() -> dict[str, float]:
             np.copyto(target, row)
         copied = time.perf_counter() - start
         blocks.close()
+        plain = receive(rows, targets)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     total = 8e-9 * words * count
-    return {"tcp_gb_s": total / travelled, "memcpy_gb_s": total / copied}
+    return {
+        "tcp_gb_s": total / travelled,
+        "plain_tcp_gb_s": total / plain,
+        "memcpy_gb_s": total / copied,
+    }
+
+
+def receive(rows: list[NDArray[np.int64]], targets: list[NDArray[np.int64]]) -> float:
+    """Return the seconds in which rows come from a child, as bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    child = os.fork()
+    if not child:
+        for row in rows:
+            other.sendall(row.data.cast("B"))
+        os._exit(0)
+    other.close()
+    start = time.perf_counter()
+    with connection:
+        for target in targets:
+            connection.recv_into(target.data.cast("B"), 0, socket.MSG_WAITALL)
+        seconds = time.perf_counter() - start
+    os.waitpid(child, 0)
+    return seconds
 
 
 def serve(files: BlockFiles, key: bytes) -> tuple[tuple[str, int], int]:
