@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +32,14 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from quire.core.quantized import QuantizedWeight
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.core.sampling_params import SamplingParams
+from quire.ops.metadata import AttentionMetadata, KVCache, StateSlots
 from quire.ops.providers import open_device
+from quire.ops.sample_row import SampleRow
 from quire.ops.torch_ops.arrays import array
 from quire.ops.triton.provider import TritonOps
 
@@ -137,16 +141,8 @@ def attention(card: Card, ops: TritonOps) -> Iterator[Row]:
         blocks = sequences * length // block
         shape = (blocks, kv_heads, block, width)
         k, v = (torch.randn(shape, device=card.device).to(torch.bfloat16) for _ in range(2))
-        tables = torch.arange(blocks, dtype=torch.int32, device=card.device).view(sequences, -1)
         q = torch.randn(sequences * new, heads, width, device=card.device).to(torch.bfloat16)
-        meta: AttentionMetadata[Tensor] = AttentionMetadata(
-            query_start_loc=np.arange(0, sequences * new + 1, new, dtype=np.int32),
-            seq_lens=np.full(sequences, length, np.int32),
-            block_tables=tables,
-            slot_mapping=torch.zeros(len(q), dtype=torch.int64, device=card.device),
-            num_seqs=sequences,
-            block_size=block,
-        )
+        meta = decoding(card, sequences, length, block, new)
         cache = KVCache(k, v)
         times = seconds(card.device, partial(ops.paged_attention, q, cache, meta, width**-0.5))
         nbytes = k.nbytes + v.nbytes + 2 * q.nbytes
@@ -154,21 +150,91 @@ def attention(card: Card, ops: TritonOps) -> Iterator[Row]:
         yield row(card, f"attention {sequences} x {length}, {new} new", times, nbytes, flops)
 
 
+def latents(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Decode of latent attention at DeepSeek V3's heads."""
+    heads, rope, latent, block = (128, 64, 512, 16) if card.real else (4, 8, 24, 16)
+    for sequences, length in [(1, 8192), (64, 2048)] if card.real else [(2, 32)]:
+        blocks = sequences * length // block
+        shape = (blocks, 1, block, rope + latent)
+        cache = KVCache[Tensor](torch.randn(shape, device=card.device).to(torch.bfloat16), None)
+        q, turned = (
+            torch.randn(sequences, heads, n, device=card.device).to(torch.bfloat16)
+            for n in (latent, rope)
+        )
+        meta = decoding(card, sequences, length, block)
+        work = partial(ops.latent_attention, q, turned, cache, meta, 0.1)
+        flops = 2 * heads * (rope + 2 * latent) * sequences * length
+        what = f"latent attention {sequences} x {length}"
+        yield row(card, what, seconds(card.device, work), cache.k.nbytes, flops)
+
+
+def recurrent(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Decode and prefill of the gated delta rule at Qwen3-Next's heads."""
+    keys, heads, dim = (16, 32, 128) if card.real else (1, 2, 16)
+    for sequences, new in [(1, 1), (256, 1), (1, 2048)] if card.real else [(2, 1)]:
+        tokens = sequences * new
+        slots = StateSlots(np.arange(sequences, dtype=np.int32), np.full(tokens, -1, np.int64))
+        slots.state_to[new - 1 :: new] = np.arange(sequences, 2 * sequences)
+        meta = structs.replace(decoding(card, sequences, new, 16, new), states=slots)
+        state = torch.zeros(2 * sequences, heads, dim, dim, device=card.device)
+        qkv = torch.randn(tokens, (2 * keys + heads) * dim, device=card.device).to(torch.bfloat16)
+        gates = torch.randn(tokens, 2 * heads, device=card.device).to(torch.bfloat16)
+        rate = torch.ones(heads, device=card.device)
+        work = partial(
+            ops.gated_delta_rule, qkv, gates, gates, rate, rate, state, meta, keys, 0, heads
+        )
+        what = f"gated delta rule {sequences} x {new}"
+        yield row(card, what, seconds(card.device, work), state.nbytes)
+
+
+def sampling(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Draws from a large vocabulary, and how many of them differ alone."""
+    rows, vocab = (256, 151_936) if card.real else (2, 300)
+    logits = torch.randn(rows, vocab, device=card.device)
+    for fields in ({}, {"top_k": 40}, {"top_p": 0.9}):
+        params = SamplingParams(temperature=0.8, **fields)
+        asked = [SampleRow(i, params, i * 0x9E3779B97F4A7C15 % 2**64) for i in range(rows)]
+        times = seconds(card.device, partial(ops.sample, logits, asked))
+        yield row(card, f"sample {rows} x {vocab} {fields}", times, logits.nbytes)
+        together = ops.sample(logits, asked)
+        alone = [ops.sample(logits, [one])[0] for one in asked]
+        differing = sum(a != b for a, b in zip(together, alone, strict=True))
+        what = f"draws of {rows} that differ alone {fields}"
+        yield {"what": what, "card": card.name, "count": differing}
+
+
+def decoding(
+    card: Card, sequences: int, length: int, block: int, new: int = 1
+) -> AttentionMetadata[Tensor]:
+    """Return the metadata of sequences of one length, of which the last tokens are new."""
+    blocks = -(-length // block)
+    tables = torch.arange(sequences * blocks, dtype=torch.int32, device=card.device)
+    return AttentionMetadata(
+        query_start_loc=np.arange(0, sequences * new + 1, new, dtype=np.int32),
+        seq_lens=np.full(sequences, length, np.int32),
+        block_tables=tables.view(sequences, -1),
+        slot_mapping=torch.zeros(sequences * new, dtype=torch.int64, device=card.device),
+        num_seqs=sequences,
+        block_size=block,
+    )
+
+
 def models(card: Card) -> Iterator[Row]:
-    """Decode of whole models, by `quire bench latency`."""
+    """Decode of whole models, with and without graphs, by `quire bench latency`."""
     names = ["qwen3-0.6b", "qwen3-1.7b", "qwen3-8b"] if card.real else ["opt-125m"]
     for name in names:
-        for batch in (1, 256) if card.real else (1,):
+        for batch, graphs in product((1, 256) if card.real else (1,), (True, False)):
             command = [
                 sys.executable, "-m", "quire", "bench", "latency", "--model", name,
                 "--load-format", "dummy", "--dtype", "bfloat16", "--batch-size", str(batch),
+                *(() if graphs else ("--enforce-eager",)),
             ]  # fmt: skip
             if not card.real:
                 print("would run:", " ".join(command[2:]))
                 continue
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             yield {
-                "what": f"latency {name} batch {batch}", "card": card.name,
+                "what": f"latency {name} batch {batch}", "graphs": graphs, "card": card.name,
                 "rc": done.returncode, "output": (done.stdout or done.stderr)[-2000:],
             }  # fmt: skip
 
@@ -198,7 +264,8 @@ def main() -> None:
     ops = TritonOps(open_device("cpu" if args.dry_run else "cuda"))
     limits = f"{card.bytes_per_second / 1e9:.0f} GB/s, {card.flops / 1e12:.1f} TFLOP/s"
     print(f"{card.name}: {limits if card.real else 'nothing is measured'}")
-    for part in (same_bits(card, ops), products(card, ops), attention(card, ops), models(card)):
+    kernels = (same_bits, products, attention, latents, recurrent, sampling)
+    for part in (*(measure(card, ops) for measure in kernels), models(card)):
         for found in part:
             print(json.dumps(found))
             if card.real:

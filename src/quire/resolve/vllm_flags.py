@@ -59,7 +59,10 @@ _NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
 _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
 _REPLICAS = "all replicas of --data-parallel-size are on this machine, behind one port"
 _WHOLE = "one process serves all requests; run more servers behind a router"
-_GRAPHS = "steps replay a plan, which takes any number of rows"
+_GRAPHS = (
+    "steps replay a plan of any size, or on a GPU graphs of up to 256 rows; "
+    "--enforce-eager turns both off"
+)
 _TEXT = "models accept text only"
 
 FOREIGN: dict[str, Foreign] = {
