@@ -34,7 +34,10 @@ from tests.truth.keys import VOCAB_SIZE
 from tests.truth.routing import first_near_tie
 
 PROMPT_LEN, NUM_TOKENS = 26, 8
-MOVES = 4
+MOVES, MORE_MOVES = 4, 64
+"""Moves of the weights by a rounding; more, before an answer counts as wrong. The effect of a move
+has a long tail where attention is nearly a maximum: with seed 37, case 421 (before Gemma 4 was
+added), the largest of 64 is five times the median, and 4 had missed it."""
 RATIO = 4.0
 """Both programs round to one dtype in different places, so that their errors are of one size."""
 FLOORS = {"float32": 2**-17, "bfloat16": 2**-5}
@@ -220,17 +223,19 @@ def _generates(
     [answer] = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
     [completion] = answer.outputs
     tokens = list(completion.token_ids)
-    rows = [_log_probabilities(m, prompt, tokens) for m in _each(exact, rounded, case)]
     told = prompt[1:] + tokens
     given = [*(answer.prompt_logprobs or [])[1:], *(completion.logprobs or [])]
     found = np.array([each[token].logprob for each, token in zip(given, told, strict=True) if each])
-    expected, *near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
-    errors, allowed = np.abs(found - expected), _allowed(case, expected, near)
-    short = rows[0].max(dim=1).values.numpy() - expected
-    short[: len(prompt) - 1] = 0.0  # the prompt's own tokens
-    wrong = (errors > allowed) | (short > 2 * allowed)
-    if not wrong.any():
-        return Outcome("same")
+    for moves in (MOVES, MORE_MOVES):
+        each = _each(exact, rounded, case, moves)
+        rows = [_log_probabilities(model, prompt, tokens) for model in each]
+        expected, *near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
+        errors, allowed = np.abs(found - expected), _allowed(case, expected, near)
+        short = rows[0].max(dim=1).values.numpy() - expected
+        short[: len(prompt) - 1] = 0.0  # the prompt's own tokens
+        wrong = (errors > allowed) | (short > 2 * allowed)
+        if not wrong.any():
+            return Outcome("same")
     tie = first_near_tie(exact, rounded, prompt + tokens[:-1])
     if tie is not None and tie <= int(wrong.argmax()):
         return Outcome("near tie", "rounding decides between two experts")
@@ -256,9 +261,9 @@ def _off(error: float, allowed: float) -> Outcome:
 
 
 def _each(
-    exact: PreTrainedModel, rounded: PreTrainedModel, case: Case
+    exact: PreTrainedModel, rounded: PreTrainedModel, case: Case, moves: int = MOVES
 ) -> Iterator[PreTrainedModel]:
-    """Yield both, then `exact` with weights off by up to half a unit of the case's dtype, `MOVES`
+    """Yield both, then `exact` with weights off by up to half a unit of the case's dtype, `moves`
     times.
 
     One rounding may leave an answer unchanged by chance; several say how far rounding moves it.
@@ -268,7 +273,7 @@ def _each(
     half = torch.finfo(getattr(torch, case.dtype)).eps / 2
     generator = torch.Generator().manual_seed(case.weights_seed)
     kept = [parameter.clone() for parameter in exact.parameters()]
-    for _ in range(MOVES):
+    for _ in range(moves):
         for parameter, weight in zip(exact.parameters(), kept, strict=True):
             off = torch.rand(weight.shape, generator=generator, dtype=torch.float64) * 2 - 1
             parameter.copy_(weight * (1 + half * off))
