@@ -25,7 +25,8 @@ from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.process import CoreServer
 from tests.fuzz.mutate import mutate_bytes, mutate_json
-from tests.unit.engine.fakes import engine_config, load_echo
+from tests.unit.engine.echo import load_echo
+from tests.unit.engine.fakes import engine_config
 
 FRAMES = [
     AddRequest("r", pack_tokens([97, 98]), SamplingParams(max_tokens=3, temperature=0), 0.0),

@@ -27,7 +27,7 @@ from quire.server.http.protocol import HttpProtocol, Site
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.responses.protocol import ResponsesRequest
 from tests.fuzz.mutate import mutate_bytes, mutate_json
-from tests.unit.engine.fakes import EchoExecutor
+from tests.unit.engine.echo import EchoExecutor
 from tests.unit.server.fake_engine import Running, running
 
 COMPLETION: dict[str, Any] = {

@@ -33,7 +33,7 @@ from schemathesis.specs.openapi.checks import (
 from quire.server.http.listener import bind
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
-from tests.unit.engine.fakes import EchoExecutor
+from tests.unit.engine.echo import EchoExecutor
 from tests.unit.server.fake_engine import MODEL, running
 
 CHECKS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -109,6 +110,7 @@ def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Argu
     return kind(**values)
 
 
+@functools.cache
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstring under each field of a class, on one line; {} without source code."""
     try:

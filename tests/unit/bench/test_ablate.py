@@ -12,8 +12,8 @@ import pytest
 
 from quire.bench import ablate
 from quire.bench.flags import ABLATIONS
-from quire.bench.main import add_arguments
 from quire.core.outputs import RequestMetrics
+from tests.unit.bench.parsed import bench_args
 
 
 class FakeEngine:
@@ -48,9 +48,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, dict[str, An
         yield FakeEngine(args)
 
     monkeypatch.setattr(ablate, "open_engine", fake)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    args = parser.parse_args(["ablate", *flags])
+    args = bench_args("ablate", *flags)
     return {row["optimisation"]: row for row in ablate.run(args)}
 
 

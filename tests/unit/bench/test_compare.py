@@ -15,18 +15,16 @@ from quire.bench import compare
 from quire.bench.compare import PEERS, Package, interpreters, print_result, ratio, run
 from quire.bench.contest import METRICS
 from quire.bench.flags import PEER_NAMES, TASKS
-from quire.bench.main import add_arguments
 from quire.bench.peers.driver import Options
 from quire.core.errors import ConfigError, QuireError
+from tests.unit.bench.parsed import bench_args
 
 MODEL = Path(quire.__file__).parent / "assets" / "story"
 NOT_INSTALLED = Package("no_such_module", "x", "pip install x")
 
 
 def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["compare", *argv])
+    return bench_args("compare", *argv)
 
 
 SMALL = ("--model", str(MODEL), "--input-len", "8", "--output-len", "4", "--num-prompts", "2")

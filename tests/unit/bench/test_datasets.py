@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from quire.bench.main import add_arguments
 from quire.bench.serving.datasets import DATASETS, Ask, complete
 from quire.bench.serving.load import make_load
 from quire.core.errors import ConfigError
+from tests.unit.bench.parsed import bench_args
 
 
 def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["serve", *argv])
+    return bench_args("serve", *argv)
 
 
 def asks(*argv: str, seed: tuple[int, int] = (0, 1)) -> list[Ask]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quire.bench.main import add_arguments
 from quire.bench.serving import interference
 from quire.resolve.arguments import EngineArgs
+from tests.unit.bench.parsed import bench_args
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,5 @@ def test_one_engine_per_budget(
         return {"budget": engine_args.max_num_batched_tokens}
 
     monkeypatch.setattr(interference, "_row", row)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    rows = interference.run(parser.parse_args(["interference", *flags]))
+    rows = interference.run(bench_args("interference", *flags))
     assert [each["budget"] for each in rows] == budgets

@@ -14,13 +14,13 @@ from quire.bench.kernels import attention, case, cases, command, timing
 from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import load_rounded
-from quire.bench.main import add_arguments
 from quire.bench.peers.torch_calls import TorchCalls
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
 from quire.ops.native.kernels import available_isas
 from quire.ops.providers import load_ops
 from tests.arrays import tensor
+from tests.unit.bench.parsed import bench_args
 
 SHAPE: dict[str, Any] = {
     "architecture": "llama",
@@ -163,9 +163,7 @@ def test_arguments_go_on_rotating() -> None:
 
 
 def parsed(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["kernels", *argv])
+    return bench_args("kernels", *argv)
 
 
 TINY = ("--model", "embedded-draft", "--rows", "1", "20", "--context", "24", "--seconds", "0.0001")

@@ -14,15 +14,9 @@ import pytest
 
 from quire.bench import quality, throughput
 from quire.bench.flags import KERNEL_FAMILIES
-from quire.bench.main import BENCHMARKS, add_arguments, run
+from quire.bench.main import BENCHMARKS, run
 from quire.resolve.arguments import EngineArgs
-
-
-def parse(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(argv)
-
+from tests.unit.bench.parsed import bench_args
 
 ONE_ENGINE = ("ablate", "compare", "latency", "overhead", "serve", "startup", "throughput")
 MANY_ENGINES = ("kernels", "quality")
@@ -30,7 +24,7 @@ MANY_ENGINES = ("kernels", "quality")
 
 @pytest.mark.parametrize("name", ONE_ENGINE)
 def test_all_take_the_common_flags(name: str) -> None:
-    args = parse(
+    args = bench_args(
         *(name, "--model", "m", "--load-format", "dummy", "--dtype", "bfloat16", "--seed", "7"),
         *("--repetitions", "5", "--json", "x.json", "--note", "n"),
     )
@@ -41,14 +35,14 @@ def test_all_take_the_common_flags(name: str) -> None:
 
 @pytest.mark.parametrize("name", MANY_ENGINES)
 def test_types_come_in_lists(name: str) -> None:
-    args = parse(
+    args = bench_args(
         *(name, "--model", "a", "b", "--dtype", "float32", "bfloat16"),
         *("--quantization", "none", "int8", "--json", "x.jsonl", "--note", "n"),
     )
     assert (args.model, args.dtype) == (["a", "b"], ["float32", "bfloat16"])
     assert args.quantization == ["none", "int8"]
     with pytest.raises(SystemExit):
-        parse(name, "--quantization", "int7")
+        bench_args(name, "--quantization", "int7")
 
 
 def test_families_of_kernels() -> None:
@@ -65,7 +59,7 @@ def test_there_are_ten() -> None:
 @pytest.mark.parametrize("argv", [(), ("nothing",), ("latency", "--batch-size", "0")])
 def test_wrong_flags_end_with_usage(argv: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(*argv)
+        bench_args(*argv)
     assert caught.value.code == 2
 
 
@@ -85,7 +79,7 @@ def test_table_and_row(
     argv = ["bench", "throughput", "--model", "/data/m", "--note", "shared"]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/quire", *argv])
     file = tmp_path / "row.json"
-    assert run(parse(*argv[1:], "--json", str(file))) == status
+    assert run(bench_args(*argv[1:], "--json", str(file))) == status
     assert capsys.readouterr().out.startswith("bench throughput (1 repetition)\n")
     row = json.loads(file.read_text())
     assert row["bench"] == "throughput"
@@ -104,7 +98,7 @@ def test_many_rows(
 
     monkeypatch.setattr(quality, "run", fake)
     file = tmp_path / "rows.jsonl"
-    assert run(parse("quality", "--json", str(file))) == 0
+    assert run(bench_args("quality", "--json", str(file))) == 0
     assert capsys.readouterr().out.startswith("bench quality (2 rows)\n  model m\n")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [row["perplexity"] for row in rows] == [1.5, 2.5]
@@ -129,6 +123,6 @@ def test_a_terminated_benchmark_cleans_up(monkeypatch: pytest.MonkeyPatch) -> No
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(BENCHMARKS, "load", load)
     with pytest.raises(SystemExit, match="143"):
-        run(parse("latency"))
+        run(bench_args("latency"))
     assert ended
     assert signal.getsignal(signal.SIGTERM) is before

@@ -12,7 +12,6 @@ import pytest
 
 from quire.bench import bandwidth, latency, throughput
 from quire.bench.engine import BenchEngine
-from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, QuireError
 from quire.core.lora import LoRARequest
@@ -20,6 +19,7 @@ from quire.core.messages import CoreTimes
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.stats import EngineStats
+from tests.unit.bench.parsed import bench_args
 
 MODEL = ModelConfig(
     architecture="llama",
@@ -104,19 +104,13 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     return fake
 
 
-def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(argv)
-
-
 LATENCY = ("latency", "--batch-size", "4", "--input-len", "10", "--output-len", "5")
 
 
 def test_latency_tells_what_an_adapter_costs(llm: FakeLLM) -> None:
     """Each batch is followed by the same one with the adapter, a fifth slower here."""
     llm.steps = [9.0, 9.0, 0.02, 0.024, 0.01, 0.012]
-    row = latency.run(flags(*LATENCY, "--repetitions", "2", "--lora-rank", "2"))
+    row = latency.run(bench_args(*LATENCY, "--repetitions", "2", "--lora-rank", "2"))
     assert [adapter is not None for adapter in llm.adapters] == [False, True] * 3
     assert llm.prompts[2] == llm.prompts[3] != llm.prompts[4] == llm.prompts[5]
     assert row["lora_rank"] == 2
@@ -125,7 +119,7 @@ def test_latency_tells_what_an_adapter_costs(llm: FakeLLM) -> None:
 
 
 def test_latency(llm: FakeLLM) -> None:
-    row = latency.run(flags(*LATENCY, "--model", "/somewhere/tiny"))
+    row = latency.run(bench_args(*LATENCY, "--model", "/somewhere/tiny"))
     assert list(row) == [
         *("model", *TYPES, "input_len", "output_len", "batch_size"),
         *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
@@ -149,7 +143,7 @@ def test_latency(llm: FakeLLM) -> None:
 
 
 def test_every_batch_is_new_and_complete(llm: FakeLLM) -> None:
-    latency.run(flags(*LATENCY))
+    latency.run(bench_args(*LATENCY))
     assert [len(batch) for batch in llm.prompts] == [4] * 4
     prompts = [tuple(p) for batch in llm.prompts for p in batch]
     assert len(set(prompts)) == 16
@@ -160,15 +154,15 @@ def test_every_batch_is_new_and_complete(llm: FakeLLM) -> None:
 def test_a_request_that_ends_early_is_an_error(llm: FakeLLM) -> None:
     llm.short = 1
     with pytest.raises(QuireError, match=r"4 of 5 tokens\. It ended with 'length'"):
-        latency.run(flags(*LATENCY))
+        latency.run(bench_args(*LATENCY))
 
 
 def test_batches_that_would_not_be_one(llm: FakeLLM, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="--max-num-seqs 4"):
-        latency.run(flags(*LATENCY, "--max-num-seqs", "3"))
+        latency.run(bench_args(*LATENCY, "--max-num-seqs", "3"))
     with pytest.raises(ConfigError, match="at least 2"):
-        latency.run(flags("latency", "--output-len", "1"))
-    latency.run(flags(*LATENCY, "--max-num-batched-tokens", "39"))
+        latency.run(bench_args("latency", "--output-len", "1"))
+    latency.run(bench_args(*LATENCY, "--max-num-batched-tokens", "39"))
     assert "one step of 39" in capsys.readouterr().err
 
 
@@ -184,7 +178,7 @@ def test_first_tokens_at_different_times_never_flatter() -> None:
 
 def test_throughput(llm: FakeLLM) -> None:
     args = ("--num-prompts", "6", "--input-len", "4", "--output-len", "3", "--repetitions", "2")
-    row = throughput.run(flags("throughput", *args))
+    row = throughput.run(bench_args("throughput", *args))
     assert list(row)[:7] == [
         *("num_prompts", "input_len", "output_len", "elapsed_s"),
         *("output_tok_s", "total_tok_s", "requests_s"),

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from quire.bench.main import add_arguments
 from quire.bench.serving.http_client import HTTPClient
 from quire.bench.serving.load import Load, Request, make_load
 from quire.bench.serving.sender import Outcome, send
@@ -21,12 +20,11 @@ from quire.bench.serving.slo import Slo
 from quire.bench.serving.waits import most_at_once, sample
 from quire.core.errors import ConfigError, QuireError
 from tests.unit.bench.fake_server import chat, completion, serving
+from tests.unit.bench.parsed import bench_args
 
 
 def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["serve", *argv])
+    return bench_args("serve", *argv)
 
 
 SMALL = ("--num-prompts", "6", "--num-clients", "3", "--output-len", "4", "--input-len", "5")

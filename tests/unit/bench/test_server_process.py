@@ -9,10 +9,10 @@ import urllib.request
 
 import pytest
 
-from quire.bench.main import add_arguments
 from quire.bench.serving import server_process
 from quire.bench.serving.server_process import free_port, is_ready, running_server
 from quire.core.errors import QuireError
+from tests.unit.bench.parsed import bench_args
 
 READY = """
 import sys
@@ -35,9 +35,7 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["serve", *argv])
+    return bench_args("serve", *argv)
 
 
 def test_it_runs_with_the_engine_flags_and_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

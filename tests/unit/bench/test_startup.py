@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from quire.bench import startup
-from quire.bench.main import add_arguments
 from quire.core.errors import QuireError
+from tests.unit.bench.parsed import bench_args
 
 REPORT = {
     "begun": 100.5,
@@ -38,9 +38,7 @@ def test_the_phases_by_hand() -> None:
 
 
 def flags(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["startup", *argv])
+    return bench_args("startup", *argv)
 
 
 def test_one_process_a_repetition_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

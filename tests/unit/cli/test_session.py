@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.dummy import DummyTokenizer
-from tests.unit.engine.fakes import VOCAB_SIZE
+from tests.unit.engine.echo import VOCAB_SIZE
 from tests.unit.server.fake_engine import LoopClient, resolved_echo
 
 SECONDS = 0.002

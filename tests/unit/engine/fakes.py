@@ -1,23 +1,15 @@
-"""A model without weights: bytes for tokens, and each token is the one after the last.
-
-"a" is answered "bcd…z", then the end of the sequence. Any other byte b is followed by b + 1.
-"""
+"""Configurations and both sides of a front end for the model of `echo`."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
-from quire.core.messages import Ready, StepOutputs, TokenLogprobs
+from quire.core.messages import Ready, StepOutputs
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.engine.core import EngineCore
-from quire.executor.base import Executor
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
 from quire.frontend.output.output_processor import OutputProcessor, ProcessedStep
 from quire.frontend.output.tracing import RequestTracer
@@ -26,11 +18,7 @@ from quire.resolve.engine import Resolved
 from quire.text.grammar import checked
 from quire.text.tokenizers.dummy import DummyTokenizer
 from quire.text.tokenizers.vocabulary import byte_tokenizer
-
-EOS = 257
-VOCAB_SIZE = 258
-NUM_BLOCKS = 64
-BLOCK_SIZE = 8
+from tests.unit.engine.echo import BLOCK_SIZE, EOS, NUM_BLOCKS, VOCAB_SIZE
 
 
 class ByteTokenizer(DummyTokenizer):
@@ -45,11 +33,6 @@ class ByteTokenizer(DummyTokenizer):
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else (b"<s>", b"</s>")[token_id - 256]
-
-
-def follow(token: int) -> int:
-    """The token that the model says after `token`."""
-    return EOS if token == ord("z") else (token + 1) % 256
 
 
 class NamedOutputs(OutputProcessor):
@@ -80,53 +63,6 @@ class NamedOutputs(OutputProcessor):
     def _names(self, ids: list[str]) -> list[str]:
         names = {number: name for name, number in self.ids.items()}
         return [names.get(number, number) for number in ids]
-
-
-class EchoExecutor(Executor):
-    """Computes `follow`; a step takes `seconds`."""
-
-    phases = {"load": 0.0}  # noqa: RUF012
-    facts = {"device": "none"}  # noqa: RUF012
-    num_blocks = NUM_BLOCKS
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._seconds = seconds
-        self.tokens: dict[str, list[int]] = {}
-        self.params: dict[str, SamplingParams] = {}
-
-    def start(self) -> None: ...
-
-    def shutdown(self) -> None: ...
-
-    def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        time.sleep(self._seconds)
-        for request_id in batch.removed:
-            self.tokens.pop(request_id, None)  # those of a failed step are not here
-        for new in batch.new_sequences:
-            self.tokens[new.request_id] = list(new.token_ids)
-            self.params[new.request_id] = new.sampling_params
-        output = ModelOutput(token_columns([]))
-        sampled: list[list[int]] = []
-        for i, request_id in enumerate(batch.request_ids):
-            tokens, params = self.tokens[request_id], self.params[request_id]
-            start = int(batch.num_computed_tokens[i])
-            end = start + int(batch.num_scheduled_tokens[i])
-            if params.prompt_logprobs is not None:
-                known = tokens[start + 1 : end + 1]
-                output.prompt_logprobs[request_id] = [_logprobs(t) for t in known]
-            if end < len(tokens):
-                sampled.append([])
-                continue
-            tokens.append(follow(tokens[-1]))
-            sampled.append([tokens[-1]])
-            if params.logprobs is not None:
-                output.logprobs[request_id] = [_logprobs(tokens[-1])]
-        output.sampled_token_ids = token_columns(sampled)
-        return output
-
-
-def _logprobs(token: int) -> TokenLogprobs:
-    return TokenLogprobs([token, token, ord("!")], [-0.5, -0.5, -2.0], 1)
 
 
 def engine_config(name: str = "echo", **changes: Any) -> EngineConfig:
@@ -166,9 +102,3 @@ def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> I
 def check_structure(wanted: StructuredOutputsParams) -> WrittenStructure:
     """Here, where `Structures` asks another process."""
     return checked(byte_tokenizer(), wanted, {}, {})
-
-
-def load_echo(config: EngineConfig, executor: object = None) -> tuple[EngineCore, Ready]:
-    """What `process.load_core` is for the real model; "slow" takes 20 ms a step."""
-    core = EngineCore(config, EchoExecutor(0.02 if config.model_path == "slow" else 0.0))
-    return core, core.ready()

@@ -12,7 +12,7 @@ from quire.core.errors import CheckpointError
 from quire.core.messages import Ready
 from quire.engine.core import EngineCore
 from quire.engine.process import main
-from tests.unit.engine.fakes import load_echo
+from tests.unit.engine.echo import load_echo
 
 
 def load(config: EngineConfig) -> tuple[EngineCore, Ready]:

@@ -18,7 +18,8 @@ from quire.frontend.async_vllm import LateStart
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.input import intake
 from quire.resolve.arguments import EngineArgs
-from tests.unit.engine.fakes import ByteTokenizer, EchoExecutor, resolved
+from tests.unit.engine.echo import EchoExecutor
+from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
 from tests.unit.server.fake_engine import LoopClient
 

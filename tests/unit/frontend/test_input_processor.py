@@ -11,14 +11,8 @@ from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParam
 from quire.frontend.input.input_processor import InputProcessor, derive_seed
 from quire.frontend.input.served_model import sampling_defaults
 from tests.packed_tokens import unpack_tokens
-from tests.unit.engine.fakes import (
-    EOS,
-    ByteTokenizer,
-    check_structure,
-    input_processor,
-    ready,
-    resolved,
-)
+from tests.unit.engine.echo import EOS
+from tests.unit.engine.fakes import ByteTokenizer, check_structure, input_processor, ready, resolved
 
 
 def process(prompt: Any, params: SamplingParams | None = None, **kwargs: Any) -> Any:

@@ -18,7 +18,8 @@ from quire.executor.base import Prepare
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
-from tests.unit.engine.fakes import EchoExecutor, engine_config
+from tests.unit.engine.echo import EchoExecutor
+from tests.unit.engine.fakes import engine_config
 
 ADAPTER = LoRARequest("a", 1, "somewhere", b"digest")
 

@@ -16,7 +16,8 @@ from quire.frontend.client import configure, in_process, start
 from quire.frontend.llm import LLM
 from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.structures import Structures
-from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
+from tests.unit.engine.echo import load_echo
+from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.frontend.test_structures import FAKE, asked
 
 

@@ -11,7 +11,8 @@ from quire.core.errors import EngineDeadError, EngineSleepingError, InvalidReque
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind
 from quire.frontend.client import configure, in_process, start
-from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
+from tests.unit.engine.echo import load_echo
+from tests.unit.engine.fakes import ByteTokenizer, resolved
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.output.output_processor import ProcessedStep
 from quire.metrics.stats import EngineStats, LoraUse
-from tests.unit.engine.fakes import EOS, NamedOutputs, input_processor
+from tests.unit.engine.echo import EOS
+from tests.unit.engine.fakes import NamedOutputs, input_processor
 
 DELTA = RequestOutputKind.DELTA
 FINAL_ONLY = RequestOutputKind.FINAL_ONLY

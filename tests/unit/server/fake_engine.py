@@ -29,7 +29,8 @@ from quire.resolve.engine import Resolved
 from quire.server.app import create_app
 from quire.server.options import AppOptions
 from quire.text.tokenizers.dummy import DummyTokenizer
-from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
+from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
+from tests.unit.engine.fakes import engine_config
 
 MODEL = "echo"
 

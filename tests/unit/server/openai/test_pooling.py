@@ -42,7 +42,8 @@ from quire.server.openai.pooling_protocol import (
 from quire.server.options import AppOptions
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.requests import extremes
-from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
+from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
+from tests.unit.engine.fakes import engine_config
 from tests.unit.server.fake_engine import LoopClient, running
 
 EMBED = PoolingConfig("embed", "LAST", normalize=False, prompts={"query": "??"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from tests.unit.engine.fakes import EOS
+from tests.unit.engine.echo import EOS
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 
