@@ -62,19 +62,21 @@ class Quire:
         from quire.core.batch import ModelOutput
         from quire.core.config import CacheConfig, SchedulerConfig
         from quire.core.messages import AddRequest
+        from quire.core.options import RequestInputs
         from quire.core.request import Request, pack_tokens
         from quire.core.sampling_params import SamplingParams
         from quire.scheduler.scheduler import Scheduler
 
         self._message, self._pack, self._params = AddRequest, pack_tokens, SamplingParams
         self._request, self._result = Request, ModelOutput
+        self._inputs = RequestInputs(eos_token_ids=(2,))
         limits = SchedulerConfig(16384, max_num_seqs, budget)
         cache = CacheConfig(BLOCK_SIZE, num_blocks, hash_algo=self.algo)
         self.scheduler = Scheduler(limits, cache)
 
     def message(self, name: str, prompt: list[int], max_tokens: int) -> Any:
         params = self._params(temperature=0.0, max_tokens=max_tokens)
-        return self._message(name, self._pack(prompt), params, 0.0, eos_token_ids=(2,))
+        return self._message(name, self._pack(prompt), params, 0.0, self._inputs)
 
     def add(self, message: Any) -> None:
         self.scheduler.add(
@@ -84,8 +86,7 @@ class Quire:
                 message.sampling_params,
                 arrival_time=message.arrival_time,
                 max_model_len=16384,
-                options=message.options,
-                eos_token_ids=message.eos_token_ids,
+                inputs=message.inputs,
             )
         )
 

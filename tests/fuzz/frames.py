@@ -21,6 +21,7 @@ from quire.core.messages import (
     CoreMessage,
     Shutdown,
 )
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.process import CoreServer
@@ -28,11 +29,13 @@ from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.unit.engine.echo import load_echo
 from tests.unit.engine.fakes import engine_config
 
+GIVEN = RequestInputs(RequestOptions(2, "x"), (97,))
 FRAMES = [
     AddRequest("r", pack_tokens([97, 98]), SamplingParams(max_tokens=3, temperature=0), 0.0),
-    AddRequest("s", pack_tokens([97] * 40), SamplingParams(max_tokens=9, logprobs=2), 1.5, 2, "x"),
+    AddRequest("s", pack_tokens([97] * 40), SamplingParams(max_tokens=9, logprobs=2), 1.5, GIVEN),
     AddRequest(
-        "e", pack_tokens([EMBEDDED] * 2), SamplingParams(max_tokens=3), 0.0, prompt_embeds=bytes(64)
+        *("e", pack_tokens([EMBEDDED] * 2), SamplingParams(max_tokens=3), 0.0),
+        RequestInputs(prompt_embeds=bytes(64)),
     ),
     AbortRequests(["r", "s"]),
     Call(1, "check_integrity"),

@@ -83,7 +83,7 @@ class _Sequence:
         wanted = new.sampling_params.prompt_logprobs is not None
         begins = len(self.tokens) == new.num_prompt_tokens
         self.num_told = new.num_prompt_tokens if wanted and begins else 0
-        lora = new.options.lora_request
+        lora = new.inputs.options.lora_request
         adapter = 0 if lora is None else lora.lora_int_id
         self._start = _start(adapter)
         self.num_blocks = 0

@@ -21,7 +21,7 @@ from quire.core.config import (
 )
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
@@ -114,7 +114,8 @@ class World:
             if number := draw.randint(0, 4):
                 adapters[request.request_id] = number
                 wanted = LoRARequest(f"l{number}", number, "", bytes([number]))
-                request.options = replace(request.options, lora_request=wanted)
+                options = replace(request.inputs.options, lora_request=wanted)
+                request.inputs = replace(request.inputs, options=options)
         return adapters
 
     def _ask_of_prompts(self) -> list[float]:
@@ -143,8 +144,9 @@ class World:
             time += draw.uniform(0.0, 5.0)
             prompt = begin(first) + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
             params = SamplingParams(temperature=0.0, max_tokens=draw.randint(1, 20))
-            options = replace(first.options, priority=draw.randint(0, 3), lora_request=None)
-            again = AddRequest(f"t{i}", pack_tokens(prompt), params, time, options, (0, 1))
+            options = replace(first.inputs.options, priority=draw.randint(0, 3), lora_request=None)
+            inputs = RequestInputs(options, (0, 1))
+            again = AddRequest(f"t{i}", pack_tokens(prompt), params, time, inputs)
             self.requests.append(again)
 
     def _requests(self) -> list[AddRequest]:
@@ -166,8 +168,8 @@ class World:
                 ignore_eos=rng.random() < 0.5,
             )
             salt = rng.choice([None, None, "salt"])
-            options = RequestOptions(rng.randint(0, 3), salt)
-            requests.append(AddRequest(f"r{i}", prompt, params, time, options, (0, 1)))
+            inputs = RequestInputs(RequestOptions(rng.randint(0, 3), salt), (0, 1))
+            requests.append(AddRequest(f"r{i}", prompt, params, time, inputs))
         return requests
 
     def _tiers(self) -> TierConfig:
@@ -286,7 +288,7 @@ class World:
         params = request.sampling_params
         assert params.max_tokens is not None
         stops = set(params.stop_token_ids or ()) | (
-            set() if params.ignore_eos else set(request.eos_token_ids)
+            set() if params.ignore_eos else set(request.inputs.eos_token_ids)
         )
         prompt = unpack_tokens(request.prompt_token_ids)
         adapter = self.adapters.get(request.request_id, 0)

@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.images import ImageSpan
 from quire.core.messages import TokenLogprobs
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_INPUTS, RequestInputs
 from quire.core.sampling_params import SamplingParams
 
 Column = NDArray[np.int64]
@@ -40,22 +39,15 @@ class NewSequence:
     Attributes:
         token_ids: all known tokens: the prompt, and the output after a preemption.
         num_prompt_tokens: how many of them are the prompt; penalties need to know.
-        second_text: index of the first token of a pair's second text; 0 if there is none.
-        prompt_embeds: float32 [num_prompt_tokens, hidden], instead of the prompt's tokens.
         state: of recurrent layers; None if the model has none.
-        images: those of the prompt, in its order.
     """
 
     request_id: str
     token_ids: Sequence[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
-    options: RequestOptions = NO_OPTIONS
-    eos_token_ids: tuple[int, ...] = ()
-    second_text: int = 0
-    prompt_embeds: bytes | None = None
+    inputs: RequestInputs = NO_INPUTS
     state: FirstState | None = None
-    images: tuple[ImageSpan, ...] = ()
 
 
 ON_DISK = -1

@@ -9,8 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from quire.core.images import ImageSpan
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_INPUTS, RequestInputs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
@@ -42,14 +41,7 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     sampling_params: SamplingParams
     arrival_time: float
     """Seconds on the monotonic clock, which all processes of a machine share."""
-    options: RequestOptions = NO_OPTIONS
-    eos_token_ids: tuple[int, ...] = ()
-    second_text: int = 0
-    """Index of the first token of a pair's second text, for models with token types; 0 if none."""
-    prompt_embeds: bytes | None = None
-    """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
-    images: tuple[ImageSpan, ...] = ()
-    """In the prompt's order."""
+    inputs: RequestInputs = NO_INPUTS
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

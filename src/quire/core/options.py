@@ -1,9 +1,10 @@
-"""Options of a request other than its prompt and its sampling parameters."""
+"""What a request brings besides its prompt's tokens and its sampling parameters."""
 
 from __future__ import annotations
 
 import msgspec
 
+from quire.core.images import ImageSpan
 from quire.core.lora import LoRARequest
 
 
@@ -41,3 +42,19 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
 
 
 NO_OPTIONS = RequestOptions()
+
+
+class RequestInputs(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    """Inputs of one sequence: one struct from the front end to the batch row."""
+
+    options: RequestOptions = NO_OPTIONS
+    eos_token_ids: tuple[int, ...] = ()
+    second_text: int = 0
+    """Index of the first token of a pair's second text, for models with token types; 0 if none."""
+    prompt_embeds: bytes | None = None
+    """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
+    images: tuple[ImageSpan, ...] = ()
+    """In the prompt's order."""
+
+
+NO_INPUTS = RequestInputs()

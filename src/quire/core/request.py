@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quire.core.images import ImageSpan
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -66,24 +65,20 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_hashes",
-        "eos_token_ids",
         "finish_reason",
         "first_scheduled_time",
-        "images",
+        "inputs",
         "max_total_tokens",
         "num_accepted_tokens",
         "num_cached_tokens",
         "num_draft_tokens",
         "num_preemptions",
         "num_prompt_tokens",
-        "options",
         "order",
         "prefix_digest",
-        "prompt_embeds",
         "prompt_logprobs",
         "request_id",
         "sampling_params",
-        "second_text",
         "status",
         "stop_ids",
         "stop_reason",
@@ -98,11 +93,7 @@ class Request:
         *,
         arrival_time: float,
         max_model_len: int,
-        options: RequestOptions = NO_OPTIONS,
-        eos_token_ids: tuple[int, ...] = (),
-        second_text: int = 0,
-        prompt_embeds: bytes | None = None,
-        images: tuple[ImageSpan, ...] = (),
+        inputs: RequestInputs = NO_INPUTS,
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -110,12 +101,8 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
-        self.options = options
-        self.eos_token_ids = eos_token_ids
-        self.second_text = second_text
-        self.prompt_embeds = prompt_embeds
-        self.images = images
-        self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
+        self.inputs = inputs
+        self.stop_ids = _stop_ids(sampling_params, inputs.eos_token_ids)
         """Tokens that may end the request."""
         budget = sampling_params.max_tokens
         self.max_total_tokens = (
@@ -139,6 +126,11 @@ class Request:
         """Prefix hashes of the full blocks of `token_ids`, from the KV manager."""
         self.prefix_digest: PrefixDigest | None = None
         """Running hash of the tokens in these blocks."""
+
+    @property
+    def options(self) -> RequestOptions:
+        """Return the client's options."""
+        return self.inputs.options
 
     @property
     def lora_int_id(self) -> int:

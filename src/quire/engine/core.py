@@ -24,6 +24,7 @@ from quire.core.messages import (
     SchedulerStats,
     StepOutputs,
 )
+from quire.core.options import NO_INPUTS, RequestInputs
 from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
@@ -94,7 +95,7 @@ class EngineCore:
         self._rejected: list[CoreOutput] = []
         self._retired: set[int] = set()
         """Unloaded adapters that are still in use."""
-        self._last_embeds: bytes | None = None
+        self._last_inputs = NO_INPUTS
 
     def ready(self) -> Ready:
         """Return the message to the front end once the model is loaded."""
@@ -137,32 +138,28 @@ class EngineCore:
                 arrival_time=message.arrival_time,
                 # A pooling request generates no token, so its prompt may fill the context.
                 max_model_len=self.config.scheduler.max_model_len + bool(self.config.pooling),
-                options=message.options,
-                eos_token_ids=message.eos_token_ids,
-                second_text=message.second_text,
-                prompt_embeds=self._shared(message.prompt_embeds),
-                images=message.images,
+                inputs=self._shared(message.inputs),
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
-            embeds, row = message.prompt_embeds, 4 * self.config.model.hidden_size
+            embeds, row = message.inputs.prompt_embeds, 4 * self.config.model.hidden_size
             if embeds is not None and len(embeds) != row * request.num_tokens:
                 raise InvalidRequestError("prompt_embeds needs one row per prompt token.")
         except ValueError as error:  # incomplete or missing tokens
             self._reject(message.request_id, reason_of(error))
             return
-        params, ends = request.sampling_params, request.eos_token_ids
+        params, ends = request.sampling_params, request.inputs.eos_token_ids
         waits_for = self.executor.prepare(Prepare(params, ends, request.options.lora_request))
         if waits_for is not None:
             self._compiling.add(request, waits_for)
         else:
             self._enqueue(request)
 
-    def _shared(self, embeds: bytes | None) -> bytes | None:
-        """Return the last request's object if equal: n completions in a row share it."""
-        if embeds != self._last_embeds:
-            self._last_embeds = embeds
-        return self._last_embeds
+    def _shared(self, inputs: RequestInputs) -> RequestInputs:
+        """Return the last request's object if equal: n completions in a row share embeddings."""
+        if inputs != self._last_inputs:
+            self._last_inputs = inputs
+        return self._last_inputs
 
     def _enqueue(self, request: Request) -> None:
         try:

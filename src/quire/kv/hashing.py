@@ -52,24 +52,24 @@ class BlockHasher:
             if salt or lora:
                 root = self._root(salt or "", lora.digest if lora else None)
             digest = request.prefix_digest = self._new_digest(root)
-            for span in request.images:
+            for span in request.inputs.images:
                 if span.whole not in (None, (span.start, span.end)):
                     # The first token sees the last one and all images.
                     digest.update(request.token_ids[: request.num_prompt_tokens].tobytes())
                     digest.update(_IMAGE + span.digest)
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
-        if request.prompt_embeds is None and not request.images:
+        if request.inputs.prompt_embeds is None and not request.inputs.images:
             hashes += [update(block) or read() for block in blocks]  # `update` returns None
             return hashes
-        if request.prompt_embeds is None:
+        if request.inputs.prompt_embeds is None:
             for index, block in enumerate(blocks, start):
                 update(block)
-                for mark in self._image_marks(request.images, index):
+                for mark in self._image_marks(request.inputs.images, index):
                     update(mark)
                 hashes.append(read())
             return hashes
-        embeds = request.prompt_embeds
+        embeds = request.inputs.prompt_embeds
         size = len(embeds) // request.num_prompt_tokens * self._block_size
         for index, block in enumerate(blocks, start):
             update(block)

@@ -58,7 +58,7 @@ def add_flags(
         defaults: defaults that differ from the dataclass's own.
     """
     group = parser.add_argument_group("engine")
-    docs = field_docs(kind)
+    docs = field_docs(kind)  # type: ignore[arg-type]  # for mypy, type[Any] has no hash
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         default = (defaults or {}).get(field.name, field.default)

@@ -59,8 +59,7 @@ class Prompts:
             message.sampling_params,
             arrival_time=message.arrival_time,
             max_model_len=1,
-            options=message.options,
-            prompt_embeds=message.prompt_embeds,
+            inputs=message.inputs,
         )
         return Prompt(self._hasher.extend(request), request.num_tokens)
 

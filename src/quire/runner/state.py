@@ -213,7 +213,7 @@ class SequenceStates:
         return self.adapters.acquire(wanted)
 
     def _add(self, new: NewSequence) -> None:
-        wanted_adapter = new.options.lora_request
+        wanted_adapter = new.inputs.options.lora_request
         number = -1 if wanted_adapter is None else self._acquire_adapter(wanted_adapter)
         slot = self._free.pop()
         self.adapter[slot] = number
@@ -230,24 +230,24 @@ class SequenceStates:
             self.token_ids[slot],
             self.num_tokens[slot : slot + 1],
             new.num_prompt_tokens,
-            new.eos_token_ids,
+            new.inputs.eos_token_ids,
         )
         if self.recurrent is not None:
             assert new.state is not None, "the scheduler knows no recurrent layers"
             self.recurrent.add(slot, new.state)
-        self.second_text[slot] = new.second_text or NEVER
-        if new.second_text:
+        self.second_text[slot] = new.inputs.second_text or NEVER
+        if new.inputs.second_text:
             self.pairs.add(slot)
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None and count == new.num_prompt_tokens:
             self.prompt_logprobs[slot] = wanted
         if new.sampling_params.reads_output:
             self.followed.add(slot)
-        if new.prompt_embeds is not None:
-            rows = np.frombuffer(new.prompt_embeds, np.float32)
+        if new.inputs.prompt_embeds is not None:
+            rows = np.frombuffer(new.inputs.prompt_embeds, np.float32)
             self.prompt_embeds[slot] = rows.reshape(new.num_prompt_tokens, -1)
-        if new.images:
-            self.images[slot] = SequenceImages(new.images, new.num_prompt_tokens)
+        if new.inputs.images:
+            self.images[slot] = SequenceImages(new.inputs.images, new.num_prompt_tokens)
         if self._proposer is not None:
             self._proposer.begin(self, slot, new)
 

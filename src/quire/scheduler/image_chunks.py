@@ -37,7 +37,7 @@ class ImageChunks:
     def check(self, request: Request, max_num_seqs: int) -> None:
         """Raise InvalidRequestError if no step can hold what has to be computed in one."""
         most = self._most - max_num_seqs + 1
-        for span in request.images:
+        for span in request.inputs.images:
             first, last = span.whole or (0, 0)
             if last - first > most:
                 raise InvalidRequestError(
@@ -62,7 +62,7 @@ class ImageChunks:
         self._left = 1 if (wanted == 1).any() else _ALL
         waits = True
         for row, request in enumerate(requests):
-            if request.images and scheduled[row]:
+            if request.inputs.images and scheduled[row]:
                 start, count = int(computed[row]), int(scheduled[row])
                 room = self._most - int(scheduled.sum()) + count if waits else count
                 scheduled[row] = self.chunk(request, start, count, room)
@@ -74,11 +74,11 @@ class ImageChunks:
         Args:
             room: tokens that the step can hold for it; 0 are returned if an image needs more.
         """
-        if not request.images or not self._active:
+        if not request.inputs.images or not self._active:
             return count
         count = _unsplit(request, start, count, room)
         begun = 0
-        for span in request.images:
+        for span in request.inputs.images:
             if not start <= span.start < start + count:
                 continue
             edge = span.start if span.whole is None else span.whole[0]
@@ -93,7 +93,7 @@ class ImageChunks:
 
 def _unsplit(request: Request, start: int, count: int, room: int) -> int:
     """Return the tokens of a chunk that ends inside no image whose rows see each other."""
-    for span in request.images:
+    for span in request.inputs.images:
         first, last = span.whole or (0, 0)
         if first < start + count < last:
             if first > start:

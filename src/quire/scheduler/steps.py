@@ -277,12 +277,8 @@ class Steps:
             request.token_ids[:],
             request.num_prompt_tokens,
             request.sampling_params,
-            request.options,
-            request.eos_token_ids,
-            request.second_text,
-            request.prompt_embeds,
+            request.inputs,
             None if states is None else states.first(request.request_id),
-            request.images,
         )
 
     def _launch(

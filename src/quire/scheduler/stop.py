@@ -11,7 +11,7 @@ def check_stop(request: Request) -> bool:
     token = request.token_ids[-1]
     if token in request.stop_ids and request.num_output_tokens >= params.min_tokens:
         request.finish_reason = FinishReason.STOP
-        if params.ignore_eos or token not in request.eos_token_ids:
+        if params.ignore_eos or token not in request.inputs.eos_token_ids:
             request.stop_reason = token
         return True
     if request.num_tokens < request.max_total_tokens:

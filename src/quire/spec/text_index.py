@@ -41,7 +41,7 @@ class TextIndexProposer:
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         # Answers of requests with a salt are private, as their blocks in the prefix cache are.
-        self._index.begin(slot, len(new.token_ids), new.options.cache_salt is None)
+        self._index.begin(slot, len(new.token_ids), new.inputs.options.cache_salt is None)
 
     def end(self, states: SequenceStates, slot: int) -> None:
         tokens = states.token_ids[slot]

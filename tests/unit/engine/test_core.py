@@ -12,6 +12,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
+from quire.core.options import RequestInputs
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import NOT_FOLLOWED, StructuredOutputsParams
@@ -345,9 +346,10 @@ def test_completions_of_a_request_share_its_embeddings() -> None:
     core = make()
     for name, embeds in (("a_0", bytes(40)), ("a_1", bytes(40)), ("b", b"1" * 40), ("c", None)):
         message = ask(name)
-        message.prompt_embeds = embeds and bytes(bytearray(embeds))  # as each is decoded
+        copied = embeds and bytes(bytearray(embeds))  # as each is decoded
+        message.inputs = RequestInputs(prompt_embeds=copied)
         core.add(message)
-    first, second, other, none = (r.prompt_embeds for r in core.scheduler.requests.values())
+    first, second, other, none = (r.inputs.prompt_embeds for r in core.scheduler.requests.values())
     assert first is second
     assert (first, other, none) == (bytes(40), b"1" * 40, None)
-    assert core._last_embeds is None
+    assert core._last_inputs.prompt_embeds is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.core.options import RequestInputs
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, StepSkippedError
 from quire.executor.crew import node_ends
@@ -139,7 +140,8 @@ def test_a_row_that_cannot_be_sampled_fails_alone(
     stages: tuple[Worker, Worker], expected: list[int]
 ) -> None:
     steps, bad = Steps(), prompt_step([5, 6, 7], SamplingParams(min_tokens=2))
-    bad.new_sequences[0] = dataclasses.replace(bad.new_sequences[0], eos_token_ids=(10**6,))
+    inputs = RequestInputs(eos_token_ids=(10**6,))
+    bad.new_sequences[0] = dataclasses.replace(bad.new_sequences[0], inputs=inputs)
     assert run(stages, steps, bad) == -1
     leave(stages, steps)
     assert run(stages, steps, PROMPT) == expected[0]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import CheckpointError, ContextLengthError, InvalidRequestError
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.frontend.input.input_processor import InputProcessor, derive_seed
@@ -23,12 +23,12 @@ def process(prompt: Any, params: SamplingParams | None = None, **kwargs: Any) ->
 
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}])
 def test_text(prompt: Any) -> None:
-    request = process(prompt, options=RequestOptions(3, "s"))
+    request = process(prompt, inputs=RequestInputs(RequestOptions(3, "s")))
     [child] = request.children
     assert (request.prompt, request.prompt_token_ids) == ("ab", [97, 98])
     assert (child.request_id, unpack_tokens(child.prompt_token_ids)) == ("r", [97, 98])
-    assert (child.arrival_time, child.options) == (1.5, RequestOptions(3, "s"))
-    assert child.eos_token_ids == (EOS,)
+    assert (child.arrival_time, child.inputs.options) == (1.5, RequestOptions(3, "s"))
+    assert child.inputs.eos_token_ids == (EOS,)
 
 
 @pytest.mark.parametrize("prompt", [[97, 98], {"prompt_token_ids": [97, 98]}])
@@ -202,7 +202,7 @@ def test_seeds_are_drawn_from_the_engine_s() -> None:
 def test_end_of_sequence_tokens_come_from_all_three_places() -> None:
     processor = input_processor(eos_token_id=[3, 5])
     [child] = process("a", processor=processor).children
-    assert child.eos_token_ids == (3, 5, EOS)
+    assert child.inputs.eos_token_ids == (3, 5, EOS)
 
 
 def test_sampling_defaults_come_from_the_generation_config() -> None:

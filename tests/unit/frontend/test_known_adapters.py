@@ -10,7 +10,7 @@ import pytest
 from quire.core.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from quire.core.lora import LoRAConfig, LoRARequest
 from quire.core.messages import AddRequest
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
@@ -43,7 +43,8 @@ class Noting(EchoExecutor):
 def add(core: EngineCore, name: str, lora_request: LoRARequest | None = ADAPTER) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=3)
     prompt = pack_tokens(list(b"abc"))
-    core.add(AddRequest(name, prompt, params, 0.0, RequestOptions(lora_request=lora_request)))
+    inputs = RequestInputs(RequestOptions(lora_request=lora_request))
+    core.add(AddRequest(name, prompt, params, 0.0, inputs))
 
 
 def test_an_adapter_is_freed_after_its_last_request() -> None:

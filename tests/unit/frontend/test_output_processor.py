@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -347,11 +347,12 @@ def test_who_uses_which_adapter() -> None:
     for number, name in enumerate(("first", "second"), 1):
         wanted = SamplingParams(n=2)
         options = RequestOptions(lora_request=LoRARequest(name, number, "/adapter"))
-        request = input_processor().process(name, "a", wanted, arrival_time=9.0, options=options)
+        inputs = RequestInputs(options)
+        request = input_processor().process(name, "a", wanted, arrival_time=9.0, inputs=inputs)
         bench.processor.add(request)
     assert bench.processor.adapters() == LoraUse(set(), {"first", "second"})
     children = [c for state in bench.processor.states() for c in state.request.children]
-    ids = [child.request_id for child in children if child.options.lora_request]
+    ids = [child.request_id for child in children if child.inputs.options.lora_request]
     admitted = [RequestEvent(ids[0], "admitted", 11.0)]
     bench.processor.process(StepOutputs([], None, 11.0, events=admitted))
     assert bench.processor.adapters() == LoraUse({"first"}, {"first", "second"})

@@ -13,7 +13,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.messages import CoreOutput, RequestEvent, StepOutputs
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.tracing import RequestTracer
@@ -83,9 +83,9 @@ def serve_one(tracer: RequestTracer, reason: FinishReason, headers: dict[str, st
     """A request of 8 tokens with n = 2, of which a chunk was cached."""
     processor = NamedOutputs(tracer=tracer)
     params = SamplingParams(n=2, temperature=0.5, max_tokens=7)
-    options = RequestOptions(trace_headers=headers)
+    inputs = RequestInputs(RequestOptions(trace_headers=headers))
     request = input_processor().process(
-        "cmpl-1", list(range(8)), params, arrival_time=9.0, options=options
+        "cmpl-1", list(range(8)), params, arrival_time=9.0, inputs=inputs
     )
     processor.add(request)
     events = []

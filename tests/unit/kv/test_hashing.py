@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.core.config import HashAlgo
 from quire.core.images import ImageSpan
 from quire.core.lora import LoRARequest
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import EMBEDDED, Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.hashing import BlockHasher
@@ -26,9 +26,9 @@ def hasher(size: int = 8, algo: HashAlgo = "sha256", seed: int = 0) -> BlockHash
 def request(
     token_ids: list[int], salt: str | None = None, lora: LoRARequest | None = None
 ) -> Request:
-    options = RequestOptions(cache_salt=salt, lora_request=lora)
+    inputs = RequestInputs(RequestOptions(cache_salt=salt, lora_request=lora))
     return Request(
-        "r", token_ids, SamplingParams(), arrival_time=0, max_model_len=999, options=options
+        "r", token_ids, SamplingParams(), arrival_time=0, max_model_len=999, inputs=inputs
     )
 
 
@@ -90,7 +90,7 @@ def test_a_block_of_embeddings_has_the_hash_of_its_own_rows() -> None:
         rows = [b"row %d" % i for i in range(8)] + [last * 5]
         given = Request(
             "a", [EMBEDDED] * 9, SamplingParams(), arrival_time=0, max_model_len=99,
-            prompt_embeds=b"".join(rows),
+            inputs=RequestInputs(prompt_embeds=b"".join(rows)),
         )  # fmt: skip
         hashes.append(hasher().extend(given)[:1])
     assert hashes[0] == hashes[1] != []
@@ -104,7 +104,7 @@ def test_a_hash_covers_each_embedding_up_to_its_blocks_end(differs: int) -> None
         rows[differs] = row
         given = Request(
             "a", [EMBEDDED] * 16, SamplingParams(), arrival_time=0, max_model_len=99,
-            prompt_embeds=b"".join(rows),
+            inputs=RequestInputs(prompt_embeds=b"".join(rows)),
         )  # fmt: skip
         hashes.append(hasher(4).extend(given))
     assert [a == b for a, b in zip(*hashes, strict=True)] == [i < differs // 4 for i in range(4)]
@@ -115,7 +115,7 @@ def test_tokens_behind_embeddings_are_hashed_too() -> None:
     for token in (7, 8):
         given = Request(
             "a", [EMBEDDED] * 4, SamplingParams(), arrival_time=0, max_model_len=99,
-            prompt_embeds=b"rows",
+            inputs=RequestInputs(prompt_embeds=b"rows"),
         )  # fmt: skip
         given.token_ids.extend([token] * 4)
         hashes.append(hasher(4).extend(given))
@@ -130,7 +130,7 @@ def test_images_part_exactly_the_blocks_from_their_first_row_on(
 
     def hashes(first: int, digest: bytes) -> list[bytes]:
         asked = request([7] * 96)
-        asked.images = (ImageSpan(first, rows, digest, None, (1, 1), b""),)
+        asked.inputs = RequestInputs(images=(ImageSpan(first, rows, digest, None, (1, 1), b""),))
         return hasher(size).extend(asked)
 
     ours = hashes(start, b"a" * 32)

@@ -5,7 +5,7 @@ import pytest
 
 from quire.core.batch import ON_DISK
 from quire.core.config import CacheConfig, TierConfig
-from quire.core.options import RequestOptions
+from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
@@ -20,9 +20,14 @@ def manager(num_blocks: int, *, caching: bool = True) -> KVCacheManager:
     return KVCacheManager(CacheConfig(BLOCK, num_blocks, caching))
 
 
-def request(name: str, token_ids: list[int], **given: object) -> Request:
-    params = SamplingParams(prompt_logprobs=given.pop("prompt_logprobs", None))
-    return Request(name, token_ids, params, arrival_time=0, max_model_len=9999, **given)
+def request(
+    name: str,
+    token_ids: list[int],
+    options: RequestOptions = NO_OPTIONS,
+    prompt_logprobs: int | None = None,
+) -> Request:
+    params, inputs = SamplingParams(prompt_logprobs=prompt_logprobs), RequestInputs(options)
+    return Request(name, token_ids, params, arrival_time=0, max_model_len=9999, inputs=inputs)
 
 
 def admit(kv: KVCacheManager, r: Request) -> list[int]:

@@ -11,7 +11,7 @@ from quire.core.messages import (
     RequestEvent,
     StepOutputs,
 )
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.routing.router import CacheAwareRouter, Prompt, Prompts
@@ -109,8 +109,8 @@ def test_hashes_depend_on_all_that_separates_caches() -> None:
     prompts = Prompts(BLOCK, "sha256", 0)
 
     def message(tokens: list[int], salt: str | None = None) -> AddRequest:
-        options = RequestOptions(cache_salt=salt)
-        return AddRequest("r", pack_tokens(tokens), SamplingParams(), 0.0, options)
+        inputs = RequestInputs(RequestOptions(cache_salt=salt))
+        return AddRequest("r", pack_tokens(tokens), SamplingParams(), 0.0, inputs)
 
     plain = prompts.of(message([*range(9)]))
     assert (len(plain.hashes), plain.num_tokens) == (2, 9)

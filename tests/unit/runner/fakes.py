@@ -13,6 +13,7 @@ from torch import Tensor
 from quire.core.batch import BlockRun, ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.messages import TokenLogprobs
+from quire.core.options import RequestInputs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -170,7 +171,7 @@ class Driver:
                         list(self.tokens[name]),
                         self.prompt[name],
                         self.params[name],
-                        eos_token_ids=(1,),
+                        RequestInputs(eos_token_ids=(1,)),
                     )
                 )
             needed = -(-(self.computed[name] + count * num_steps) // self.block_size)

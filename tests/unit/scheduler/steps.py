@@ -7,7 +7,7 @@ from typing import Any
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.messages import CoreOutput
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.scheduler import Scheduler
@@ -29,8 +29,7 @@ def request(name: str, length: int, *, priority: int = 0, **params: Any) -> Requ
         SamplingParams(**{"max_tokens": 8, **params}),
         arrival_time=0.0,
         max_model_len=1000,
-        options=RequestOptions(priority),
-        eos_token_ids=(0,),
+        inputs=RequestInputs(RequestOptions(priority), eos_token_ids=(0,)),
     )
 
 

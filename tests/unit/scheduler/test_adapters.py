@@ -22,7 +22,7 @@ def make(max_loras: int, policy: Any = "fcfs", seqs: int = 8) -> Scheduler:
 def adapted(name: str, adapter: int, **params: Any) -> Request:
     made = request(name, 4, **{"max_tokens": 2, **params})
     wanted = LoRARequest(f"l{adapter}", adapter, "", bytes([adapter]))
-    made.options = replace(made.options, lora_request=wanted)
+    made.inputs = replace(made.inputs, options=replace(made.options, lora_request=wanted))
     return made
 
 

@@ -17,7 +17,7 @@ def stored(num_blocks: int = 16, seats: int = 4, adapter: int = 0, **limits: Any
     s = Scheduler(SchedulerConfig(1000, seats, 64, **limits), cache)
     first = request("a1", 7 * BLOCK, max_tokens=1)
     if adapter:
-        first.options = adapted("a", adapter).options
+        first.inputs = adapted("a", adapter).inputs
     s.add(first)
     finish(s)
     s.add(request("z", num_blocks * BLOCK - 1, max_tokens=1))  # evicts it
@@ -54,7 +54,7 @@ def test_a_block_is_loaded_by_one_request_at_a_time() -> None:
 def test_a_loading_request_has_its_adapter_in_the_step() -> None:
     s = stored(adapter=1, max_loras=1)
     again = request("a2", 7 * BLOCK)
-    again.options = adapted("a", 1).options
+    again.inputs = adapted("a", 1).inputs
     s.add(again)
     s.add(adapted("b", 2))
     assert s.schedule(0.0).block_copies is not None

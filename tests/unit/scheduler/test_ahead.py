@@ -14,7 +14,7 @@ import pytest
 from quire.core.batch import SchedulerOutput
 from quire.core.config import CacheConfig, Policy, SchedulerConfig, TierConfig
 from quire.core.messages import StepOutputs
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, Pending
@@ -135,7 +135,7 @@ def run(seed: int, depth: int, num_steps: int, accepts: Accepts = all_of) -> Pip
             params,
             arrival_time=0.0,
             max_model_len=400,
-            options=RequestOptions(priority=rng.randint(0, 2)),
+            inputs=RequestInputs(RequestOptions(priority=rng.randint(0, 2))),
         )
         requests[request.request_id] = request
         line.told[request.request_id] = []

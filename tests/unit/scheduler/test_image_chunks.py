@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
+from quire.core.options import RequestInputs
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.image_chunks import ImageChunks
@@ -19,7 +20,8 @@ def request(*spans: tuple[int, int]) -> Request:
         for first, last in spans
     )
     given = SamplingParams()
-    return Request("r", [1] * 40, given, arrival_time=0.0, max_model_len=64, images=images)
+    inputs = RequestInputs(images=images)
+    return Request("r", [1] * 40, given, arrival_time=0.0, max_model_len=64, inputs=inputs)
 
 
 @pytest.mark.parametrize(

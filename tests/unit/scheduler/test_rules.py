@@ -218,7 +218,7 @@ def test_every_step_follows_the_rules(seed: int) -> None:
             priority = rng.randint(0, 2)
             new = request(f"r{number}", length, max_tokens=most, priority=priority)
             if adapter:
-                new.options = adapted("r", adapter, priority=priority).options
+                new.inputs = adapted("r", adapter, priority=priority).inputs
             s.add(new)
             number += 1
         if s.requests and rng.random() < 0.1:

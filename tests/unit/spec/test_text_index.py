@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.batch import NewSequence
 from quire.core.config import SpeculativeConfig
-from quire.core.options import RequestOptions
+from quire.core.options import RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
 from quire.runner.drafts import Proposer
 from quire.runner.state import SequenceStates
@@ -26,8 +26,8 @@ class Texts:
         self.proposer = proposer
 
     def begin(self, slot: int, prompt: Sequence[int], salt: str | None = None) -> None:
-        options = RequestOptions(cache_salt=salt)
-        new = NewSequence("r", list(prompt), len(prompt), SamplingParams(), options)
+        inputs = RequestInputs(RequestOptions(cache_salt=salt))
+        new = NewSequence("r", list(prompt), len(prompt), SamplingParams(), inputs)
         self.states.num_tokens[slot] = 0
         self.extend(slot, prompt)
         self.proposer.begin(self.states, slot, new)

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from quire.core.config import TransferConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
-from quire.core.images import ImageSpan
 from quire.core.messages import AddRequest, Ready
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -67,7 +66,7 @@ class ProcessedRequest:
 
     @property
     def options(self) -> RequestOptions:
-        return self.children[0].options
+        return self.children[0].inputs.options
 
 
 class InputProcessor:
@@ -112,7 +111,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrival_time: float,
-        options: RequestOptions = NO_OPTIONS,
+        inputs: RequestInputs = NO_INPUTS,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
@@ -138,8 +137,7 @@ class InputProcessor:
             token_ids,
             params,
             arrival_time=arrival_time,
-            options=options,
-            prompt_embeds=embeds,
+            inputs=replace(inputs, prompt_embeds=embeds),
             bad_words=bad_words,
             written=written,
         )
@@ -152,9 +150,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrival_time: float,
-        options: RequestOptions = NO_OPTIONS,
-        prompt_embeds: bytes | None = None,
-        images: tuple[ImageSpan, ...] = (),
+        inputs: RequestInputs,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
@@ -162,18 +158,17 @@ class InputProcessor:
 
         Args:
             bad_words: token ids of the bad words, if known (see `text.bad_words`).
-            images: spans of `token_ids`.
             written: the checked structure, if there is one (see `Structures`).
         """
         if params.truncate_prompt_tokens is not None:
             limit = self.max_total_tokens
-            kept = truncated(token_ids, params, limit, embeds=prompt_embeds is not None)
+            kept = truncated(token_ids, params, limit, embeds=inputs.prompt_embeds is not None)
             text, token_ids = text if len(kept) == len(token_ids) else None, kept
         max_tokens = self._max_tokens(len(token_ids), params)
-        if prompt_embeds is not None:
+        if inputs.prompt_embeds is not None:
             check_embeds(params)
         check_params(params, self.model.vocab_size)
-        check_options(options, self._config.transfer)
+        check_options(inputs.options, self._config.transfer)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
         seed = params.seed
@@ -189,17 +184,14 @@ class InputProcessor:
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
         base = packed_params(base, self.model.vocab_size)
-        packed = pack_tokens(token_ids)
+        packed, inputs = pack_tokens(token_ids), replace(inputs, eos_token_ids=self.eos_token_ids)
         children = [
             AddRequest(
                 request_id=request_id if params.n == 1 else f"{request_id}_{index}",
                 prompt_token_ids=packed,
                 sampling_params=_with_seed(base, seed, index),
                 arrival_time=arrival_time,
-                options=options,
-                eos_token_ids=self.eos_token_ids,
-                prompt_embeds=prompt_embeds,
-                images=images,
+                inputs=inputs,
             )
             for index in range(params.n)
         ]

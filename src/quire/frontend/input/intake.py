@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from quire.core.config import ModelConfig
 from quire.core.errors import InvalidRequestError
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.images.expand import (
@@ -147,7 +149,8 @@ class Intake:
         if (wanted := params.structured_outputs) is not None:
             processor.check_structure(wanted)
             written = await self.structures.check(wanted)
-        given: dict[str, Any] = {"arrival_time": arrival, "options": options, "written": written}
+        inputs = RequestInputs(options)
+        given: dict[str, Any] = {"arrival_time": arrival, "inputs": inputs, "written": written}
         given["bad_words"] = await self._bad_words(params.bad_words)
         pictured = with_images(prompt)
         if isinstance(pictured, ImagePrompt):
@@ -197,7 +200,8 @@ class Intake:
             tokens = await self._threads.run(partial(tokenize, tokenizer, checked))
         text = checked if isinstance(checked, str) else None
         tokens, spans = expand(tokens, prepared, vision, tokenizer)
-        return processor.request(request_id, text, tokens, params, images=spans, **given)
+        given["inputs"] = replace(given["inputs"], images=spans)
+        return processor.request(request_id, text, tokens, params, **given)
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
         """Return the tokens of many words; None for few, which `process` tokenizes itself."""

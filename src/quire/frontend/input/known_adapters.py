@@ -72,7 +72,7 @@ class AdapterClient:
 
     def removed(self, message: AddRequest) -> int | None:
         """Return the id of the request's adapter if it was removed since, else None."""
-        adapter = message.options.lora_request
+        adapter = message.inputs.options.lora_request
         return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
 
     async def add(self, wanted: LoRARequest) -> LoRARequest:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from quire.core.config import PoolingConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest
-from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -110,13 +110,13 @@ class PoolingInput:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")
         if len(token_ids) > limit:
             raise ContextLengthError(len(token_ids), limit, pooled=True)
+        second = second_text if self._processor.model.token_types > 1 else 0
         message = AddRequest(
             request_id=request_id,
             prompt_token_ids=pack_tokens(token_ids),
             sampling_params=_NO_TOKENS,
             arrival_time=arrival_time,
-            options=options,
-            second_text=second_text if self._processor.model.token_types > 1 else 0,
+            inputs=RequestInputs(options, second_text=second),
         )
         return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])
 

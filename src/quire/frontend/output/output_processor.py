@@ -82,7 +82,7 @@ class OutputProcessor:
         use = LoraUse(set(), set())
         for state in self._requests.values():
             for child, timeline in zip(state.request.children, state.timelines, strict=True):
-                if (adapter := child.options.lora_request) and timeline.state != "finished":
+                if (adapter := child.inputs.options.lora_request) and timeline.state != "finished":
                     names = use.running if timeline.state == "running" else use.waiting
                     names.add(adapter.lora_name)
         return use

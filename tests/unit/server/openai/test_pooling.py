@@ -68,7 +68,7 @@ class CountingExecutor(EchoExecutor):
             if tokens[0] == 7:
                 output.errors[name] = "NaN"
                 continue
-            second = new[name].second_text if name in new else 0
+            second = new[name].inputs.second_text if name in new else 0
             vector = np.zeros(SIZE, np.float32)
             vector[:3] = tokens[0], len(tokens), second
             output.pooled[name] = vector.tobytes()
