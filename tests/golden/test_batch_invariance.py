@@ -12,10 +12,12 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
-from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import KINDS, MAX_POSITIONS, RECURRENT_MODELS, VOCAB_SIZE, make_tiny
 
 NUM_SEQUENCES, FEW = 64, 8
 NUM_TOKENS = 6
+IN_MAKE_TEST = {*KINDS, *RECURRENT_MODELS, "llama"}
+"""Of `FEW_CASES`, `make test` runs these."""
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -110,7 +112,10 @@ def sample(prompts: list[list[int]], count: int, case: str) -> list[int]:
     ("name", "dtype", "kv_dtype", "provider", "count", "compared"),
     [
         *((*case, NUM_SEQUENCES, FEW) for case in CASES),
-        *((*case, FEW, FEW) for case in FEW_CASES),
+        *(
+            pytest.param(*case, FEW, FEW, marks=() if case[0] in IN_MAKE_TEST else pytest.mark.slow)
+            for case in FEW_CASES
+        ),
         *(
             pytest.param(*case, *2 * [NUM_SEQUENCES], marks=pytest.mark.slow)
             for case in CASES + FEW_CASES

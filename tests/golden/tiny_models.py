@@ -41,9 +41,10 @@ _PUBLISHED = {"internlm3": "InternLM3ForCausalLM"}
 """Model types that Transformers saves under another class than the published files have."""
 
 
-def of_each_kind(names: Iterable[str] = TINY_MODELS) -> list[Any]:
-    """Return all names as a test's parameters; `make test` takes those of `KINDS`."""
-    return [n if n in KINDS else pytest.param(n, marks=pytest.mark.slow) for n in names]
+def of_each_kind(names: Iterable[str] = TINY_MODELS, *more: str) -> list[Any]:
+    """Return all names as a test's parameters; `make test` takes those of `KINDS`, and `more`."""
+    kept = KINDS.union(more)
+    return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 def save_byte_tokenizer(folder: Path) -> None:
