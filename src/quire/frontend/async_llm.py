@@ -20,8 +20,9 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_vllm import LateStart, VllmMethods
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.configure import Configured, configure
-from quire.frontend.client.core_client import CoreClient, ProcessClient
+from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.fleet import Fleet
+from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
 from quire.frontend.images.fetch import Media

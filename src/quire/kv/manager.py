@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
@@ -13,40 +12,10 @@ from quire.kv.bounds import most_blocks
 from quire.kv.host_tier import SwappedBlocks
 from quire.kv.lower_tiers import LowerTier
 from quire.kv.prefix import NO_BLOCK, TO_LOAD, PrefixCache, needs_all
+from quire.kv.stored import Stored, held_blocks
 
 NEVER = 2**40
 """More tokens, and more blocks, than any request has."""
-
-
-@dataclass(slots=True)
-class Stored:
-    """The first blocks of a request that the KV cache or the host tier has.
-
-    Attributes:
-        blocks: by position: a block of the KV cache, `TO_LOAD` or `NO_BLOCK`.
-        num_tokens: tokens that the blocks hold; only swapped blocks may end within a block.
-        keys: hashes of the blocks to load; empty if these were swapped out.
-        state: hash of the state to load.
-        num_from_files: how many of the blocks are only in files.
-        arriving: another request is loading one of them.
-        private: they must not enter the prefix cache.
-    """
-
-    blocks: list[int]
-    num_tokens: int
-    keys: list[bytes] = field(default_factory=list)
-    state: bytes | None = None
-    num_from_files: int = 0
-    arriving: bool = False
-    private: bool = False
-
-    @property
-    def num_loads(self) -> int:
-        return self.blocks.count(TO_LOAD)
-
-    @property
-    def is_swapped(self) -> bool:
-        return not self.keys and self.state is None
 
 
 class KVCacheManager(PrefixCache):
@@ -101,18 +70,18 @@ class KVCacheManager(PrefixCache):
         """
         if self.states is not None and not self.states.has_room(num_leaving):
             return False
-        prefix = _held(prefix)
+        prefix = held_blocks(prefix)
         needed = self.most_blocks(request.num_tokens) - len(prefix)
         return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
 
     def blocks_missing(self, request: Request) -> int:
         """Return how many more blocks an admitted request needs for its present tokens."""
-        held = len(_held(self.tables[request.request_id]))
+        held = len(held_blocks(self.tables[request.request_id]))
         return max(0, self.most_blocks(request.num_tokens) - held)
 
     def num_own(self, request: Request) -> int:
         """Return how many blocks freeing `request` would free."""
-        blocks = _held(self.tables[request.request_id])
+        blocks = held_blocks(self.tables[request.request_id])
         return sum(self.pool.ref_count(block) == 1 for block in blocks)
 
     def admit(self, request: Request, prefix: list[int], num_tokens: int) -> list[int]:
@@ -123,7 +92,7 @@ class KVCacheManager(PrefixCache):
         Returns:
             Its block table, which begins with `prefix`.
         """
-        self.pool.share(_held(prefix))
+        self.pool.share(held_blocks(prefix))
         missing = -(-num_tokens // self.block_size) - len(prefix)
         table = prefix + self.pool.allocate(missing)
         self.tables[request.request_id] = table
@@ -258,7 +227,7 @@ class KVCacheManager(PrefixCache):
         if self.tier is None or self.states is not None:
             return False
         return self.tier.has_room(
-            len(_held(self.tables[request.request_id][: -(-num_tokens // self.block_size)]))
+            len(held_blocks(self.tables[request.request_id][: -(-num_tokens // self.block_size)]))
         )
 
     def swap_out(self, request: Request, num_tokens: int) -> None:
@@ -304,7 +273,7 @@ class KVCacheManager(PrefixCache):
             hashes = self.hasher.extend(request)
             blocks = self.tables[request.request_id][known:full]
             if NO_BLOCK in blocks:  # freed before its tokens were known
-                blocks = _held(blocks)
+                blocks = held_blocks(blocks)
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)
@@ -319,14 +288,14 @@ class KVCacheManager(PrefixCache):
     def slide(self, request: Request, begin: int, end: int) -> None:
         """Free entries [begin, end) of a request's table, which have left the window."""
         table = self.tables[request.request_id]
-        self.pool.release(_held(table[begin:end]))
+        self.pool.release(held_blocks(table[begin:end]))
         table[begin:end] = [NO_BLOCK] * (end - begin)
 
     def free(self, request: Request) -> None:
         """Free a request's blocks, the last first, so that prefixes stay cached the longest."""
         table = self.tables.pop(request.request_id)
         del self._num_entered[request.request_id]
-        self.pool.release(reversed(_held(table)))
+        self.pool.release(reversed(held_blocks(table)))
         if self.states is not None:
             self.states.free(request.request_id)
 
@@ -345,11 +314,4 @@ class KVCacheManager(PrefixCache):
             self.tier.check_integrity()
         if self.states is not None:
             self.states.check_integrity()
-        self.pool.check_integrity({name: _held(table) for name, table in self.tables.items()})
-
-
-def _held(blocks: list[int]) -> list[int]:
-    """Return `blocks` without the leading entries before the window."""
-    if not blocks or blocks[0] != NO_BLOCK:
-        return blocks
-    return blocks[blocks.count(NO_BLOCK) :]
+        self.pool.check_integrity({name: held_blocks(table) for name, table in self.tables.items()})

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import LOGITS_ROWS
 from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
+from quire.runner.state import SequenceStates
 from quire.sampling.sampler import sick_logits
 
 if TYPE_CHECKING:
@@ -46,3 +48,46 @@ def prompt_logprobs(
                 raise FloatingPointError(sick_logits(peak))
         entries += ops.logprobs(logits, range(len(chunk)), chunk, [k] * len(chunk))
     return entries
+
+
+def any_prompt_logprobs(states: SequenceStates, slots: Column) -> bool:
+    """Return whether a sequence of the step still wants those of its prompt."""
+    return bool(states.prompt_logprobs) and any(
+        _num_wanted(states, slot) is not None for slot in slots.tolist()
+    )
+
+
+def add_prompt_logprobs(
+    ops: Ops,
+    compute_logits: Callable[[Array], Array],
+    states: SequenceStates,
+    step: SchedulerOutput,
+    slots: Column,
+    hidden: Array,
+    output: ModelOutput,
+) -> None:
+    """Add those of the prompt tokens that the step's tokens predict to `output`."""
+    row = 0
+    for entry, slot in enumerate(slots.tolist()):
+        first_row, row = row, row + int(step.num_scheduled_tokens[entry])
+        count = _num_wanted(states, slot)
+        if count is None:
+            continue
+        start = int(step.num_computed_tokens[entry]) + 1
+        end = min(start + row - first_row, states.sampling[slot].num_prompt_tokens)
+        if start >= end:
+            continue
+        request_id = step.request_ids[entry]
+        rows, targets = hidden[first_row : first_row + end - start], states.token_ids[slot]
+        try:
+            output.prompt_logprobs[request_id] = prompt_logprobs(
+                ops, compute_logits, rows, targets[start:end], count
+            )
+        except FloatingPointError as error:
+            output.errors[request_id] = str(error)
+
+
+def _num_wanted(states: SequenceStates, slot: int) -> int | None:
+    """Return the log-probabilities wanted per prompt token; None if none are, or were given."""
+    given = states.sampling[slot].num_output_tokens
+    return None if given else states.prompt_logprobs.get(slot)

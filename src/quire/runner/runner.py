@@ -31,7 +31,7 @@ from quire.runner.kv_tensors import (
 )
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
-from quire.runner.prompt_logprobs import prompt_logprobs
+from quire.runner.prompt_logprobs import add_prompt_logprobs, any_prompt_logprobs
 from quire.runner.state import SequenceStates
 from quire.runner.unsettled import Unsettled
 from quire.sampling.grammars import Grammars, MaskFiller
@@ -212,12 +212,13 @@ class ModelRunner:
             self._watch.lap("model")
             return output
         output = ModelOutput(NO_TOKENS)
-        prompts = self._wants_prompt_logprobs(slots)
+        prompts = any_prompt_logprobs(self.states, slots)
         if prompts or self._reader is not None:
             every = self._ops.array(np.arange(len(inputs.input_ids)))
             hidden = self._forward(step, slots, inputs, every)
             if prompts:
-                self._prompt_logprobs(step, slots, hidden, output)
+                project = self.model.logits
+                add_prompt_logprobs(self._ops, project, self.states, step, slots, hidden, output)
             if len(inputs.sampling_rows) < len(every):
                 hidden = hidden[inputs.sampling_rows]
         else:
@@ -307,47 +308,6 @@ class ModelRunner:
         if everyone:
             self._sampled, self._batch = step.batch_version, batch
         return batch
-
-    def _wants_prompt_logprobs(self, slots: Column) -> bool:
-        return bool(self.states.prompt_logprobs) and any(
-            self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()
-        )
-
-    def _num_prompt_logprobs(self, slot: int) -> int | None:
-        """Return the log-probabilities wanted per prompt token; None if none are, or were given."""
-        given = self.states.sampling[slot].num_output_tokens
-        return None if given else self.states.prompt_logprobs.get(slot)
-
-    def _prompt_logprobs(
-        self,
-        step: SchedulerOutput,
-        slots: Column,
-        hidden: Array,
-        output: ModelOutput,
-    ) -> None:
-        """Log-probabilities of the prompt tokens that this step's tokens predict."""
-        row = 0
-        for entry, slot in enumerate(slots.tolist()):
-            first_row, row = row, row + int(step.num_scheduled_tokens[entry])
-            count = self._num_prompt_logprobs(slot)
-            if count is None:
-                continue
-            state = self.states.sampling[slot]
-            start = int(step.num_computed_tokens[entry]) + 1
-            end = min(start + row - first_row, state.num_prompt_tokens)
-            if start >= end:
-                continue
-            request_id = step.request_ids[entry]
-            try:
-                output.prompt_logprobs[request_id] = prompt_logprobs(
-                    self._ops,
-                    self.model.logits,
-                    hidden[first_row : first_row + end - start],
-                    self.states.token_ids[slot, start:end],
-                    count,
-                )
-            except FloatingPointError as error:
-                output.errors[request_id] = str(error)
 
 
 def _no_tokens(num_seqs: int, width: int = 1) -> Column:

@@ -9,8 +9,8 @@ import numpy as np
 
 from quire.core.batch import Column
 from quire.core.request import Request, RequestStatus
-from quire.kv.manager import Stored
 from quire.kv.prefix import NO_BLOCK
+from quire.kv.stored import Stored
 from quire.scheduler.queue import REACH
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from quire.core.batch import BlockLoad
 from quire.core.request import Request, RequestStatus
-from quire.kv.manager import KVCacheManager, Stored
+from quire.kv.manager import KVCacheManager
 from quire.kv.prefix import NO_BLOCK
+from quire.kv.stored import Stored
 from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.running import Admitted
 

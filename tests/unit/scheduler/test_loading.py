@@ -11,7 +11,7 @@ from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.cost import StepCost
 from quire.core.request import Request
 from quire.kv.host_tier import HostTier
-from quire.kv.manager import Stored
+from quire.kv.stored import Stored
 from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.loading import Loading
 from quire.scheduler.scheduler import Scheduler

@@ -23,7 +23,7 @@ from quire.core.messages import CoreInput, Ready, Shutdown
 from quire.engine.core import EngineCore
 from quire.executor.base import ForwardError
 from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.server.app import create_app

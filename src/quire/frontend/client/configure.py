@@ -9,7 +9,7 @@ import time
 from typing import NamedTuple
 
 from quire.core.log import setup_logging
-from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.replica import replica_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, CoreInput, Ready, StepOutputs
-from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
 from quire.frontend.client.supervisor import CoreState

@@ -9,7 +9,7 @@ from quire.core.errors import EngineDeadError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, Call, CoreInput, Ready
 from quire.engine.process import begin_to_load, load_core
 from quire.engine.suspects import Suspects
-from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.system.heap import return_memory
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.messages import Call, CallResult, CoreInput, Ready, StepOutputs
 from quire.frontend.client.calls import CoreCalls
-from quire.frontend.client.core_client import CoreClient
+from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.supervisor import CoreState, Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
 

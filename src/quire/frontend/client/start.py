@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.frontend.client.configure import Configured
-from quire.frontend.client.core_client import CoreClient, ProcessClient
+from quire.frontend.client.core_client import ProcessClient
+from quire.frontend.client.interface import CoreClient
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import load_tokenizer

@@ -24,7 +24,8 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
 from quire.core.messages import Ready
 from quire.frontend.client.asleep import sleeping_error
-from quire.frontend.client.core_client import HURRIED_SECONDS, CoreClient, MessageHandler
+from quire.frontend.client.core_client import HURRIED_SECONDS
+from quire.frontend.client.interface import CoreClient, MessageHandler
 from quire.system.hardware import detect
 from quire.system.heap import return_memory
 

@@ -28,7 +28,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.engine.core import EngineCore
 from quire.executor.base import ForwardError
 from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.server.app import create_app
