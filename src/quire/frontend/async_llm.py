@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.messages import Ready, StepOutputs
+from quire.core.messages import CallResult, Ready, StepOutputs
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
@@ -238,10 +238,7 @@ class AsyncLLM(VllmMethods):
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
-        """Return a prompt's token ids, computed off the event loop.
-
-        `add_special_tokens` does not matter for a conversation: its template writes them.
-        """
+        """Return a prompt's token ids, computed off the event loop."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
@@ -278,14 +275,18 @@ class AsyncLLM(VllmMethods):
 
     def _send(self, state: RequestState, rank: int | None = None) -> None:
         """Send a request to the replica `rank`, or to the one that the router chooses."""
-        state.replica = self._fleet.add(state.request.children, rank)
+        replica = self._fleet.choose(state.request.children, rank)
+        state.replica = replica.number
+        for child in state.request.children:
+            replica.core.client.send(child)
         if self._lag is not None:
             self._lag.start()
 
-    def on_step(self, replica: int, step: StepOutputs) -> None:
-        """See `ReplicaUser`."""
-        for reply in self._output.process(step, replica).replies():
-            self._fleet.send(replica, reply)
+    def on_message(self, replica: int, message: StepOutputs | CallResult) -> None:
+        """See `FleetUser`."""
+        if (step := self._fleet.read(replica, message)) is not None:
+            for reply in self._output.process(step, replica).replies():
+                self._fleet.send(replica, reply)
 
     def has_work(self, replica: int) -> bool:
         """See `ReplicaUser`."""

@@ -24,14 +24,8 @@ from quire.frontend.client.merged_calls import merged
 from quire.frontend.client.replica import replica_configs
 from quire.metrics.reader import Counter, Histogram, Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
-from tests.unit.engine.fakes import (
-    BLOCK_SIZE,
-    NUM_BLOCKS,
-    ByteTokenizer,
-    engine_config,
-    follow,
-    resolved,
-)
+from tests.unit.engine.echo import BLOCK_SIZE, NUM_BLOCKS, follow
+from tests.unit.engine.fakes import ByteTokenizer, engine_config, resolved
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
 
 DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY

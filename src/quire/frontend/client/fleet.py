@@ -5,17 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
-from quire.core.messages import AbortRequests, AddRequest, CoreInput, Ready, StepOutputs
+from quire.core.messages import (
+    AbortRequests,
+    AddRequest,
+    CallResult,
+    CoreInput,
+    Ready,
+    StepOutputs,
+)
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
 from quire.frontend.client.supervisor import CoreState
 
 T = TypeVar("T")
+
+
+class FleetUser(ReplicaUser, Protocol):
+    """The sender of requests to a fleet."""
+
+    def on_message(self, replica: int, message: StepOutputs | CallResult) -> None:
+        """Take a message of a replica's core, and give it to `Fleet.read`."""
 
 
 class Fleet:
@@ -37,14 +51,14 @@ class Fleet:
         self,
         connect: Callable[[], CoreClient],
         config: EngineConfig,
-        user: ReplicaUser,
+        user: FleetUser,
         count: int = 1,
         first: CoreClient | None = None,
     ) -> None:
         self._user = user
         self.stepped = asyncio.Event()
         self.replicas = [
-            Replica(number, connect, each, self, None if number else first)
+            Replica(number, connect, each, self, user.on_message, None if number else first)
             for number, each in enumerate(replica_configs(config, count))
         ]
         self._routes = None
@@ -100,15 +114,14 @@ class Fleet:
                 param="data_parallel_rank",
             )
 
-    def add(self, children: Sequence[AddRequest], rank: int | None = None) -> int:
-        """Send the sequences of a request to a replica, and return its number.
+    def choose(self, children: Sequence[AddRequest], rank: int | None = None) -> Replica:
+        """Return the replica that gets the sequences of a request.
 
         Args:
             rank: the wanted replica; None lets the router choose among the ready ones.
 
         Raises:
             QuireError: no replica is ready, or the wanted one is not.
-            InvalidRequestError: as `CoreClient.send`; no sequence runs then.
         """
         chosen = self._choose(children[0]) if rank is None else rank
         replica = self.replicas[chosen]
@@ -116,14 +129,8 @@ class Fleet:
             raise replica.core.error
         if self._routes is not None:
             self._routes.add(chosen, children)
-        try:
-            for child in children:
-                replica.send(child)
-        except BaseException:
-            self.abort(chosen, [child.request_id for child in children])
-            raise
         replica.wake_watchdog()
-        return chosen
+        return replica
 
     def _choose(self, first: AddRequest) -> int:
         if (error := self.error) is not None:
@@ -212,12 +219,14 @@ class Fleet:
 
     # -- what replicas report -------------------------------------------------------------
 
-    def on_step(self, replica: int, step: StepOutputs) -> None:
-        """See `ReplicaUser`."""
-        if self._routes is not None:
-            self._routes.note(replica, step)
-        self._user.on_step(replica, step)
-        self.stepped.set()
+    def read(self, replica: int, message: StepOutputs | CallResult) -> StepOutputs | None:
+        """Return a step's outputs; None for the result of a call, which its caller gets."""
+        step = self.replicas[replica].read(message)
+        if step is not None:
+            if self._routes is not None:
+                self._routes.note(replica, step)
+            self.stepped.set()  # who waits goes on after the step's outputs
+        return step
 
     def on_lost(self, replica: int, error: QuireError) -> None:
         """See `ReplicaUser`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from quire.core.config import EngineConfig
@@ -17,9 +18,6 @@ from quire.frontend.client.watchdog import TICKS, Watchdog
 
 class ReplicaUser(Protocol):
     """The sender of requests; `replica` is a replica's number."""
-
-    def on_step(self, replica: int, step: StepOutputs) -> None:
-        """Take the outputs of a replica's step."""
 
     def on_lost(self, replica: int, error: QuireError) -> None:
         """Move or fail all requests of a lost core; another one will start."""
@@ -48,10 +46,11 @@ class Replica:
         connect: Callable[[], CoreClient],
         config: EngineConfig,
         user: ReplicaUser,
+        on_message: Callable[[int, StepOutputs | CallResult], None],
         first: CoreClient | None = None,
     ) -> None:
         self.number = number
-        self.core = Supervisor(connect, config, self._on_message, self, first)
+        self.core = Supervisor(connect, config, partial(on_message, number), self, first)
         self.calls = CoreCalls(self._send_call)
         self._user = user
         self._watchdog: Watchdog | None = None
@@ -89,13 +88,14 @@ class Replica:
         self.send(call)
         self.wake_watchdog()
 
-    def _on_message(self, message: StepOutputs | CallResult) -> None:
+    def read(self, message: StepOutputs | CallResult) -> StepOutputs | None:
+        """Return a step's outputs; None for the result of a call, which its caller gets."""
         if self._watchdog is not None:
             self._watchdog.silent = 0
-        if isinstance(message, CallResult):
-            self.calls.answer(message)
-        else:
-            self._user.on_step(self.number, message)
+        if isinstance(message, StepOutputs):
+            return message
+        self.calls.answer(message)
+        return None
 
     def on_lost(self, error: QuireError) -> None:
         """See `CoreUser`."""

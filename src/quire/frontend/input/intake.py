@@ -110,7 +110,7 @@ class Intake:
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
     ) -> list[int]:
-        """Return a prompt's token ids; see `AsyncLLM.tokenize`."""
+        """Return a prompt's token ids. A conversation's template writes its special tokens."""
         assert self.processor is not None, "the engine was not started"
         prompt = self.processor.countable(prompt)
         with self._arriving():
