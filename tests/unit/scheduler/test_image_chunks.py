@@ -68,7 +68,8 @@ def test_beside_text_a_step_begins_one_image(
 ) -> None:
     chunks, each = ImageChunks(200, active=True), request((4, 12), (20, 28))
     if whole == "prompt":
-        each.images = tuple(replace(span, whole=(0, 40)) for span in each.images)
+        spans = tuple(replace(span, whole=(0, 40)) for span in each.inputs.images)
+        each.inputs = RequestInputs(images=spans)
     count = 40 if whole == "prompt" else 30
     scheduled = np.array([1 if decodes else 2, count, count, count])
     wanted = np.array([1 if decodes else 2, 40, 40, 40])
