@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -60,6 +61,8 @@ def in_child(
             with os.fdopen(write, "w") as pipe:
                 work(model, folder, prompts, lambda line: print(line, file=pipe, flush=True))
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(write)
