@@ -82,7 +82,8 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-SOON = ("causal", "window", "capped")
+SOON = ("capped", "float16", "int8", "int4")
+"""Rules and caches that `make test` has time for: the interpreter is slow."""
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,10 @@ def test_rules(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(attention.paged_attention(q, cache, meta, 0.2, **given), found)
 
 
-@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in SOON else pytest.param(kind, marks=pytest.mark.slow) for kind in CACHES],
+)
 def test_caches(kind: str) -> None:
     dtype = CACHES[kind] if kind in ("float16", "bfloat16") else torch.float32
     meta = metadata([33, 60], [1, 5], 8)

@@ -101,7 +101,10 @@ def test_dense_weights_with_bias_and_epilogue(ops: TritonOps, dtype: torch.dtype
     assert torch.equal(ops.linear(x, gated), ops.activation(ops.linear(x, plain), "silu_mul"))
 
 
-@pytest.mark.parametrize("form", ["dense", "int8", "zeros"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("dense", marks=pytest.mark.slow), "int8",
+             pytest.param("zeros", marks=pytest.mark.slow)]
+)  # fmt: skip
 def test_segments_and_batches_change_no_bit(
     ops: TritonOps, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +120,10 @@ def test_segments_and_batches_change_no_bit(
         assert torch.equal(ops.linear(x[first:last], packed), whole[first:last])
 
 
-@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("dense", marks=pytest.mark.slow), "zeros",
+             pytest.param("int8", marks=pytest.mark.slow)]
+)  # fmt: skip
 def test_experts_are_those_of_the_reference(ops: TritonOps, form: str) -> None:
     count, hidden, width = 5, 32, 24
     if form == "dense":
