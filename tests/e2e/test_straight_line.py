@@ -30,7 +30,7 @@ from quire.system.hardware import detect
 
 PACKAGE = Path(quire.core.__file__).parent.parent
 MAX_FILES = 14
-MAX_LINES = 3800
+MAX_LINES = 3840
 LANDMARKS = {
     "frontend/client/core_client.py:send",
     "server/openai/generation.py:put",
