@@ -165,7 +165,7 @@ def first_token(core: EngineCore, prompt: list[int], *, hands_over: bool = False
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     options = RequestOptions(kv_transfer=KVTransfer(hands_over=hands_over))
     start = time.perf_counter()
-    core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options))
+    core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options=options))
     ended = 0.0
     while step := core.step():
         if any(output.finish_reason is not None for output in step.each()):

@@ -42,7 +42,7 @@ class Side:
         """Return the last output, with all tokens."""
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         options = RequestOptions(kv_transfer=transfer)
-        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options))
+        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options=options))
         tokens: list[int] = []
         last: CoreOutput | None = None
         while step := self.core.step():
