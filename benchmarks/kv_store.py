@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from quire.bench.machine import circumstances
 from quire.bench.results.report import summarise, write_json
 from quire.core.messages import AddRequest
-from quire.core.options import KVTransfer, RequestOptions
+from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
@@ -165,7 +165,7 @@ def first_token(core: EngineCore, prompt: list[int], *, hands_over: bool = False
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     options = RequestOptions(kv_transfer=KVTransfer(hands_over=hands_over))
     start = time.perf_counter()
-    core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options=options))
+    core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, RequestInputs(options)))
     ended = 0.0
     while step := core.step():
         if any(output.finish_reason is not None for output in step.each()):

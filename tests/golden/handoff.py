@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.messages import AddRequest, CoreOutput
-from quire.core.options import KVTransfer, RequestOptions
+from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
@@ -42,7 +42,7 @@ class Side:
         """Return the last output, with all tokens."""
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         options = RequestOptions(kv_transfer=transfer)
-        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, options=options))
+        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, RequestInputs(options)))
         tokens: list[int] = []
         last: CoreOutput | None = None
         while step := self.core.step():
