@@ -63,7 +63,7 @@ _GRAPHS = (
     "steps replay a plan of any size, or on a GPU graphs of up to 256 rows; "
     "--enforce-eager turns both off"
 )
-_TEXT = "models accept text only"
+_IMAGES = "images are read in one way, that of the model's processor"
 
 FOREIGN: dict[str, Foreign] = {
     # accepted: Quire does this anyway
@@ -124,14 +124,13 @@ FOREIGN: dict[str, Foreign] = {
         "--max-itl-stretch limits the prompts' share of a step", switch=False
     ),
     **_each(
-        "media_io_kwargs interleave_mm_strings mm_processor_cache_type "
-        "mm_shm_cache_max_object_size_mb "
+        "interleave_mm_strings mm_processor_cache_type mm_shm_cache_max_object_size_mb "
         "mm_encoder_tp_mode mm_encoder_attn_backend video_pruning_rate",
-        _always(_TEXT, switch=False),
+        _always(_IMAGES, switch=False),
     ),
     **_each(
         "disable_mm_preprocessor_cache skip_mm_profiling",
-        _always(_TEXT),
+        _always(_IMAGES),
     ),
     "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets the log level", switch=False),
     "tokenizer_mode": Foreign("Quire has one tokenizer mode", ("auto", "fast")),
@@ -176,8 +175,9 @@ FOREIGN: dict[str, Foreign] = {
         Foreign("one process computes prompts and answers"),
     ),
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
-    "enable_mm_embeds": Foreign(_TEXT, _OFF, switch=True),
-    "default_mm_loras": Foreign(_TEXT),
+    "media_io_kwargs": Foreign(_IMAGES, ("{}",)),
+    "enable_mm_embeds": Foreign("images come as files, not as embeddings", _OFF, switch=True),
+    "default_mm_loras": Foreign("a request names its adapter as its model"),
     **_drafting(
         model="speculative_model spec_model",
         method="speculative_method spec_method",

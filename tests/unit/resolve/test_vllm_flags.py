@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -131,6 +132,9 @@ def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
     for name, foreign in FOREIGN.items():
         for value in foreign.same or ():
             assert list(foreign_notes({name: value}))
+    tables = text[text.index("## Accepted flags without effect") :]
+    listed = re.findall(r"`--([a-z0-9-]+)`", "".join(re.findall(r"(?m)^\| (`--[^|]*)\|", tables)))
+    assert [flag for flag in listed if flag.replace("-", "_") not in FOREIGN] == []
 
 
 def test_vllms_public_names() -> None:

@@ -11,7 +11,8 @@ _NO_SAMPLER = "Leave it out; docs/compatibility.md lists the supported samplers.
 _OFF = "The sampler that it belongs to is off."
 _ONE_TIER = "There is one tier of service."
 _TEMPLATE_KWARGS = "Send chat_template_kwargs, with the name that the chat template knows."
-_TEXT_ONLY = "The model reads and writes text."
+_TEXT_ONLY = "The model writes text."
+_ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."
 
 
 def _instead(field: str, *neutral: object) -> Rule:
@@ -134,7 +135,7 @@ COMMON: Rules = {
     **SAMPLERS,
     "guided_decoding_backend": ignored("There is one backend."),
     "vllm_xargs": refused("The server has no plug-ins."),
-    "mm_processor_kwargs": refused(_TEXT_ONLY),
+    "mm_processor_kwargs": refused(_ONE_WAY),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
     "extra_args": refused("The server has no plug-ins."),
     "id_slot": ignored("Every request gets the next free slot."),
@@ -170,7 +171,7 @@ CHAT: Rules = {
     "verbosity": ignored("The model does not see this; ask for the length in a message."),
     "web_search_options": refused("The server searches nothing."),
     "moderation": refused("The server moderates nothing."),
-    "media_io_kwargs": refused(_TEXT_ONLY),
+    "media_io_kwargs": refused(_ONE_WAY),
     "reasoning": _instead("reasoning_effort"),
     "thinking": refused(_TEMPLATE_KWARGS),
     "enable_thinking": refused(_TEMPLATE_KWARGS),
