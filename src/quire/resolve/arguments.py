@@ -162,8 +162,8 @@ class EngineArgs:
     """Kernels: `cpu` (native), `reference` (plain torch, with `quire[torch]`), or `auto`, the best
     for the device."""
     enforce_eager: bool = False
-    """Call ops one by one instead of replaying them from a plan, or on a GPU from graphs; the
-    results are the same."""
+    """Call ops one by one instead of replaying plans, or graphs on a GPU. The results are the
+    same."""
     num_threads: int | None = None
     """Compute threads. Unset: one per core that this process may use (one for a tiny model)."""
     tensor_parallel_size: int = 1
