@@ -88,7 +88,7 @@ def test_two_ranks_give_one_ranks_answers(tmp_path: Path) -> None:
         "async_scheduling": True,
     }
     assert answers(2, **tiers) == answers(1, num_gpu_blocks_override=256)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()), "no block was written"
 
 
 def staged(stages: int, **fields: Any) -> list[tuple[list[list[int]], str]]:

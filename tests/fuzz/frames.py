@@ -63,6 +63,13 @@ class Line:
         return [found or msgspec.msgpack.encode(Shutdown())]
 
 
+def _texts(value: Any) -> Any:
+    """Return plain values with text in place of bytes."""
+    if isinstance(value, list | tuple):
+        return [_texts(each) for each in value]
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
 def frame(random: Random) -> bytes:
     """One that is mostly wrong; never a `Shutdown`."""
     message = random.choice(FRAMES)
@@ -70,8 +77,7 @@ def frame(random: Random) -> bytes:
     match random.randrange(4):
         case 0:
             fields: Any = msgspec.to_builtins(message, builtin_types=(bytes,))
-            fields = [f.decode("latin-1") if isinstance(f, bytes) else f for f in fields]
-            data = msgspec.msgpack.encode(mutate_json(random, fields, ["n", "stop"]))
+            data = msgspec.msgpack.encode(mutate_json(random, _texts(fields), ["n", "stop"]))
         case 1:
             data = random.choice([b"\x91", b"\x81\xa1a", b"\xdc\xff\xff", b"\xc6"]) * 1000 + data
         case _:

@@ -80,17 +80,12 @@ class LLMEngine(NotThere):
     def __init__(self, args: EngineArgs) -> None:
         setup_logging()
         self.args = args
-        self._loop = SyncLoop()
-        if args.data_parallel_size == 1:
-            core = InProcessClient()
-            configured = configure(args, core)
-            begun = begin(AsyncLLM, args, configured, lambda: core)
-            self._steps: InProcessClient | RemoteSteps = core
-        else:
-            configured = configure(args, ProcessClient.begun())
-            begun = begin(AsyncLLM, args, configured)
-            self._steps = RemoteSteps(begun.engine, self._loop)
+        core = InProcessClient() if args.data_parallel_size == 1 else None
+        configured = configure(args, core or ProcessClient.begun())
+        begun = begin(AsyncLLM, args, configured, (lambda: core) if core else ProcessClient)
         self._engine = begun.engine
+        self._loop = SyncLoop()
+        self._steps = core or RemoteSteps(self._engine, self._loop)
         self._outputs = _Outputs()
         self._pooling_params: dict[str, PoolingParams] = {}
         try:

@@ -93,8 +93,8 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ModelNotFoundError, CheckpointError: from finding and reading the model.
     """
     notes: list[str] = []
-    args, transfer = with_transfer(args, notes)
     check_values(args)
+    args, transfer = with_transfer(args, notes)
     args, hardware = replica_share(args, hardware, notes)
     args, device = resolve_device(args, hardware, notes)
     source = _source(args)

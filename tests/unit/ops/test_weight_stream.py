@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.ops.device import Event
+from quire.ops.graphs import Graph
 from quire.ops.op_times import TimedOps
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 from quire.ops.torch_ops.reference import DenseWeight, linear, pack_linear
@@ -65,6 +66,9 @@ class Scrambled(TorchAccelerator):
     def pinned(self, nbytes: int) -> Tensor:
         self.pins.append(nbytes)
         return torch.zeros(nbytes, dtype=torch.uint8)
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        raise NotImplementedError
 
     def record(self) -> Event:
         mark = Mark()
