@@ -39,7 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/quire"
 ROOMS = ("scheduler", "kv", "sampling")
 TESTS = [f"tests/unit/{room}" for room in (*ROOMS, "engine")]
-TESTS += ["tests/unit/runner/test_runner.py", "tests/simulation"]
+TESTS += [f"tests/unit/runner/test_{name}.py" for name in ("runner", "kv_host", "kv_peer")]
+TESTS += ["tests/simulation"]
 """Tests that judge: all of `make test`, though not all that it has."""
 WARM = ("hypothesis", "msgspec", "numpy", "torch", "xxhash", "llguidance")
 WARM_ROOMS = ("core", "ops", "parallel", "checkpoint", "text")

@@ -137,3 +137,18 @@ def test_images_part_exactly_the_blocks_from_their_first_row_on(
     for theirs in (hashes(start, b"b" * 32), hashes(start + 1, b"a" * 32)):
         for index, (ours_hash, theirs_hash) in enumerate(zip(ours, theirs, strict=True)):
             assert (ours_hash == theirs_hash) == ((index + 1) * size <= start)
+
+
+def test_a_prompt_whose_first_token_sees_the_last_is_hashed_whole() -> None:
+    """And what follows the prompt is not."""
+
+    def hashes(last: int, then: int) -> list[bytes]:
+        asked = request([7] * 11 + [last])
+        spans = (ImageSpan(0, 4, b"a" * 32, None, (1, 1), b"", (0, 12)),)
+        asked.inputs = RequestInputs(images=spans)
+        asked.token_ids.extend([then] * 4)
+        return hasher(4).extend(asked)
+
+    ours = hashes(7, 7)
+    assert [a == b for a, b in zip(ours, hashes(8, 7), strict=True)] == [False] * 4
+    assert [a == b for a, b in zip(ours, hashes(7, 8), strict=True)] == [True] * 3 + [False]

@@ -79,3 +79,8 @@ def test_the_last_stage_waits_for_the_first_chunk() -> None:
             best = max(c for c in sizes if totals[c] <= SLACK * min(totals.values()))
             found = LevelChunks(Linear(30.0), stages, MOST).tokens(length, 0)
             assert best <= found < best + TILE
+
+
+def test_no_chunk_exceeds_a_step() -> None:
+    """Though the most tokens of a step are no multiple of the tile."""
+    assert LevelChunks(Linear(1e6), 1, 110).tokens(10_000, 0) == 110

@@ -53,6 +53,9 @@ def test_one_image_of_a_step_exceeds_the_budget() -> None:
     scheduled = np.array([1, 15])
     spans.level([each, request()], np.array([36, 40]), np.array([4, 0]), scheduled)
     assert scheduled.tolist() == [0, 15], "all rows must fit in a step"
+    scheduled = np.array([1, 1, 1])
+    spans.level([each] * 3, wanted, np.array([4, 30, 4]), scheduled)
+    assert scheduled.tolist() == [8, 1, 0], "the others stay within the budget"
 
 
 @pytest.mark.parametrize(
