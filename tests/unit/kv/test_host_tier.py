@@ -172,6 +172,12 @@ def test_what_a_failed_step_computed_is_not_written() -> None:
     tier.save([6], KEYS[2:3])
     tier.forget_saves({6})
     assert saves(tier) == [BlockSave(5, KEYS[1])]
+    tier.save([7, 8], KEYS[3:5])
+    tier.begin_step()
+    tier.forget_saves({7})
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.saves == [BlockSave(8, KEYS[4])]
 
 
 def test_wrong_values_are_removed_from_files_and_not_written() -> None:

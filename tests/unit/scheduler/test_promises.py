@@ -9,7 +9,7 @@ import pytest
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
-from quire.core.request import Request
+from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.promises import Promises
@@ -34,6 +34,15 @@ def test_promised_blocks_that_a_prompt_needs_are_counted(length: int, wanted: in
         return
     with pytest.raises(InvalidRequestError, match=f"^{wanted} KV blocks .* promised, and 0 are"):
         Promises(kv, fails=True).check(promised(length, 2))
+
+
+def test_only_a_request_with_promised_blocks_ends_with_its_loads() -> None:
+    kv = KVCacheManager(CacheConfig(BLOCK, 8))
+    output = Promises(kv, fails=True).broken(promised(BLOCK, 1))
+    assert output is not None
+    assert (output.request_id, output.finish_reason) == ("r", FinishReason.ERROR)
+    assert Promises(kv, fails=True).broken(promised(BLOCK, 0)) is None
+    assert Promises(kv, fails=False).broken(promised(BLOCK, 1)) is None
 
 
 def test_a_scheduler_goes_on_until_blocks_are_written(tmp_path: Path) -> None:
