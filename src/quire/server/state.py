@@ -21,6 +21,8 @@ from quire.server.http.request_ids import choose_request_id
 from quire.server.options import AppOptions
 from quire.server.tools.table import Parsers
 
+HASH_BYTES = 32
+"""Of a KV block's hash."""
 MAX_NAME = 200
 """Most characters of a name in an error."""
 RANK_HEADER = "X-data-parallel-rank"
@@ -185,9 +187,11 @@ def _kv_transfer(body: object) -> KVTransfer | None:
     try:
         blocks = tuple(bytes.fromhex(block) for block in promised or ())
     except (TypeError, ValueError):
+        blocks = (b"",)
+    if any(len(block) != HASH_BYTES for block in blocks):
         raise invalid(
             "remote_block_ids are not those of a producer's answer.", "kv_transfer_params"
-        ) from None
+        )
     return KVTransfer(given.do_remote_decode, blocks)
 
 

@@ -10,7 +10,7 @@ import pytest
 from quire.core.config import TransferConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.options import KVTransfer, RequestOptions
-from quire.frontend.input.input_processor import check_options
+from quire.frontend.input.input_processor import check_options, without_surplus
 from quire.server.errors import ApiError
 from quire.server.openai.protocol import CompletionRequest
 from quire.server.state import _kv_transfer
@@ -26,8 +26,10 @@ def test_the_fields_of_a_router() -> None:
     assert read(None) is None
     assert read({}) == KVTransfer()
     assert read({"do_remote_decode": True, "remote_host": None}) == KVTransfer(hands_over=True)
-    given = {"do_remote_prefill": True, "remote_block_ids": ["00ff", "11"], "remote_port": 5}
-    assert read(given) == KVTransfer(promised=(b"\0\xff", b"\x11"))
+    ids = [bytes([number]) * 32 for number in (0, 255)]
+    given: dict[str, Any] = {"do_remote_prefill": True, "remote_port": 5}
+    given["remote_block_ids"] = [block.hex() for block in ids]
+    assert read(given) == KVTransfer(promised=tuple(ids))
     assert read(given | {"do_remote_prefill": False}) == KVTransfer()
 
 
@@ -36,7 +38,9 @@ def test_the_fields_of_a_router() -> None:
     [
         ({"do_remote_decode": True}, {"stream": True}),
         ({"do_remote_prefill": True, "remote_block_ids": [3, 4]}, {}),
-        ({"do_remote_prefill": True, "remote_block_ids": ["xy"]}, {}),
+        ({"do_remote_prefill": True, "remote_block_ids": ["xy" * 32]}, {}),
+        ({"do_remote_prefill": True, "remote_block_ids": ["00" * 33]}, {}),
+        ({"do_remote_prefill": True, "remote_block_ids": [""]}, {}),
     ],
 )
 def test_what_cannot_be_is_a_400(params: Any, fields: Any) -> None:
@@ -44,6 +48,14 @@ def test_what_cannot_be_is_a_400(params: Any, fields: Any) -> None:
         read(params, **fields)
     assert error.value.status == 400
     assert error.value.param == "kv_transfer_params"
+
+
+def test_promised_blocks_beyond_the_prompt_stay_behind() -> None:
+    options = RequestOptions(3, kv_transfer=KVTransfer(promised=(b"a", b"b", b"c")))
+    assert without_surplus(options, 3) is options
+    left = without_surplus(options, 1)
+    assert left == RequestOptions(3, kv_transfer=KVTransfer(promised=(b"a",)))
+    assert without_surplus(RequestOptions(), 0) == RequestOptions()
 
 
 @pytest.mark.parametrize("role", [None, "kv_consumer", "kv_producer", "kv_both"])

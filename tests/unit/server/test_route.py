@@ -12,14 +12,22 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from quire.core.errors import ConfigError
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
 from quire.server.route import upstream
-from quire.server.route.proxy import Router, create_router_app
-from quire.server.route.record import CHUNK_BYTES, MAX_CHUNKS, SentPrompts, prompt_of
+from quire.server.route.proxy import Router, _Passed, create_router_app
+from quire.server.route.record import (
+    CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_ITEMS,
+    MAX_READ,
+    SentPrompts,
+    prompt_of,
+)
 from quire.server.route.upstream import Upstream
 from tests.unit.frontend.test_core_client import until
 from tests.unit.server.fake_engine import MODEL, Running, running
@@ -182,6 +190,59 @@ async def test_a_broken_answer_is_not_repeated() -> None:
     await broken.stop()
 
 
+async def test_a_request_that_servers_drop_makes_none_of_them_unhealthy() -> None:
+    """Else one client could close the router for all."""
+
+    async def drops(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/health":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        scope["extensions"]["quire.transport"].abort()
+
+    servers = [await listen(drops) for _ in range(2)]
+    router = Router([Upstream(each.url) for each in servers], 2**20)
+    async with router.lifespan():
+        front = await listen(create_router_app(router))
+        async with httpx.AsyncClient(base_url=front.url) as http:
+            assert (await http.post("/v1/completions", json=BODY)).status_code == 503
+        assert router.healthy == 0b11
+        await front.stop()
+    for each in servers:
+        await each.stop()
+
+
+async def test_responses_of_one_id_are_told_apart() -> None:
+    async with routed() as there:
+        body = {"model": MODEL, "input": "a"}
+        asked = [
+            there.http.post("/v1/responses", json=body, headers={"x-request-id": "same"})
+            for _ in range(6)
+        ]
+        made = [answer.json()["id"] for answer in await asyncio.gather(*asked)]
+        assert len({*made}) == 6
+        for name in made:
+            assert (await there.http.get(f"/v1/responses/{name}")).json()["id"] == name
+
+
+async def test_what_a_client_left_before_its_body_has_ended() -> None:
+    ended: list[int] = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"never asked for"
+
+    async def send(message: Any) -> None:
+        raise OSError
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    answer = _Passed(parts(), 200, lambda: ended.append(1))
+    with pytest.raises(ClientDisconnect):
+        await answer({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
+    assert ended == [1]
+
+
 async def test_a_full_server_is_left() -> None:
     async with routed(0.05, max_queued_requests=0) as there:
         seats = there.engines[0].engine.max_num_seqs
@@ -204,6 +265,16 @@ def test_prompts_of_a_conversation_begin_alike() -> None:
     assert not set(prompt_of(chat("y" * 600)).hashes) & set(first.hashes)
     for body in (b"", b"[]", b"{", b"\xff", b'{"messages": 3}', b"[" * 100_000):
         assert prompt_of(body).num_tokens >= 1
+
+
+def test_of_a_long_body_the_beginning_is_compared() -> None:
+    bodies = [b'{"prompt": "' + b"p" * MAX_READ + end + b'"}' for end in (b"", b"q" * 4096)]
+    short, long = map(prompt_of, bodies)
+    assert short.hashes == long.hashes
+    assert len(short.hashes) == MAX_READ // CHUNK_BYTES
+    assert long.num_tokens - short.num_tokens == 4096 // 4
+    tokens = [prompt_of(json.dumps({"prompt": [7] * n}).encode()) for n in (600, MAX_ITEMS + 1)]
+    assert tokens[1].hashes[: len(tokens[0].hashes)] == tokens[0].hashes != []
 
 
 def test_the_record_of_a_server_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

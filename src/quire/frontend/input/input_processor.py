@@ -184,7 +184,9 @@ class InputProcessor:
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
         base = packed_params(base, self.model.vocab_size)
-        packed, inputs = pack_tokens(token_ids), replace(inputs, eos_token_ids=self.eos_token_ids)
+        options = without_surplus(inputs.options, len(token_ids) // self._config.block_size)
+        inputs = replace(inputs, options=options, eos_token_ids=self.eos_token_ids)
+        packed = pack_tokens(token_ids)
         children = [
             AddRequest(
                 request_id=request_id if params.n == 1 else f"{request_id}_{index}",
@@ -367,6 +369,14 @@ def check_embeds(params: SamplingParams) -> None:
             "Embeddings have no log-probabilities: they stand for no token.",
             param="prompt_logprobs",
         )
+
+
+def without_surplus(options: RequestOptions, most: int) -> RequestOptions:
+    """Return the options without promised blocks beyond the prompt's, which nobody can use."""
+    transfer = options.kv_transfer
+    if transfer is None or len(transfer.promised) <= most:
+        return options
+    return replace(options, kv_transfer=replace(transfer, promised=transfer.promised[:most]))
 
 
 def check_options(options: RequestOptions, transfer: TransferConfig | None = None) -> None:

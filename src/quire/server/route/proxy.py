@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
 
+import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from quire.metrics.families import CONTENT_TYPE, Family, exposition
 from quire.routing.router import Prompt
-from quire.server.errors import ApiError, encode_event, error_response, on_disconnect
+from quire.server.errors import ApiError, encode_event, error_response, invalid, on_disconnect
 from quire.server.http.connection import while_connected
 from quire.server.route.record import SentPrompts, prompt_of
 from quire.server.route.upstream import OF_CONNECTION, Answer, Upstream, UpstreamError
@@ -30,6 +32,7 @@ MAX_STORED = 2**16
 """Responses whose server is remembered."""
 _STORED = re.compile(r"/responses/resp_([^/]+)")
 _PREVIOUS = re.compile(rb'"previous_response_id"\s*:\s*"resp_([^"\\]+)"')
+_ID = b"x-request-id"
 
 
 class Router:
@@ -66,10 +69,13 @@ class Router:
         """Return a server's answer."""
         body = await self._body(request)
         prompt = prompt_of(body) if request.method == "POST" else Prompt((), 1)
-        target = request.scope["raw_path"].decode("ascii")
+        target = request.scope["raw_path"].decode("latin-1")
         if query := request.scope["query_string"]:
-            target += "?" + query.decode("ascii")
+            target += "?" + query.decode("latin-1")
         headers = [pair for pair in request.scope["headers"] if pair[0] not in OF_CONNECTION]
+        stores = request.method == "POST" and request.url.path.endswith("/responses")
+        if stores:  # a response is found by its id, so no two servers may have the same
+            headers = [h for h in headers if h[0] != _ID or _text(h) not in self._stored]
         among = self.healthy
         owner = self._owner(request.url.path, body)
         if owner is not None:
@@ -79,19 +85,26 @@ class Router:
             among ^= 1 << chosen
             name = self._sent.begin(chosen, prompt)
             self.requests[chosen] += 1
+            if stores:
+                self._store(headers, chosen)
             try:
                 asked = self.upstreams[chosen].ask(request.method, target, headers, body)
                 answer = await while_connected(asked, request.receive)
             except UpstreamError:
                 self._sent.failed(name)
-                self._sent.forget(chosen)
-                self.upstreams[chosen].is_healthy = False
+                if not self.upstreams[chosen].is_healthy:
+                    self._sent.forget(chosen)
+            except h11.LocalProtocolError as error:
+                self._sent.failed(name)
+                raise invalid(f"The request cannot be passed on: {error}.", None) from None
             except BaseException:
                 self._sent.failed(name)
                 raise
             else:
                 if answer.status not in ELSEWHERE or not among:
-                    return self._passed_on(answer, chosen, name, prompt, request)
+                    if stores:
+                        self._store(answer.headers, chosen)
+                    return self._passed_on(answer, chosen, name, prompt)
                 self._sent.failed(name)
                 answer.close()
             self.retries += bool(among)
@@ -115,20 +128,22 @@ class Router:
                 )
         return bytes(body)
 
-    def _passed_on(
-        self, answer: Answer, server: int, name: str, prompt: Prompt, request: Request
-    ) -> Response:
-        for key, value in answer.headers:
-            if key == b"x-request-id" and request.url.path.endswith("/responses"):
-                self._stored[value.decode("latin-1")] = server
-                if len(self._stored) > MAX_STORED:
-                    del self._stored[next(iter(self._stored))]
+    def _store(self, headers: Sequence[tuple[bytes, bytes]], server: int) -> None:
+        """Note which server makes the response with the request's id."""
+        for each in headers:
+            if each[0] == _ID:
+                self._stored[_text(each)] = server
+        if len(self._stored) > MAX_STORED:
+            del self._stored[next(iter(self._stored))]
 
+    def _passed_on(self, answer: Answer, server: int, name: str, prompt: Prompt) -> Response:
         kind = dict(answer.headers).get(b"content-type", b"")
         is_stream = kind.startswith(b"text/event-stream")
 
+        count = 0
+
         async def parts() -> AsyncIterator[bytes]:
-            count = 0
+            nonlocal count
             try:
                 async for part in answer.parts():
                     if not count and answer.status == HTTPStatus.OK:
@@ -139,10 +154,12 @@ class Router:
                 if not is_stream:
                     raise  # the connection is closed: half an answer must not look whole
                 yield encode_event(error)
-            finally:
-                self._sent.ended(server, name, count)
 
-        response = StreamingResponse(parts(), answer.status)
+        def end() -> None:
+            answer.close()
+            self._sent.ended(server, name, count)
+
+        response = _Passed(parts(), answer.status, end)
         response.raw_headers = answer.headers
         return response
 
@@ -172,6 +189,24 @@ class Router:
         again = Family("quire:route_retries", "counter", "Requests sent to another server.")
         again.add({}, self.retries)
         return Response(exposition([*families, again]), headers={"Content-Type": CONTENT_TYPE})
+
+
+class _Passed(StreamingResponse):
+    """An answer that is passed on; `end` is called even if the client leaves before its body."""
+
+    def __init__(self, parts: AsyncIterator[bytes], status: int, end: Callable[[], None]) -> None:
+        super().__init__(parts, status)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+def _text(header: tuple[bytes, bytes]) -> str:
+    return header[1].decode("latin-1")
 
 
 def create_router_app(router: Router) -> Starlette:

@@ -18,6 +18,10 @@ CHUNK_BYTES = 256
 CHUNK_TOKENS = 64
 MAX_CHUNKS = 2**16
 """Chunks to remember per server: 16 MiB of text."""
+MAX_READ = 2**20
+"""Bytes of a body that the router reads, so that a long one does not stop the others."""
+MAX_ITEMS = 4096
+"""Messages that are compared one by one."""
 MAX_ROWS = 64
 """Assumed rows of a server's batch."""
 
@@ -89,17 +93,22 @@ class SentPrompts:
 
 
 def prompt_of(body: bytes) -> Prompt:
-    """Return what the router compares of a request's JSON body: hashes of its text's chunks."""
-    try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return Prompt((), 1)
-    text = b"".join(_text(fields))
+    """Return what the router compares of a request's JSON body: hashes of its text's chunks.
+
+    Of a long body it compares the beginning, as it is.
+    """
+    text, rest = body[:MAX_READ], max(0, len(body) - MAX_READ)
+    if not rest:
+        try:
+            fields = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            return Prompt((), 1)
+        text = b"".join(_text(fields))
     digest, hashes = hashlib.sha256(), []
     for end in range(CHUNK_BYTES, len(text) + 1, CHUNK_BYTES):
         digest.update(text[end - CHUNK_BYTES : end])
         hashes.append(digest.digest())
-    return Prompt(hashes, max(1, len(text) * CHUNK_TOKENS // CHUNK_BYTES))
+    return Prompt(hashes, max(1, (len(text) + rest) * CHUNK_TOKENS // CHUNK_BYTES))
 
 
 def _text(fields: Any) -> Iterable[bytes]:
@@ -112,6 +121,8 @@ def _text(fields: Any) -> Iterable[bytes]:
     for name in ("messages", "prompt", "input"):
         value = fields.get(name)
         # Items one by one: the next turn of a conversation begins with the bytes of this one.
-        for item in value if isinstance(value, list) else [value]:
+        is_list = isinstance(value, list) and 0 < len(value) <= MAX_ITEMS
+        one_by_one = is_list and not isinstance(value[0], int)
+        for item in value if one_by_one else [value]:
             if item is not None:
                 yield item.encode() if isinstance(item, str) else msgspec.json.encode(item)

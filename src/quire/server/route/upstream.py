@@ -60,7 +60,8 @@ class Upstream:
         url: "http://host:port", with or without a path.
 
     Attributes:
-        is_healthy: whether the latest health check, or request, was answered.
+        is_healthy: whether the latest health check was answered, and every connection since made.
+            A request whose answer breaks off proves nothing: it may be the request's fault.
     """
 
     def __init__(self, url: str) -> None:
@@ -93,8 +94,9 @@ class Upstream:
             async with asyncio.timeout(HEALTH_SECONDS):
                 answer = await self.ask("GET", "/health", [], b"")
                 healthy = answer.status == 200
-                async for _ in answer.parts():
-                    pass
+                with contextlib.closing(answer):
+                    async for _ in answer.parts():
+                        pass
         if healthy is not self.is_healthy:
             logger.warning("%s is %s", self.url, "ready" if healthy else "not ready")
         self.is_healthy = healthy
@@ -104,6 +106,7 @@ class Upstream:
 
         Raises:
             UpstreamError: there is no answer. The request has had no output.
+            h11.LocalProtocolError: a header or the target cannot be written.
         """
         own = [(b"host", self._name), (b"content-length", b"%d" % len(body))]
         head = h11.Request(method=method, target=self._prefix + target, headers=[*own, *headers])
@@ -111,6 +114,7 @@ class Upstream:
             try:
                 connection = self._idle.pop() if self._idle else await self._connect()
             except UNANSWERED as error:
+                self.is_healthy = False
                 raise self._failed(error) from None
             try:
                 return await self._send(connection, head, body)
@@ -126,7 +130,8 @@ class Upstream:
         state, write = connection.state, connection.writer.write
         for part in (head, h11.Data(data=body), h11.EndOfMessage()):
             write(state.send(part) or b"")
-        await connection.writer.drain()
+        with contextlib.suppress(ConnectionError):  # it may have answered before it read all
+            await connection.writer.drain()
         event = await connection.next_event()
         while isinstance(event, h11.InformationalResponse):
             event = await connection.next_event()
@@ -172,7 +177,7 @@ class Answer:
             pair for pair in head.headers if pair[0] not in _OF_ANSWER
         ]
         self._upstream = upstream
-        self._connection = connection
+        self._connection: Connection | None = connection
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the body's parts as they come.
@@ -180,23 +185,22 @@ class Answer:
         Raises:
             UpstreamError: the answer broke off.
         """
-        complete = False
+        connection = self._connection
+        assert connection is not None, "the answer was closed"
         try:
-            while not isinstance(event := await self._connection.next_event(), h11.EndOfMessage):
+            while not isinstance(event := await connection.next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
                     yield bytes(event.data)
-            complete = True
         except UNANSWERED:
             raise UpstreamError(f"The answer of {self._upstream.url} broke off.") from None
-        finally:
-            if complete:
-                self._upstream.release(self._connection)
-            else:
-                self.close()
+        self._connection = None
+        self._upstream.release(connection)
 
     def close(self) -> None:
-        """Drop the connection, which makes the server abort the request."""
-        self._connection.writer.close()
+        """Drop the connection of an answer that is not complete: the server aborts the request."""
+        if self._connection is not None:
+            self._connection.writer.close()
+            self._connection = None
 
 
 OF_CONNECTION = frozenset(
