@@ -158,7 +158,7 @@ def test_evicted_prefixes_come_back_from_memory_and_disk(offloading: LLM) -> Non
 
 
 def worker_host(llm: LLM) -> HostKV:
-    host: HostKV = llm._core.executor._worker._host  # type: ignore[attr-defined]
+    host: HostKV = llm._core.executor._worker._tiers.host  # type: ignore[attr-defined]
     return host
 
 

@@ -151,16 +151,16 @@ def test_an_image_is_read_once_and_no_other_stands_for_it(llm: LLM) -> None:
     assert (output.num_cached_tokens or 0) <= text, "the last byte differs"
 
 
-def test_a_prompt_of_paligemma_needs_an_image(tiny: Tiny, llm: LLM) -> None:
-    if tiny.kind == "paligemma":
-        with pytest.raises(InvalidRequestError, match="an image in each prompt"):
-            llm.generate([[5, 6]], PARAMS, use_tqdm=False)
+@pytest.mark.parametrize("tiny", ["paligemma"], indirect=True)
+def test_a_prompt_needs_an_image(tiny: Tiny, llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="an image in each prompt"):
+        llm.generate([[5, 6]], PARAMS, use_tqdm=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+# One of each name of the text model.
+@pytest.mark.parametrize("tiny", ["gemma3", "idefics3", "qwen2_vl"], indirect=True)
 def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
-    if tiny.kind not in ("gemma3", "idefics3", "qwen2_vl"):  # one of each name of the text model
-        return
     peft = pytest.importorskip("peft")
     text = ".*(language_model|text_model).*(q_proj|v_proj|down_proj)"
     config = peft.LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, target_modules=text)
