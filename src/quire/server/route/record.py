@@ -119,10 +119,15 @@ def _text(fields: Any) -> Iterable[bytes]:
         if name in fields:
             yield msgspec.json.encode(fields[name])
     for name in ("messages", "prompt", "input"):
-        value = fields.get(name)
+        value: Any = fields.get(name)
+        items = [value]
         # Items one by one: the next turn of a conversation begins with the bytes of this one.
-        is_list = isinstance(value, list) and 0 < len(value) <= MAX_ITEMS
-        one_by_one = is_list and not isinstance(value[0], int)
-        for item in value if one_by_one else [value]:
+        if isinstance(value, list) and len(value) <= MAX_ITEMS and not _are_tokens(value):
+            items = value
+        for item in items:
             if item is not None:
                 yield item.encode() if isinstance(item, str) else msgspec.json.encode(item)
+
+
+def _are_tokens(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], int)
