@@ -58,14 +58,31 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_equals_the_library(options: dict[str, Any], older: bool, tmp_path: Path) -> None:
+def test_equals_the_library(
+    options: dict[str, Any], older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "tokenizer.json"
-    letters = "abcĠ\"\\é😀'" + ("" if older else " \n")
+    letters = "abcĠ\"\\é😀'],[" + ("" if older else " \n\0")
+    monkeypatch.setattr(tokenizer_json, "SLICE_BYTES", 100)  # cuts inside tokens such as ],
     spelled(path, backend(letters, len(options), **options), older)
     read = read_large(path)
     library = tokenizers.Tokenizer.from_file(str(path))
     assert read.to_str() == library.to_str()
     assert read.encode("a<s> bac</s>é😀").ids == library.encode("a<s> bac</s>é😀").ids or options
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_few_merges_exist_at_a_time(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"{i}],", f'",{i}') for i in range(1000)]
+    text = json.dumps([" ".join(pair) for pair in pairs] if older else pairs).encode()
+    monkeypatch.setattr(tokenizer_json, "SLICE_BYTES", 256)
+    merges = tokenizer_json._Merges({}, text)
+    slices, begin = [], 1
+    while begin < len(text):
+        some, begin = merges._slice(begin)
+        slices.append(some)
+    assert [pair for some in slices for pair in some] == pairs
+    assert max(map(len, slices)) < 40
 
 
 def _no_merge(content: dict[str, Any]) -> None:
@@ -85,11 +102,6 @@ def _other_id(content: dict[str, Any]) -> None:
     content["added_tokens"][-1]["id"] += 7
 
 
-def _nul(content: dict[str, Any]) -> None:
-    content["model"]["vocab"] |= {"\0": 500, "a\0": 501}
-    content["model"]["merges"].append(["a", "\0"])
-
-
 def _unigram(content: dict[str, Any]) -> None:
     content["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}
     content["added_tokens"] = []
@@ -101,7 +113,7 @@ def _unknown_option(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_no_merge, _three_halves, _version, _other_id, _nul, _unigram, _unknown_option]
+    "change", [_no_merge, _three_halves, _version, _other_id, _unigram, _unknown_option]
 )
 def test_leaves_the_rest_to_the_library(
     change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
