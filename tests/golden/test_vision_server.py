@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.e2e.serving import Server, serving
-from tests.golden.tiny_vision import write_vision_model
+from tests.golden.tiny_vision import IMAGE, write_vision_model
 
 
 def data_url(seed: int) -> str:
@@ -74,6 +74,30 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
         max_tokens=12, **same,
     ).json()  # fmt: skip
     assert message["content"][0]["text"] == answer
+
+
+def test_tokens_are_counted(server: Server) -> None:
+    """`/tokenize`, `count_tokens` and `input_tokens` count the rows of an image."""
+    url = data_url(3)
+    parts = [{"type": "text", "text": "See "}, image(url)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
+    found = post(server, "/tokenize", messages=messages).json()
+    assert found["tokens"].count(IMAGE) == 20
+    asked = post(server, "/v1/chat/completions", messages=messages, max_tokens=1).json()
+    assert asked["usage"]["prompt_tokens"] == found["count"] == len(found["tokens"])
+    source = {"type": "url", "url": url}
+    blocks = [{"type": "text", "text": "See "}, {"type": "image", "source": source}]
+    messages = [{"role": "user", "content": blocks}]
+    counted = post(server, "/v1/messages/count_tokens", model=server.model, messages=messages)
+    assert counted.json()["input_tokens"] == found["count"]
+    parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]
+    messages = [{"role": "user", "content": parts}]
+    counted = post(server, "/v1/responses/input_tokens", model=server.model, input=messages)
+    assert counted.json()["input_tokens"] == found["count"]
+    parts[1]["image_url"] = "data:image/png;base64,QUJD"
+    refused = post(server, "/v1/responses/input_tokens", model=server.model, input=messages)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "input"
 
 
 @pytest.mark.parametrize(

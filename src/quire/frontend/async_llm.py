@@ -26,7 +26,7 @@ from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
 from quire.frontend.images.fetch import Media
-from quire.frontend.input.input_processor import InputProcessor, Prompt
+from quire.frontend.input.input_processor import Countable, InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
@@ -37,7 +37,6 @@ from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.tracing import request_tracer
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
-from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.metrics.replica_stats import engine_stats
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
@@ -237,7 +236,7 @@ class AsyncLLM(VllmMethods):
                 break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
-    async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
+    async def tokenize(self, prompt: Countable, add_special_tokens: bool) -> list[int]:
         """Return a prompt's token ids, computed off the event loop."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 

@@ -18,9 +18,8 @@ from quire.metrics.stats import EngineStats
 from quire.resolve.arguments import EngineArgs
 
 if TYPE_CHECKING:
-    from quire.frontend.input.input_processor import Prompt
+    from quire.frontend.input.input_processor import Countable, Prompt
     from quire.frontend.input.pooling_input import PoolingPrompt
-    from quire.frontend.workers.tokenizer_worker import ChatPrompt
     from quire.resolve.engine import Resolved
     from quire.text.tokenizers.tokenizer import Tokenizer
 
@@ -102,7 +101,7 @@ class Engine(Protocol):
         """Accept no more requests for an adapter, and free it after its last one."""
         ...
 
-    async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
+    async def tokenize(self, prompt: Countable, add_special_tokens: bool) -> list[int]:
         """Return a prompt's tokens, computed off the event loop."""
         ...
 

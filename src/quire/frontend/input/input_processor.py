@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+Countable = str | ChatPrompt | ImagePrompt
+"""What has tokens to count: text or a conversation."""
 Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt | ImagePrompt
 """Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
 "prompt_embeds" (a float tensor [tokens, hidden], or its file)."""

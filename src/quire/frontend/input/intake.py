@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from quire.core.config import ModelConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.images import ImageSpan
 from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
@@ -25,7 +26,7 @@ from quire.frontend.images.expand import (
 )
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.prepare import prepare
-from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
+from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
 from quire.frontend.workers.structures import Structures
@@ -108,12 +109,17 @@ class Intake:
             return await self._process(request_id, given, params, options)
 
     async def tokenize(
-        self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
+        self, tokenizer: Tokenizer, prompt: Countable, add_special_tokens: bool
     ) -> list[int]:
         """Return a prompt's token ids. A conversation's template writes its special tokens."""
         assert self.processor is not None, "the engine was not started"
-        prompt = self.processor.countable(prompt)
+        processor = self.processor
         with self._arriving():
+            if isinstance(prompt, ImagePrompt):
+                assert not isinstance(prompt.prompt, list), "clients count texts and conversations"
+                check = partial(processor.countable, prompt.prompt)
+                return (await self._expanded(processor, prompt.images, check))[1]
+            prompt = processor.countable(prompt)
             if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
                 return (await self._pool.tokenize(prompt)).token_ids
             work = partial(tokenize, tokenizer, prompt)
@@ -174,34 +180,43 @@ class Intake:
         params: SamplingParams,
         given: dict[str, Any],
     ) -> ProcessedRequest:
-        """Prepare the images, one after the other, and make a request with their spans."""
-        config = check_count(len(prompt.images), processor.images)
+        """Make a request with the spans of its images."""
         if params.truncate_prompt_tokens is not None:
             raise InvalidRequestError(
                 "A prompt with images cannot be truncated.", param="truncate_prompt_tokens"
             )
+        check = partial(processor.bounded, prompt.prompt, params)
+        text, tokens, spans = await self._expanded(processor, prompt.images, check)
+        given["inputs"] = replace(given["inputs"], images=spans)
+        return processor.request(request_id, text, tokens, params, **given)
+
+    async def _expanded(
+        self, processor: InputProcessor, images: list[Any], check: Callable[[], Any]
+    ) -> tuple[str | None, list[int], tuple[ImageSpan, ...]]:
+        """Prepare images, one after the other; return the prompt's text, tokens and spans.
+
+        Args:
+            check: returns the prompt around the images, if its length is in bounds.
+        """
+        config = check_count(len(images), processor.images)
         vision, tokenizer = processor.model.vision, self._tokenizer
         assert vision is not None, "only models with a tower accept images"
         prepared = []
-        for source in prompt.images:
+        for source in images:
             image = await self._media.load(source)
             if self._pool is not None and isinstance(image, bytes):
                 prepared.append(await self._pool.prepare(image))
             else:
                 prepared.append(await self._threads.run(partial(prepare, image, vision, config)))
-        checked = processor.bounded(prompt.prompt, params)
+        checked: str | list[int] | ChatPrompt = check()
         if isinstance(checked, list):
             tokens = checked
         elif self._pool is not None:
-            assert isinstance(checked, str | ChatPrompt)
             tokens = (await self._pool.tokenize(checked)).token_ids
         else:
-            assert isinstance(checked, str | ChatPrompt)
             tokens = await self._threads.run(partial(tokenize, tokenizer, checked))
-        text = checked if isinstance(checked, str) else None
         tokens, spans = expand(tokens, prepared, vision, tokenizer)
-        given["inputs"] = replace(given["inputs"], images=spans)
-        return processor.request(request_id, text, tokens, params, **given)
+        return checked if isinstance(checked, str) else None, tokens, spans
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
         """Return the tokens of many words; None for few, which `process` tokenizes itself."""

@@ -33,7 +33,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
 from quire.server.notices import notices_of
 from quire.server.openai.chat import read_chat
-from quire.server.openai.conversation import text_prompt
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
@@ -42,6 +42,7 @@ from quire.server.state import request_id, server_state
 
 _TOOL = re.compile(r"tools\[(\d+)\]\.function\.parameters")
 _NAMES = {
+    "image": "messages",
     "response_format": "output_config.format",
     "response_format.json_schema.schema": "output_config.format.schema",
     "stop": "stop_sequences",
@@ -126,7 +127,7 @@ async def _count(request: Request, chat: ChatRequest) -> int:
     """Return the number of tokens in a chat's prompt."""
     server = server_state(request)
     chat = replace(chat, chat_template_kwargs=template_kwargs(request, chat))
-    work = server.live_engine().tokenize(text_prompt(chat, server.options.chat_template), True)
+    work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
     return len(await while_connected(work, request.receive))
 
 

@@ -52,18 +52,6 @@ def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt | ImagePr
     )
 
 
-def text_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
-    """Return what `chat_prompt` returns for a conversation without images.
-
-    Raises:
-        ApiError: 400 for images, too: their tokens are known once they are prepared.
-    """
-    prompt = chat_prompt(body, template)
-    if isinstance(prompt, ImagePrompt):
-        raise invalid("The tokens of a conversation with images cannot be counted.", "messages")
-    return prompt
-
-
 def _message(message: ChatMessage, index: int) -> dict[str, Any]:
     """Return a message as templates expect it, with only the fields that are there.
 

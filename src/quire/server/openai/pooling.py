@@ -20,13 +20,13 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
 from quire.frontend.scoring import Scoring, paired
 from quire.server.contract import OF_GENERATION, contract
-from quire.server.errors import ApiError, invalid
+from quire.server.errors import ApiError, invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
 from quire.server.http.request_ids import engine_request_id
 from quire.server.openai.completions import split_prompts
-from quire.server.openai.conversation import text_prompt
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.forms import plain_form
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
@@ -177,9 +177,10 @@ class _Call(Generic[B]):
             add_special_tokens=body.add_special_tokens,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        prompt = text_prompt(plain_form(chat), self.server.options.chat_template)
+        prompt = chat_prompt(plain_form(chat), self.server.options.chat_template)
         work = self.server.engine.tokenize(prompt, False)
-        return [await while_connected(work, self.request.receive)]
+        with renamed(lambda name: "messages" if name == "image" else name):
+            return [await while_connected(work, self.request.receive)]
 
     @property
     def config(self) -> PoolingConfig | None:

@@ -9,13 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
-from quire.server.openai.conversation import template_of, text_prompt
+from quire.server.openai.conversation import chat_prompt, template_of
 from quire.server.openai.forms import plain_form
 from quire.server.openai.protocol import (
     ChatMessage,
@@ -82,7 +83,7 @@ async def tokenize(request: Request) -> Response:
     engine = server.live_engine()
     work = engine.tokenize(_prompt(body, server), body.add_special_tokens is not False)
     is_chat = body.messages is not None
-    with renamed(lambda name: "messages" if is_chat and name == "prompt" else name):
+    with renamed(lambda name: "messages" if is_chat and name in ("prompt", "image") else name):
         tokens = await while_connected(work, request.receive)
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
@@ -136,7 +137,7 @@ async def tokenizer_info(request: Request) -> Response:
     return Response(encode(answer), media_type="application/json")
 
 
-def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt:
+def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt | ImagePrompt:
     """Return the prompt; raise `ApiError`, 400, unless there is either a text or a conversation."""
     is_text = body.prompt is not None
     if is_text == (body.messages is not None):
@@ -156,4 +157,4 @@ def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt:
         add_special_tokens=body.add_special_tokens,
         tools=body.tools,
     )
-    return text_prompt(plain_form(chat), template_of(chat, server))
+    return chat_prompt(plain_form(chat), template_of(chat, server))

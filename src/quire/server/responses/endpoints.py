@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import invalid, not_supported, renamed
@@ -19,7 +20,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import encode
 from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
-from quire.server.openai.conversation import text_prompt
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
@@ -47,6 +48,7 @@ from quire.server.state import request_id, server_state
 
 _INCLUDED = (LOGPROBS, INCLUDE)
 _NAMES = {
+    "image": "input",
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "messages": "input",
@@ -109,7 +111,7 @@ async def count_input_tokens(request: Request) -> Response:
         server.served_name(body.model)
         chat = _with_effort(request, as_chat(body, items, tools))
         read_tools(chat, server.parsers)
-        work = server.live_engine().tokenize(text_prompt(chat, server.options.chat_template), True)
+        work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
         tokens = await while_connected(work, request.receive)
     return _json(InputTokens(len(tokens)))
 
@@ -183,7 +185,7 @@ def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(chat, chat_template_kwargs=kwargs, reasoning_effort=None)
 
 
-async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
+async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt | ImagePrompt:
     """Return the prompt without the oldest turns, so that it fits the context.
 
     It begins with a user's message, the first from which the rest fits; system and developer
@@ -192,10 +194,10 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
     server, messages = call.server, chat.messages
     room = server.engine.max_model_len - (call.params.max_tokens or 1)
 
-    def behind(start: int) -> ChatPrompt:
+    def behind(start: int) -> ChatPrompt | ImagePrompt:
         kept = [m for m in messages[:start] if m.role in ("system", "developer")]
         chat.messages = [*kept, *messages[start:]]
-        return text_prompt(chat, server.options.chat_template)
+        return chat_prompt(chat, server.options.chat_template)
 
     starts = [index for index, message in enumerate(messages) if message.role == "user"]
     first, last = 0, len(starts) - 1
