@@ -498,8 +498,6 @@ class SchedulerConfig:
     """See `scheduler.budget`; with None each step may use all of `max_num_batched_tokens`."""
     whole_prompts: bool = False
     """Compute each prompt in one step."""
-    images: bool = False
-    """Prompts may have images."""
     max_loras: int | None = None
     """Most adapters in one step; None without LoRA."""
     speculative: SpeculativeConfig | None = None

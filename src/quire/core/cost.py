@@ -18,7 +18,7 @@ attention. Beyond the corner, the time grows with the tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 CORNER = 4.0
@@ -78,6 +78,7 @@ class HardwareProfile:
             within memory.
         accelerator: whether its memory is separate from the host's.
         link: the network between two such machines.
+        paged_by_length: `page_size` gives the tokens of a KV block there, as on TPUs.
     """
 
     name: str
@@ -95,6 +96,16 @@ class HardwareProfile:
     accelerator: bool = False
     link: Link = Link()
     attention_flops_per_second: float | None = None
+    paged_by_length: bool = False
+
+
+def page_size(max_model_len: int) -> int:
+    """Return the tokens of a KV block for vLLM's paged attention on TPUs.
+
+    It is a power of two from 16 to 256: a 16th of the context length, rounded up to one.
+    """
+    rounded = 1 << (max_model_len - 1).bit_length()
+    return min(max(rounded // 16, 16), 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +223,15 @@ def _gpu(
     )
 
 
+def _tpu(
+    name: str, gigabytes: int, bandwidth: float, *, bfloat16: float, int8: float
+) -> HardwareProfile:
+    """Return a TPU chip's profile from its datasheet: GB/s and TFLOP/s. Its matrix unit multiplies
+    float32 in three passes of bfloat16 or more."""
+    chip = _gpu(name, gigabytes, bandwidth, float32=bfloat16 / 3, bfloat16=bfloat16, int8=int8)
+    return replace(chip, paged_by_length=True)
+
+
 def _cpu(
     name: str,
     gigabytes: int,
@@ -253,6 +273,8 @@ PROFILES: dict[str, HardwareProfile] = {
         _gpu("l4", 24, 300, float32=30.3, bfloat16=121, int8=242),
         _gpu("rtx4090", 24, 1008, float32=82.6, bfloat16=165, int8=661),
         _gpu("rtx3090", 24, 936, float32=35.6, bfloat16=71, int8=284),
+        _tpu("tpu-v5e", 16, 819, bfloat16=197, int8=394),
+        _tpu("tpu-v6e", 32, 1640, bfloat16=918, int8=1836),
         # 12 channels of DDR5-4800, 8 of DDR5-4800, 2 of DDR5-5200
         _cpu("epyc-9654", 384, cores=96, gigahertz=2.4, bandwidth=460.8, flops=(32, 64, 128)),
         _cpu(

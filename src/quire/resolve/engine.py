@@ -33,7 +33,7 @@ from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, capture_sizes, gib, memory_budget, resolve_device
-from quire.resolve.images import reads_images, resolve_images
+from quire.resolve.images import resolve_images
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
 from quire.resolve.parallel import with_workers
@@ -175,7 +175,6 @@ def _scheduler_config(
         max_itl_stretch=_itl_stretch(args),
         fails_without_blocks=transfer is not None and transfer.policy == "fail",
         whole_prompts=not model.causal,
-        images=reads_images(args, model),
         max_loras=args.max_loras if args.enable_lora else None,
         speculative=parse_speculative_config(args.speculative_config, step_tokens(args), notes),
     )

@@ -11,7 +11,7 @@ from quire.checkpoint.source import ModelSource
 from quire.core.config import HEAD_METHODS, ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.extras import require
-from quire.core.images import ImageConfig
+from quire.core.images import ImageConfig, VisionConfig
 from quire.models import hf
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.speculative import parse_speculative_config
@@ -81,6 +81,7 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         raise _wrong(
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."
         )
+    _check_step(args, model, vision)
     settings = _DEFAULTS[vision.kind] | _stored(source) | _kwargs(args, vision.kind)
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         hf.only(settings, name, True, "images in one form")
@@ -95,13 +96,10 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     )
 
 
-def reads_images(args: EngineArgs, model: ModelConfig) -> bool:
-    """Return whether prompts may have images, and check that a step can hold what it must."""
-    vision = model.vision
-    if vision is None or args.language_model_only:
-        return False
+def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> None:
+    """Check that a step can hold what it must."""
     if vision.whole is None:
-        return True
+        return
     needed = (vision.image_size // vision.patch_size // vision.merge) ** 2 + args.max_num_seqs
     if step_tokens(args) < needed:
         raise _wrong(
@@ -115,7 +113,6 @@ def reads_images(args: EngineArgs, model: ModelConfig) -> bool:
             "max_num_batched_tokens",
             f"it must be at most {window}, this model's window, which prompts must fit in.",
         )
-    return True
 
 
 def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, Any]:

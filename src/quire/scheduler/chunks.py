@@ -9,6 +9,7 @@ model, and chunks become shorter the more tokens they attend to: each takes the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from quire.core.cost import StepCost
@@ -53,14 +54,11 @@ class LevelChunks:
         totals = {size: total(size) for size in self._sizes()}
         limit = SLACK * min(totals.values())
         level = self._seconds(max(size for size in totals if totals[size] <= limit), middle)
-        fits, fails = LEAST, self._max_tokens + 1
-        while fails - fits > TILE:
-            chunk = (fits + fails) // 2
-            if self._seconds(chunk, computed) <= level:
-                fits = chunk
-            else:
-                fails = chunk
-        return min(self._max_tokens, -(-fits // TILE) * TILE)
+        if self._seconds(self._max_tokens, computed) <= level:
+            return self._max_tokens
+        tiles = range(min(LEAST, self._max_tokens), self._max_tokens, TILE)
+        fits = bisect_right(tiles, level, key=lambda chunk: self._seconds(chunk, computed))
+        return tiles[max(fits, 1) - 1]
 
     def _sizes(self) -> Iterator[int]:
         size = self._max_tokens

@@ -26,19 +26,16 @@ class ImageChunks:
 
     Args:
         most: tokens that a step can hold.
-        active: prompts may have images.
     """
 
-    def __init__(self, most: int, *, active: bool) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._active = active
         self._left = _ALL
 
     def check(self, request: Request, max_num_seqs: int) -> None:
         """Raise InvalidRequestError if no step can hold what has to be computed in one."""
         most = self._most - max_num_seqs + 1
-        for span in request.inputs.images:
-            first, last = span.whole or (0, 0)
+        for first, last in _wholes(request):
             if last - first > most:
                 raise InvalidRequestError(
                     f"{last - first} tokens of the prompt see each other and must be computed in "
@@ -57,16 +54,13 @@ class ImageChunks:
         Args:
             wanted: tokens that each has to compute; 1 means it decodes.
         """
-        if not self._active:
-            return
         self._left = 1 if (wanted == 1).any() else _ALL
         waits = True
-        for row, request in enumerate(requests):
-            if request.inputs.images and scheduled[row]:
-                start, count = int(computed[row]), int(scheduled[row])
-                room = self._most - int(scheduled.sum()) + count if waits else count
-                scheduled[row] = self.chunk(request, start, count, room)
-                waits = waits and scheduled[row] <= count
+        for row in ((wanted > 1) & (scheduled > 0)).nonzero()[0].tolist():
+            start, count = int(computed[row]), int(scheduled[row])
+            room = self._most - int(scheduled.sum()) + count if waits else count
+            scheduled[row] = self.chunk(requests[row], start, count, room)
+            waits = waits and scheduled[row] <= count
 
     def chunk(self, request: Request, start: int, count: int, room: int) -> int:
         """Return how many tokens from `start` on to compute, if `count` are in the budget.
@@ -74,29 +68,28 @@ class ImageChunks:
         Args:
             room: tokens that the step can hold for it; 0 are returned if an image needs more.
         """
-        if not request.inputs.images or not self._active:
-            return count
         count = _unsplit(request, start, count, room)
-        begun = 0
-        for span in request.inputs.images:
-            if not start <= span.start < start + count:
-                continue
+        begun = [span for span in request.inputs.images if start <= span.start < start + count]
+        for number, span in enumerate(begun):
             edge = span.start if span.whole is None else span.whole[0]
             # What is computed in one step has all its images there.
-            if begun >= self._left and (edge > start or begun == 0):
-                count = max(0, edge - start)
-                break
-            begun += 1
-        self._left -= begun
+            if number >= self._left and (edge > start or number == 0):
+                self._left -= number
+                return max(0, edge - start)
+        self._left -= len(begun)
         return count
 
 
 def _unsplit(request: Request, start: int, count: int, room: int) -> int:
     """Return the tokens of a chunk that ends inside no image whose rows see each other."""
-    for span in request.inputs.images:
-        first, last = span.whole or (0, 0)
+    for first, last in _wholes(request):
         if first < start + count < last:
             if first > start:
                 return first - start
             return last - start if last - start <= room else 0
     return count
+
+
+def _wholes(request: Request) -> list[tuple[int, int]]:
+    """Return the first and last positions of what has to be computed in one step."""
+    return [span.whole for span in request.inputs.images if span.whole is not None]

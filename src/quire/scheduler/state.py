@@ -40,7 +40,7 @@ class SchedulerState:
         self.kv = KVCacheManager(cache, config.max_num_batched_tokens, lower)
         self.running = RunningBatch(config.max_num_seqs, cache.block_size, config.micro_batches)
         self.waiting = self._new_queue()
-        image_chunks = ImageChunks(config.max_num_batched_tokens, active=config.images)
+        image_chunks = ImageChunks(config.max_num_batched_tokens)
         self.loading = Loading(self.kv, config.max_num_batched_tokens, image_chunks)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import msgspec
 import numpy as np
 
-from quire.core.config import EngineConfig
-from quire.core.cost import PROFILES, HardwareProfile
+from quire.core.config import EngineConfig, TierConfig
+from quire.core.cost import PROFILES, HardwareProfile, page_size
 from quire.core.errors import ConfigError
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
@@ -195,7 +195,17 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)
     if profile.accelerator:
         args.gpu_memory_utilization = EngineArgs.from_cli_args(args).memory_share("cuda")
-    return resolve(EngineArgs.from_cli_args(args), there).config, profile
+    config = resolve(EngineArgs.from_cli_args(args), there).config
+    if profile.paged_by_length:
+        if config.tiers != TierConfig():
+            raise ConfigError(
+                f"{profile.name} has other KV blocks than this machine, and tiers are sized by "
+                "those of this machine.",
+                fix="Leave out --swap-space and the --kv-offloading flags.",
+                param="--hardware",
+            )
+        config = replace(config, block_size=page_size(config.scheduler.max_model_len))
+    return config, profile
 
 
 def _workload(args: argparse.Namespace) -> Workload:

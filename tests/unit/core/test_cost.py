@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.cost import PROFILES, RooflineCost
+from quire.core.cost import PROFILES, RooflineCost, page_size
 
 COST = RooflineCost(
     weight_bytes=1e9,
@@ -60,3 +60,11 @@ def test_profiles_are_in_si_units() -> None:
         assert 5e10 < profile.bytes_per_second < 1e13
         rates = profile.flops_per_second
         assert 1e12 < rates["float32"] < rates["bfloat16"] < rates["int8"] < 1e16
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens"),
+    [(1, 16), (256, 16), (257, 32), (1024, 64), (1025, 128), (4096, 256), (131_072, 256)],
+)
+def test_a_tpu_page_is_a_16th_of_the_context_within_bounds(length: int, tokens: int) -> None:
+    assert page_size(length) == tokens

@@ -84,3 +84,26 @@ def test_the_last_stage_waits_for_the_first_chunk() -> None:
 def test_no_chunk_exceeds_a_step() -> None:
     """Though the most tokens of a step are no multiple of the tile."""
     assert LevelChunks(Linear(1e6), 1, 110).tokens(10_000, 0) == 110
+
+
+class Counted(Linear):
+    """Each token of a chunk attends to itself and to all before it."""
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        assert attended == sum(range(context_tokens - num_tokens + 1, context_tokens + 1))
+        self.behind.add(context_tokens - num_tokens)
+        return self.start + attended
+
+    def __init__(self, start: float) -> None:
+        super().__init__(start)
+        self.behind = set[int]()
+
+
+def test_a_chunk_is_predicted_with_the_tokens_before_it() -> None:
+    """The level is that of a chunk in the middle; this one is as long as fits under it."""
+    cost = Counted(1e4)
+    early, late = (LevelChunks(cost, 2, MOST).tokens(3_000, done) for done in (100, 2_900))
+    assert cost.behind == {1_500, 100, 2_900}
+    assert early > late

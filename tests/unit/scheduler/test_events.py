@@ -27,7 +27,7 @@ def _plain(event: RequestEvent) -> tuple[str, str, float, int, float]:
 def test_a_prompt_in_chunks_and_then_nothing_more() -> None:
     s = make(budget=64)
     s.add(request("a", 100))
-    assert events(s, 1.0) == [("a", "admitted", 1.0, 0, 0.0), ("a", "prefill", 1.0, 64, 2.0)]
+    assert events(s, 0.5) == [("a", "admitted", 0.5, 0, 0.0), ("a", "prefill", 0.5, 64, 1.5)]
     assert events(s, 3.0) == [("a", "prefill", 3.0, 36, 4.0)]
     assert events(s, 5.0) == events(s, 7.0) == []
     s.add(request("a2", 100))

@@ -24,6 +24,14 @@ def request(*spans: tuple[int, int]) -> Request:
     return Request("r", [1] * 40, given, arrival_time=0.0, max_model_len=64, inputs=inputs)
 
 
+def plain(*images: tuple[int, int]) -> Request:
+    """A prompt whose images, (start, rows), are read in any chunks."""
+    spans = tuple(ImageSpan(start, rows, b"", None, (8, 8), b"") for start, rows in images)
+    asked = request()
+    asked.inputs = RequestInputs(images=spans)
+    return asked
+
+
 @pytest.mark.parametrize(
     ("start", "count", "room", "expected"),
     [
@@ -40,12 +48,12 @@ def request(*spans: tuple[int, int]) -> Request:
 def test_a_chunk_does_not_end_inside_an_image(
     start: int, count: int, room: int, expected: int
 ) -> None:
-    spans = ImageChunks(100, active=True)
+    spans = ImageChunks(100)
     assert spans.chunk(request((10, 14), (20, 25)), start, count, room) == expected
 
 
 def test_one_image_of_a_step_exceeds_the_budget() -> None:
-    spans, each = ImageChunks(20, active=True), request((4, 12))
+    spans, each = ImageChunks(20), request((4, 12))
     scheduled = np.array([1, 1, 1])
     wanted = np.array([36, 36, 10])
     spans.level([each] * 3, wanted, np.array([4, 4, 30]), scheduled)
@@ -69,7 +77,7 @@ def test_one_image_of_a_step_exceeds_the_budget() -> None:
 def test_beside_text_a_step_begins_one_image(
     decodes: bool, whole: str, expected: list[int]
 ) -> None:
-    chunks, each = ImageChunks(200, active=True), request((4, 12), (20, 28))
+    chunks, each = ImageChunks(200), request((4, 12), (20, 28))
     if whole == "prompt":
         spans = tuple(replace(span, whole=(0, 40)) for span in each.inputs.images)
         each.inputs = RequestInputs(images=spans)
@@ -82,8 +90,59 @@ def test_beside_text_a_step_begins_one_image(
         assert chunks.chunk(each, 12, 20, 20) == 8, "an admitted prompt waits, too"
 
 
+def test_the_image_that_exceeds_the_budget_fits_in_the_step() -> None:
+    """8 rows instead of 1 beside 2 tokens of another: 10 in all, of which 3 are in the budget."""
+    for most, expected in ((10, [8, 2]), (9, [0, 2])):
+        scheduled = np.array([1, 2])
+        asked = [request((4, 12)), request()]
+        ImageChunks(most).level(asked, np.array([36, 40]), np.array([4, 0]), scheduled)
+        assert scheduled.tolist() == expected
+
+
+def test_who_computes_as_planned_leaves_the_budget_to_be_exceeded() -> None:
+    scheduled = np.array([4, 1])
+    asked = [request((4, 12)), request((4, 12))]
+    ImageChunks(40).level(asked, np.array([40, 36]), np.array([0, 4]), scheduled)
+    assert scheduled.tolist() == [4, 8]
+
+
+def test_who_has_no_part_in_the_step_reads_no_image() -> None:
+    scheduled = np.array([0, 3])
+    asked = [request((4, 12)), request((4, 12))]
+    ImageChunks(40).level(asked, np.array([36, 40]), np.array([4, 0]), scheduled)
+    assert scheduled.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_an_image_begins_with_its_first_row(count: int) -> None:
+    """Beside text, one prompt may begin an image; a chunk that ends before it begins none."""
+    chunks, each = ImageChunks(200), plain((4, 3))
+    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
+    assert chunks.chunk(each, 0, count, 200) == count
+    assert chunks.chunk(each, 4, 3, 200) == (3 if count == 4 else 0)
+    assert chunks.chunk(each, 4, 3, 200) == 0
+
+
+def test_an_image_behind_one_that_has_to_wait_waits_too() -> None:
+    chunks, each = ImageChunks(200), plain((2, 1), (4, 1), (6, 1))
+    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
+    assert chunks.chunk(each, 0, 40, 200) == 4
+    assert chunks.chunk(each, 0, 40, 200) == 2
+
+
+def test_a_text_takes_no_part_of_it() -> None:
+    chunks = ImageChunks(200)
+    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
+    assert chunks.chunk(plain(), 0, 9, 9) == 9
+    assert chunks.chunk(plain((0, 4)), 0, 9, 9) == 9
+
+
+def test_images_without_a_span_do_not_limit_a_step() -> None:
+    ImageChunks(4).check(plain((0, 30)), 4)
+
+
 def test_what_no_step_can_hold_is_refused() -> None:
-    spans = ImageChunks(11, active=True)
+    spans = ImageChunks(11)
     spans.check(request((4, 12)), 4)
     with pytest.raises(InvalidRequestError, match="--max-num-batched-tokens"):
         spans.check(request((4, 12)), 5)

@@ -399,7 +399,7 @@ def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
     kv = Mock()
     kv.admit_stored.return_value = [1], []
     kv.enter.return_value = 1
-    loading = Loading(kv, 200, ImageChunks(200, active=False))
+    loading = Loading(kv, 200, ImageChunks(200))
     for step, (name, priority) in enumerate({"low": 2, "high": 1}.items()):
         asked = request(name, 2 * BLOCK)
         asked.order = (priority, step)

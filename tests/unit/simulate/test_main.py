@@ -36,6 +36,17 @@ def test_the_table_and_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(name in out for name in row)
 
 
+def test_a_tpu_has_the_blocks_of_its_page_rule(tmp_path: Path) -> None:
+    rows = []
+    for length in ("256", "1024"):
+        file = tmp_path / "row.json"
+        argv = [*LOAD, "--hardware", "tpu-v5e", "--kv-cache-memory-bytes", "256MiB"]
+        assert main([*argv, "--max-model-len", length, "--json", str(file)]) == 0
+        rows.append(json.loads(file.read_text()))
+    small, large = (row["num_blocks"] for row in rows)
+    assert large == pytest.approx(small / 4, abs=1)
+
+
 def test_a_profile_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     assert main([*LOAD, "--hardware", "l4", "--save-hardware", str(file)]) == 0
@@ -51,6 +62,7 @@ def test_a_profile_in_a_file(tmp_path: Path) -> None:
         (("--hardware", "this", "--request-rate", "-1"), "must be positive"),
         (("--hardware", "h100", "--max-model-len", "64"), "longest request"),
         (("--hardware", "h100", "--request-rate", "0"), "must be positive"),
+        (("--hardware", "tpu-v5e", "--swap-space", "1"), "--swap-space"),
         (("--hardware", "h100", "--trace", "nothing"), "cannot be read"),
     ],
 )
