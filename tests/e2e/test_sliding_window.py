@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from tests.e2e.tiny_model import VOCAB_SIZE, write_tiny_model
 
 WINDOW = 40

@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.batch import Column, NewSequence
-from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import EMBEDDED

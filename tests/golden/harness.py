@@ -16,7 +16,8 @@ from torch import Tensor
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
-from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.config import SchedulerConfig
+from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.weights.stored import StoredParameters

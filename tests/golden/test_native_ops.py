@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from quire.checkpoint.source import resolve
-from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.config import SchedulerConfig
 from quire.core.dtypes import FLOAT32
+from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import ARCHITECTURES, HF_CLASSES, model_config, task
 from quire.models.weights.dummy import RandomParameters

@@ -11,7 +11,8 @@ import torch
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
-from quire.core.config import ModelConfig, RankShare
+from quire.core.config import RankShare
+from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource

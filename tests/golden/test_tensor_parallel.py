@@ -10,7 +10,8 @@ import torch
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
-from quire.core.config import ModelConfig, RankShare
+from quire.core.config import RankShare
+from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.weights.sharded import SharedParameters

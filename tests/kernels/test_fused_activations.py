@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.ops.torch_ops import reference
 from tests.kernels.fused_common import (
     COLS,

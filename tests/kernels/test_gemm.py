@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.ops.native.gemm import Pool, WeightKind
 from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.weights import Epilogue

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.ops.native.gemm import Pool
 from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
 from quire.ops.packed_file import read_linears, write_linears

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32
 from quire.core.layers import RouteSpec
+from quire.core.model_config import Activation
 from quire.ops import providers
 from quire.ops.interface import Ops
 from quire.ops.native.gemm import Pool

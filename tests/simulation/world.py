@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from quire.core.batch import SchedulerOutput
 from quire.core.config import (
     EngineConfig,
-    ModelConfig,
     SchedulerConfig,
     SpeculativeConfig,
     StateConfig,
@@ -21,6 +20,7 @@ from quire.core.config import (
 )
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from quire.core.config import RopeConfig
+from quire.core.model_config import RopeConfig
 from quire.models.architectures import llama
 from tests.truth.choices import ARCHITECTURES, Case, draw
 from tests.truth.compare import Outcome, run

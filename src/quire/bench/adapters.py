@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from quire.bench.results.report import Row
 from quire.checkpoint.safetensors_writer import StoredTensor, write_file
-from quire.core.config import ModelConfig
 from quire.core.lora import LoRARequest
+from quire.core.model_config import ModelConfig
 from quire.models.adapters import lora_targets
 
 KEYS = ("lora_rank", "lora_ttft_ratio", "lora_tpot_ratio")

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS
 from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.resolve.arguments import EngineArgs

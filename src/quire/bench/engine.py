@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.bench.split import Reading, read_stats
-from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.models.memory import expert_bytes

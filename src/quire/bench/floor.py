@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models.memory import looked_up_bytes, unchosen
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from quire.checkpoint.gguf_families import Config, Metadata, granite, rotated_part, window_types
 from quire.checkpoint.gguf_writer import Value
-from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.model_config import ModelConfig
 
 SOFTMAX, SIGMOID = 1, 2
 """Values of `expert_gating_func`."""

@@ -14,9 +14,9 @@ from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS, Names, translation
 from quire.checkpoint.gguf_rope import scaling_keys
 from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_writer import Value
-from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import QueryGrowth, yarn_magnitude
+from quire.core.model_config import ModelConfig, RopeConfig
 
 ARCHITECTURES = {
     name: name

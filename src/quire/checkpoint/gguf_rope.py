@@ -11,9 +11,9 @@ import numpy.typing as npt
 from quire.checkpoint.gguf_families import Metadata
 from quire.checkpoint.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from quire.checkpoint.gguf_writer import Value
-from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import yarn_magnitude
+from quire.core.model_config import RopeConfig
 
 
 def rope_scaling(meta: Metadata, head_dim: int) -> dict[str, Any] | None:

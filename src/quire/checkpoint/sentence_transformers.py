@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.json_file import read_json, read_json_list
-from quire.core.config import PoolingType
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import PoolingType
 
 _TYPES: dict[str, PoolingType] = {
     "pooling_mode_cls_token": "CLS",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_TOLD = 2000
 """Longest message about a damaged file, in characters."""
+NOT_FOLLOWED = "The output's structure cannot be followed: "
+"""Prefix of the stop reason if a structure turns out to be too complex: the request's fault, not
+the engine's."""
+_REASON = re.compile(r"Invalid request(?: \((?P<param>[^()]+)\))?: (?P<what>.*)", re.DOTALL)
 
 
 class QuireError(Exception):
@@ -134,3 +140,19 @@ def class_of_code(code: str) -> type[QuireError] | None:
     """Return the error class with this code; None if it is not one of Quire's."""
     known = [k for k in globals().values() if isinstance(k, type) and issubclass(k, QuireError)]
     return next((kind for kind in known if kind.code == code), None)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text with which the core ends a request because of `error`."""
+    if not isinstance(error, InvalidRequestError):
+        return str(error) or repr(error)
+    where = f" ({error.param})" if error.param else ""
+    return f"Invalid request{where}: {error}"
+
+
+def refusal_of(reason: str) -> InvalidRequestError | None:
+    """Return the error in `reason` if it is the request's own fault, else None."""
+    if reason.startswith(NOT_FOLLOWED):
+        return InvalidRequestError(reason, param="structured_outputs")
+    found = _REASON.fullmatch(reason)
+    return found and InvalidRequestError(found["what"], param=found["param"])

@@ -11,10 +11,6 @@ from quire.core.typed import check_types
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
-NOT_FOLLOWED = "The output's structure cannot be followed: "
-"""Prefix of the stop reason if a structure turns out to be too complex: the request's fault, not
-the engine's."""
-
 
 class ReasoningMarks(msgspec.Struct, frozen=True, array_like=True):
     """The texts around a model's reasoning before its answer.

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import NOT_FOLLOWED, InvalidRequestError
 from quire.core.request import Request
-from quire.core.structured_outputs import NOT_FOLLOWED
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import CacheConfig, EngineConfig
-from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.core.errors import EngineDeadError, InvalidRequestError, reason_of
 from quire.core.messages import (
     AbortRequests,
     AddRequest,
@@ -25,7 +25,6 @@ from quire.core.messages import (
     StepOutputs,
 )
 from quire.core.options import NO_INPUTS, RequestInputs
-from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
 from quire.engine.handoff import HandOff

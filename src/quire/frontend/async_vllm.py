@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.lora import LoRARequest
 from quire.core.messages import Ready
+from quire.core.model_config import ModelConfig
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from quire.core.config import ModelConfig
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestOptions
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from quire.core.config import ModelConfig, PoolingConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
 from quire.frontend.input.pooling_task import check_task, instructed
 

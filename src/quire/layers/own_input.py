@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear

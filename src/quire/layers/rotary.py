@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import yarn_magnitude
+from quire.core.model_config import RopeConfig
 
 Floats = NDArray[np.float32]
 _TURN = np.float32(2 * math.pi)

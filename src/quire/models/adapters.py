@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.core.config import EngineConfig, ModelConfig, RankShare
+from quire.core.config import EngineConfig, RankShare
 from quire.core.dtypes import dtype_of
+from quire.core.model_config import ModelConfig
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.layers import HeadForm
+from quire.core.model_config import ModelConfig
 from quire.models.parameters import Parameter
 from quire.models.weights.stacks import Stacked
 

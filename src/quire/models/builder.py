@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, converted
+from quire.core.model_config import ModelConfig
 from quire.core.quantized import columns_of, dense
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier

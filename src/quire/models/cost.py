@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ON_TORCH, EngineConfig, ModelConfig
+from quire.core.config import ON_TORCH, EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.models.layout import parameters
 from quire.models.memory import (

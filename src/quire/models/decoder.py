@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place

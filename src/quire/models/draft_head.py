@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.models.builder import Builder

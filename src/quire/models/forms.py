@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter

@@ -16,9 +16,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.core.layers import DraftHeadConfig, HeadForm
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 from quire.models.architectures import llama

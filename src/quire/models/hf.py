@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from quire.core.config import Activation
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.layers import SubLayerKind
+from quire.core.model_config import Activation
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import LatentConfig, yarn_mscale
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architectures import llama

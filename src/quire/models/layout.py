@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, cast
 
-from quire.core.config import Activation, ModelConfig
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
+from quire.core.model_config import Activation, ModelConfig
 from quire.models.parameters import Cut, Parameter
 from quire.models.specs import (
     AttentionSpec,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from quire.core.config import EngineConfig, ModelConfig
+from quire.core.config import EngineConfig
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, converted
+from quire.core.model_config import ModelConfig
 from quire.layers.embedding import Embedding
 from quire.layers.own_input import OwnInputs
 from quire.models.builder import Builder

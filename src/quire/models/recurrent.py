@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.layers import DeltaConfig, ShortConvConfig
+from quire.core.model_config import ModelConfig
 from quire.layers.linear import Linear
 from quire.layers.recurrent import DeltaRule, Mamba2, ShortConv
 from quire.models.parameters import ParameterSource

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import ModelConfig
 from quire.core.registry import Registry, did_you_mean
 from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames

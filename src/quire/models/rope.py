@@ -14,8 +14,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from quire.core.config import RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import RopeConfig
 from quire.models.hf import MAX_INTEGER, HFConfig, number, table, wrong
 from quire.models.rope_scaling import FIELDS, SCALINGS, TRAINED, parsed
 

@@ -6,8 +6,8 @@ import logging
 import math
 from typing import Any
 
-from quire.core.config import RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import RopeConfig
 from quire.models.hf import HFConfig, integer, number, wrong
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.config import ModelConfig, RopeConfig
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.layers.rotary import rope_magnitude, rope_table
 from quire.ops.array import Array
 from quire.ops.interface import Ops

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from quire.core.config import Activation, RopeConfig
 from quire.core.layers import DeltaConfig, RecurrentConfig, ShortConvConfig
+from quire.core.model_config import Activation, RopeConfig
 from quire.models.parameters import Cut, Kind, Parameter, Run
 
 

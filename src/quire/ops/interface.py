@@ -9,11 +9,11 @@ from copy import copy
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
-from quire.core.config import Activation
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.errors import ConfigError
 from quire.core.layers import RouteSpec
 from quire.core.messages import TokenLogprobs
+from quire.core.model_config import Activation
 from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow

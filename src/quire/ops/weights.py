@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 
 Epilogue = Literal["none"] | Activation
 """The activation that `linear` applies to its result."""

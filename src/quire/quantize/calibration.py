@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, Floats, HostArray, converted
+from quire.core.model_config import ModelConfig
 from quire.core.quantized import QuantizedWeight
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens

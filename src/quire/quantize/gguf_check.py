@@ -16,8 +16,8 @@ from quire.checkpoint.gguf_export import exported_tensors, metadata
 from quire.checkpoint.gguf_rope import factor_tensors
 from quire.checkpoint.gguf_types import TENSOR_TYPES
 from quire.checkpoint.gguf_writer import Value
-from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.model_config import ModelConfig
 from quire.models.registry import model_config
 
 _OTHER = ("architecture", "dtype", "bos_token_id", "eos_token_ids", "max_position_embeddings")

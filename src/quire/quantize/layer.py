@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, Floats, converted
+from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.specs import (
     AttentionSpec,

@@ -10,9 +10,9 @@ import numpy as np
 
 from quire.checkpoint.source import ModelSource, resolve
 from quire.checkpoint.weights import Weights, open_weights
-from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.core.model_config import ModelConfig
 from quire.layers.embedding import Embedding
 from quire.models.architecture import WeightNames
 from quire.models.layout import parameters

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import EngineConfig, ModelConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, ConfigError
+from quire.core.model_config import ModelConfig
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.offload import held_weight_bytes

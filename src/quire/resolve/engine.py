@@ -21,11 +21,11 @@ from quire.core.config import (
     EngineConfig,
     HashAlgo,
     KVCacheDType,
-    ModelConfig,
     SchedulerConfig,
     TransferConfig,
 )
 from quire.core.extras import require
+from quire.core.model_config import ModelConfig
 from quire.models.cost import first_guess
 from quire.models.memory import parameter_count
 from quire.models.registry import model_config

@@ -7,14 +7,9 @@ from dataclasses import replace
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
 from quire.checkpoint.weights import Weights, open_weights
-from quire.core.config import (
-    MAX_CONVERTED_HEAD_DIM,
-    EngineConfig,
-    ModelConfig,
-    SpeculativeConfig,
-    TierConfig,
-)
+from quire.core.config import MAX_CONVERTED_HEAD_DIM, EngineConfig, SpeculativeConfig, TierConfig
 from quire.core.errors import CheckpointError, ConfigError
+from quire.core.model_config import ModelConfig
 from quire.models.heads import eagle_head, mtp_head
 from quire.models.layout import parameters
 from quire.models.registry import architecture, weight_names

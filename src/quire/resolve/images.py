@@ -8,10 +8,11 @@ import msgspec
 
 from quire.checkpoint.json_file import read_json
 from quire.checkpoint.source import ModelSource
-from quire.core.config import HEAD_METHODS, ModelConfig
+from quire.core.config import HEAD_METHODS
 from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.core.images import ImageConfig, VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.speculative import parse_speculative_config

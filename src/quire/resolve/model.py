@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import LoadFormat, ModelConfig
+from quire.core.config import LoadFormat
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.models import rope
 
 LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 
 from quire.checkpoint.sentence_transformers import SentenceTransformer, read_sentence_transformer
 from quire.checkpoint.source import ModelSource
-from quire.core.config import STEP_TOKENS, ModelConfig, PoolingConfig, PoolingTask, PoolingType
+from quire.core.config import STEP_TOKENS
 from quire.core.errors import CheckpointError, ConfigError, UnsupportedModelError
+from quire.core.model_config import ModelConfig, PoolingConfig, PoolingTask, PoolingType
 from quire.core.registry import did_you_mean
 from quire.models import hf
 from quire.models.registry import is_encoder

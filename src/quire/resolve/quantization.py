@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import ON_TORCH, ModelConfig
+from quire.core.config import ON_TORCH
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.core.registry import did_you_mean
 from quire.models.forms import Forms, rounded_forms, said_forms, stored_forms

@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from quire.core.config import EngineConfig, ModelConfig, SpeculativeConfig, SpeculativeMethod
+from quire.core.config import EngineConfig, SpeculativeConfig, SpeculativeMethod
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 

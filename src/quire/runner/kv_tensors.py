@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType
+from quire.core.model_config import ModelConfig
 from quire.layers.layer import Cache
 from quire.ops.interface import Ops
 from quire.ops.memory import HUGE_PAGE, back

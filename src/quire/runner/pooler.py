@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
-from quire.core.config import PoolingConfig
 from quire.core.dtypes import FLOAT32, converted
+from quire.core.model_config import PoolingConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.runner.inputs import StepInputs

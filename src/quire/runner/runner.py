@@ -15,8 +15,9 @@ from quire.core.batch import (
     StepTimes,
     token_columns,
 )
-from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig, StateConfig
+from quire.core.config import SchedulerConfig, StateConfig
 from quire.core.dtypes import DType
+from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
 from quire.runner.embeds import RowGiver

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire.core.batch import Column
-from quire.core.errors import QuireError
+from quire.core.errors import QuireError, reason_of
 from quire.core.messages import TokenLogprobs
-from quire.core.refusals import reason_of
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.sample_row import SampleRow

@@ -7,10 +7,9 @@ from copy import copy
 import numpy as np
 
 from quire.core.batch import Column
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import NOT_FOLLOWED, InvalidRequestError
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import NOT_FOLLOWED
 from quire.ops.sample_row import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from quire.bench.floor import StepBytes, step_bytes
-from quire.core.config import ModelConfig
 from quire.core.layers import MoEConfig, RouteSpec
+from quire.core.model_config import ModelConfig
 
 MODEL = ModelConfig(
     architecture="llama",

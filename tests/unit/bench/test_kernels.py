@@ -15,8 +15,8 @@ from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import load_rounded
 from quire.bench.peers.torch_calls import TorchCalls
-from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.ops.native.kernels import available_isas
 from quire.ops.providers import load_ops
 from tests.arrays import tensor

@@ -12,10 +12,10 @@ import pytest
 
 from quire.bench import bandwidth, latency, throughput
 from quire.bench.engine import BenchEngine
-from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, QuireError
 from quire.core.lora import LoRARequest
 from quire.core.messages import CoreTimes
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.stats import EngineStats

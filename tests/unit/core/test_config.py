@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from quire.core.config import ModelConfig
 from quire.core.layers import DeltaConfig, Mamba2Config, RecurrentConfig, ShortConvConfig
+from quire.core.model_config import ModelConfig
 from tests.unit.explain.made import ARGS, config
 
 KINDS: list[RecurrentConfig | None] = [

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from quire.core.config import EngineConfig, SchedulerConfig
 from quire.core.messages import Ready, StepOutputs
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest

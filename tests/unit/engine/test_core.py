@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
-from quire.core.errors import InvalidRequestError
+from quire.core.config import EngineConfig, SchedulerConfig
+from quire.core.errors import NOT_FOLLOWED, InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestInputs
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import NOT_FOLLOWED, StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.core import EngineCore
 from quire.executor.base import Prepare
 from quire.simulate.clock import VirtualClock

@@ -6,7 +6,8 @@ import dataclasses
 import os
 from typing import Any
 
-from quire.core.config import EngineConfig, ModelConfig, RopeConfig, SchedulerConfig
+from quire.core.config import EngineConfig, SchedulerConfig
+from quire.core.model_config import ModelConfig, RopeConfig
 
 TINY = ModelConfig(
     architecture="llama",

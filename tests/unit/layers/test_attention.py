@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from quire.core.config import RopeConfig
+from quire.core.model_config import RopeConfig
 from quire.layers.attention import Attention
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear

@@ -9,8 +9,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.model_config import RopeConfig
 from quire.layers.rotary import rope_table
 from quire.models.rope import rope
 from quire.ops.torch_ops import reference

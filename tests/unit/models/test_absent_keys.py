@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
+from quire.core.model_config import ModelConfig
 from quire.models.registry import HF_CLASSES, model_config
 
 _SIZES: dict[str, Any] = {

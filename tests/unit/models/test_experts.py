@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from quire.checkpoint.tensor_info import TensorInfo
-from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.core.quantized import QuantizedWeight, dense
 from quire.models.adapters import lora_targets
 from quire.models.forms import stored_forms

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16
 from quire.core.errors import QuireError
+from quire.core.model_config import ModelConfig
 from quire.models.memory import kv_bytes_per_token
 from quire.models.registry import model_config
 from quire.models.weights.shares import shared_model

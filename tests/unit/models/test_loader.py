@@ -11,9 +11,10 @@ import pytest
 
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.checkpoint.weights import Weights
-from quire.core.config import ModelConfig, OpsProvider
+from quire.core.config import OpsProvider
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource

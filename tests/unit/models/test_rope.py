@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
-from quire.core.config import RopeConfig
 from quire.core.errors import QuireError
+from quire.core.model_config import RopeConfig
 from quire.layers.rotary import rope_table
 from quire.models.registry import model_config
 from quire.models.rope import overridden

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.core.config import RopeConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted
+from quire.core.model_config import RopeConfig
 from quire.core.quantized import QuantizedWeight
 from quire.models.layout import Layout
 from quire.models.weights.row_order import packed_bias, packed_rows, row_order

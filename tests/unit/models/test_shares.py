@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from quire.checkpoint.presets import preset_config
-from quire.core.config import ModelConfig, RankShare
+from quire.core.config import RankShare
 from quire.core.dtypes import FLOAT32, HostArray
 from quire.core.errors import CheckpointError, ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight, dense
 from quire.lora.peft import Delta

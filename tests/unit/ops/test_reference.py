@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import reference
 

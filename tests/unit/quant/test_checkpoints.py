@@ -12,9 +12,9 @@ import torch
 
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.checkpoint.weights import Weights
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.core.quantized import QuantizedWeight
 from quire.models.forms import stored_forms
 from quire.models.layout import parameters

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, Floats, converted
+from quire.core.model_config import ModelConfig
 from quire.layers.embedding import Embedding
 from quire.models.layout import parameters
 from quire.models.registry import model_config

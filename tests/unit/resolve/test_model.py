@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, ConfigError
+from quire.core.model_config import ModelConfig
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import Hardware

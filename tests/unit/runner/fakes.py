@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from quire.core.batch import BlockRun, ModelOutput, NewSequence, SchedulerOutput, block_columns
-from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.config import SchedulerConfig
 from quire.core.messages import TokenLogprobs
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestInputs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.interface import Ops

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.core.errors import refusal_of
 from quire.core.messages import TokenLogprobs
-from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.gumbel import uniforms

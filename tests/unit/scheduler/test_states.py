@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from quire.core.batch import SchedulerOutput
-from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, StateConfig
+from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
 from quire.core.messages import AddRequest
+from quire.core.model_config import ModelConfig
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore

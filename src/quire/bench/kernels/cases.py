@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
-from quire.core.config import ModelConfig
 from quire.core.dtypes import DType
+from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from quire.core.config import ModelConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
+from quire.core.model_config import ModelConfig
 from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams

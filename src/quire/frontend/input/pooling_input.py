@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quire.core.config import PoolingConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest
+from quire.core.model_config import PoolingConfig
 from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.core.config import PoolingConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.model_config import PoolingConfig
 from quire.core.registry import did_you_mean
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.config import PoolingConfig
+from quire.core.model_config import PoolingConfig
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama

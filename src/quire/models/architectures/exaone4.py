@@ -3,7 +3,7 @@ some layers slide, the others have no positions."""
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, olmo2, qwen2

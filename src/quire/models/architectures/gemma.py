@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ModelConfig
 from quire.core.layers import QueryGrowth, RouteSpec
+from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2, smollm3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from quire.core.config import ModelConfig
 from quire.core.layers import LatentConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf, latent
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quire.core.config import ModelConfig, RopeConfig
 from quire.core.layers import QueryGrowth
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama

@@ -3,8 +3,8 @@ between those that attend to all."""
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture, WeightNames

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.layers import LARGEST_STEP, Mamba2Config, MoEConfig, SubLayerKind
+from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, mamba2
 from quire.models.architecture import Architecture, WeightNames
 from quire.models.weights.stacks import Stacked

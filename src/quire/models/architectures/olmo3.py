@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig, RopeConfig
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture

@@ -5,7 +5,7 @@ opt-350m normalizes after each layer and projects its embeddings; it is refused.
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 

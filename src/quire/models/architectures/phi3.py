@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quire.core.config import ModelConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
 from quire.core.layers import DeltaConfig, SubLayerKind
+from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2_moe

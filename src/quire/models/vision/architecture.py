@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire.core.config import ModelConfig
 from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
 

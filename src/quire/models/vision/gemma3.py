@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
 from quire.models.vision.architecture import CLIP_LAYER, VisionArchitecture, gelu, image_token

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from quire.core.config import EngineConfig, ModelConfig
+from quire.core.config import EngineConfig
 from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.parameters import Parameter
 from quire.models.specs import LinearSpec

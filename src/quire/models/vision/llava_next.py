@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ModelConfig
 from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import llava
 from quire.models.vision.architecture import VisionArchitecture

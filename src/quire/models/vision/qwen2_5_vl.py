@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
 from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
 from quire.models.vision.architecture import VisionArchitecture, image_token, sections

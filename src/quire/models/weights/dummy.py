@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted, dtype_of
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.models.layout import parameters

@@ -28,9 +28,10 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import EngineConfig, ModelConfig, RankShare
+from quire.core.config import EngineConfig, RankShare
 from quire.core.errors import ConfigError
 from quire.core.layers import MoEConfig
+from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
 from quire.models.memory import kv_bytes_of, loaded_bytes

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from quire.checkpoint.weights import Weights
-from quire.core.config import ModelConfig
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted, is_float
 from quire.core.errors import CheckpointError
+from quire.core.model_config import ModelConfig
 from quire.core.quantized import QuantizedWeight, Weight, dense
 from quire.models.architecture import WeightNames
 from quire.models.forms import head_name, linear_names

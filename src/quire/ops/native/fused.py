@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from quire import _native
-from quire.core.config import Activation
 from quire.core.dtypes import HostArray
+from quire.core.model_config import Activation
 from quire.ops.array import address
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache

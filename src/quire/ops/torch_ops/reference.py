@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.core.config import Activation
 from quire.core.dtypes import DType
+from quire.core.model_config import Activation
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.arrays import torch_dtype

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.core.config import Activation
+from quire.core.model_config import Activation
 from quire.ops.filters import FloatRow
 from quire.ops.sample_row import TokenIds
 from quire.ops.triton.kernels import elementwise, norms

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import InvalidRequestError, refusal_of
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.core.refusals import refusal_of
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.stream import OutputSink

@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.config import PoolingConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.model_config import PoolingConfig
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.frontend.input.pooling_input import PoolingPrompt

@@ -20,8 +20,8 @@ from quire.bench.kernels.case import Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import load_rounded
 from quire.checkpoint.presets import preset_config
-from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.ops.native.kernels import available_isas
 from quire.ops.tuning import (
     Shape,

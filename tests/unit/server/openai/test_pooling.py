@@ -21,9 +21,10 @@ import pytest
 
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.config import EngineConfig, PoolingConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import Ready
+from quire.core.model_config import PoolingConfig
 from quire.core.pooling_params import PoolingParams
 from quire.engine.core import EngineCore
 from quire.executor.base import ForwardError

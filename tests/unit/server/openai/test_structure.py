@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.structured_outputs import NOT_FOLLOWED, ReasoningMarks, StructuredOutputsParams
+from quire.core.errors import NOT_FOLLOWED
+from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.server.http.body import convert
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.sampling import chat_params

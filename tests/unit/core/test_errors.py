@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.errors import ConfigError, InvalidRequestError
-from quire.core.refusals import reason_of, refusal_of
+from quire.core.errors import ConfigError, InvalidRequestError, reason_of, refusal_of
 
 
 @pytest.mark.parametrize("param", [None, "logit_bias", "tools[0].function.parameters"])
