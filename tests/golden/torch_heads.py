@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -102,6 +103,7 @@ class TorchHead:
     taps: Sequence[int] = ()
     names: Tensor | None = None
     normed_residual: bool = False
+    _known: list[tuple[list[int], Tensor]] = field(default_factory=list)
 
     @property
     def form(self) -> str:
@@ -121,7 +123,7 @@ class TorchHead:
     def _drafts(
         self, tokens: list[int], most: int, others: Mapping[int, int]
     ) -> tuple[list[int], list[Tensor]]:
-        rows = self._target_rows(torch.tensor([tokens]))[:-1]
+        rows = self._target_rows(tokens)[:-1]
         ids, logits = list(tokens[1:]), []
         for position, token in others.items():
             ids[position] = token
@@ -133,12 +135,18 @@ class TorchHead:
             rows = torch.cat([rows, own[-1:]])
         return ids[len(tokens) - 1 :], logits
 
-    def _target_rows(self, ids: Tensor) -> Tensor:
-        found = self.target.model(ids, output_hidden_states=True)
-        if not self.taps:
-            return found.last_hidden_state[0]
-        wide = torch.cat([found.hidden_states[tap][0] for tap in self.taps], dim=-1)
-        return wide @ self.tensors["fc.weight"].T
+    def _target_rows(self, tokens: list[int]) -> Tensor:
+        """Return a row per token: of a longer text that begins so, if there has been one."""
+        for text, rows in self._known:
+            if text[: len(tokens)] == tokens:
+                return rows[: len(tokens)]
+        found = self.target.model(torch.tensor([tokens]), output_hidden_states=True)
+        rows = found.last_hidden_state[0]
+        if self.taps:
+            wide = torch.cat([found.hidden_states[tap][0] for tap in self.taps], dim=-1)
+            rows = wide @ self.tensors["fc.weight"].T
+        self._known.append((tokens, rows))
+        return rows
 
     def _logits(self, row: Tensor) -> Tensor:
         if "lm_head.weight" in self.tensors:
@@ -173,12 +181,17 @@ class TorchHead:
         normed = self._norm(out, norm)
         return normed, normed if self.form == "mtp" else out
 
-    def _layer(self, x: Tensor) -> Tensor:
+    @cached_property
+    def _own_layer(self) -> Any:
         layer = new_layer(self.family, self.config)
-        layer.load_state_dict(layer_tensors(self.form, self.tensors))
+        tensors = layer_tensors(self.form, self.tensors)
+        layer.load_state_dict({n: t for n, t in tensors.items() if "hidden_norm" not in n})
+        return layer
+
+    def _layer(self, x: Tensor) -> Tensor:
         positions = torch.arange(len(x))[None]
         rotary = self.family.rotary(self.config)
-        out = layer(
+        out = self._own_layer(
             x[None],
             attention_mask=causal(len(x)),
             position_ids=positions,
@@ -187,9 +200,7 @@ class TorchHead:
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     def _eagle3(self, embeds: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        layer = new_layer(self.family, self.config)
-        tensors = layer_tensors("eagle3", self.tensors)
-        layer.load_state_dict({n: t for n, t in tensors.items() if "hidden_norm" not in n})
+        layer = self._own_layer
         normed = self._norm(rows, "midlayer.hidden_norm")
         residual = normed if self.normed_residual else rows
         x = torch.cat([layer.input_layernorm(embeds), normed], dim=-1)
