@@ -2,6 +2,7 @@
 
     python -m tools.mutants                       # a sample of `--count` edits
     python -m tools.mutants --all                 # every edit
+    python -m tools.mutants --only kv/manager.py  # every edit of a file
     python -m tools.mutants --only kv/manager.py:95#2
 
 The working tree stays as it is. An edit that no test notices is printed as a diff. Those that
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=300, help="edits to try (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (%(default)s)")
     parser.add_argument("--all", action="store_true", help="try every edit")
-    parser.add_argument("--only", default="", help="try those of such names (a regex)")
+    parser.add_argument("--only", default="", help="try those of a file or a name (a regex)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--verbose", action="store_true", help="tell which test caught each")
     args = parser.parse_args(argv)
@@ -98,10 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit(f"equivalent.toml names edits that do not exist: {sorted(stale)}")
     same = {by_key[name].name for name in known}
     if args.only:
-        edits = [edit for edit in edits if fullmatch(args.only, edit.name)]
+        edits = [edit for edit in edits if fullmatch(f"{args.only}(:.*)?", edit.name)]
     elif not args.all:
         edits = random.Random(args.seed).sample(edits, min(args.count, len(edits)))
-    equal = [] if args.only else [edit for edit in edits if edit.name in same]
+    equal = [edit for edit in edits if edit.name in same and edit.name != args.only]
     rest = [edit for edit in edits if edit not in equal]
     begin = time.monotonic()
     counts = {edit.path: Counter[str]() for edit in edits}

@@ -62,7 +62,7 @@ def judge(edits: Sequence[Edit], jobs: int, tell: Tell, tests: Sequence[str] = T
     """Pass each edit with its verdict to `tell`, as they come.
 
     Raises:
-        RuntimeError: a test fails without any edit.
+        RuntimeError: a test fails without any edit, or an edit could not be judged.
     """
     _warm_up()
     inside = [edit for edit in edits if _in_function(edit)]
@@ -114,7 +114,10 @@ class _Judging:
                 function.__code__ = code
             return _first_failure([items[name] for name in _judges(edit, reached)])
 
-        in_children(self._edits, self._jobs, patch_and_test, self._tell)
+        try:
+            in_children(self._edits, self._jobs, patch_and_test, self._tell)
+        except RuntimeError as error:  # pytest would only print it
+            self.error = str(error)
         return True
 
 
@@ -218,12 +221,15 @@ def _statement(edit: Edit) -> range:
 
 
 def _in_function(edit: Edit) -> bool:
-    """Return whether an edit changes a function's body, not its signature or its module."""
+    """Return whether an edit changes a function's body, not its signature or its module.
+
+    A function can only get code with the same free variables, which `super()` is one of.
+    """
     return any(
         isinstance(node, ast.FunctionDef)
         and node.body[0].lineno <= edit.line <= (node.end_lineno or 0)
         for node in ast.walk(_tree(edit.path))
-    )
+    ) and all(old.co_freevars == new.co_freevars for old, new in _codes(edit))
 
 
 Place = tuple[str, str, int]
@@ -249,13 +255,19 @@ def _new_code(
     edit: Edit, live: dict[Place, list[FunctionType]]
 ) -> Iterator[tuple[FunctionType, CodeType]]:
     """Yield the functions of the edited file, each with its new code."""
-    old, new = (
-        _functions(compile(source, str(PACKAGE / edit.path), "exec"))
-        for source in (_source(edit.path), edit.apply(_source(edit.path)))
-    )
-    for before, after in zip(old, new, strict=True):
+    for before, after in _codes(edit):
         for function in live[_place(before)]:
             yield function, after
+
+
+def _codes(edit: Edit) -> Iterator[tuple[CodeType, CodeType]]:
+    """Yield the functions of the edited file, before and after."""
+    source = _source(edit.path)
+    old, new = (
+        _functions(compile(text, str(PACKAGE / edit.path), "exec"))
+        for text in (source, edit.apply(source))
+    )
+    yield from zip(old, new, strict=True)
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
