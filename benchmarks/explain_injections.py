@@ -215,25 +215,29 @@ def frozen(server: Server) -> Iterator[None]:
             yield
 
 
-def _tasks(server: Server) -> list[int]:
-    return [int(task) for p in family(server.pid) for task in os.listdir(f"/proc/{p}/task")]
+def _tasks(pids: list[int]) -> list[int]:
+    return [int(task) for pid in pids for task in os.listdir(f"/proc/{pid}/task")]
 
 
-@contextmanager
-def one_cpu(server: Server) -> Iterator[None]:
-    """Leave the server's threads one of the machine's CPUs."""
-    usual = os.sched_getaffinity(server.pid)
+def held_to_one_cpu(whole: bool) -> Callable[[Server], Any]:
+    """Return an injection that leaves all processes, or only those behind the API, one CPU."""
 
-    def set_all(cpus: set[int]) -> None:
-        for task in _tasks(server):
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(task, cpus)
+    @contextmanager
+    def inject(server: Server) -> Iterator[None]:
+        usual = os.sched_getaffinity(server.pid)
 
-    set_all({min(usual)})
-    try:
-        yield
-    finally:
-        set_all(usual)
+        def set_all(cpus: set[int]) -> None:
+            for task in _tasks(family(server.pid)[0 if whole else 1 :]):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(task, cpus)
+
+        set_all({min(usual)})
+        try:
+            yield
+        finally:
+            set_all(usual)
+
+    return inject
 
 
 @contextmanager
@@ -241,7 +245,7 @@ def low_priority(server: Server) -> Iterator[None]:
     """Give the server's threads the lowest priority, beside a busy process."""
 
     def set_all(priority: int) -> None:
-        for task in _tasks(server):
+        for task in _tasks(family(server.pid)):
             with suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, task, priority)
 

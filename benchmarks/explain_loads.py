@@ -20,10 +20,10 @@ from benchmarks.explain_injections import (
     core_quota,
     few_files,
     frozen,
+    held_to_one_cpu,
     low_priority,
     low_weight,
     neighbours,
-    one_cpu,
     quota,
     small_pages,
     stopped,
@@ -206,6 +206,7 @@ FAULTS: dict[str, Fault] = {
     "files": Fault(("open_files",), EMBEDDED, asks(), clients=16, during=few_files),
     # Servers with something wrong.
     "seats": Fault(("queueing",), (*EMBEDDED, "--max-num-seqs", "2"), asks()),
+    "one_seat": Fault(("queueing",), (*EMBEDDED, "--max-num-seqs", "1"), of_tokens(480, 24)),
     "refusals": Fault(
         ("queueing", "refused_requests"),
         (*EMBEDDED, "--max-num-seqs", "2", "--max-queued-requests", "2"), asks(), clients=16,
@@ -264,13 +265,19 @@ FAULTS: dict[str, Fault] = {
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
     "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),
     "float32": Fault(("wide_weights",), (*OPT[:3], "--dtype", "float32"), asks()),
+    "kv_float": Fault(
+        ("wide_weights", "kv_cache_too_small"),
+        (*OPT[:3], "--dtype", "float32", *TIGHT, "--num-gpu-blocks-override", "40"),
+        of_tokens(128, 64), clients=12,
+    ),
     "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
     "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
     "small_pages": Fault(
         ("huge_pages_off",), OPT, asks(), clients=4, start=small_pages
     ),
     "quota": Fault(("cpu_quota",), OPT, asks(), during=quota),
-    "one_cpu": Fault(("affinity",), OPT, asks(), during=one_cpu),
+    "one_cpu": Fault(("affinity",), OPT, asks(), during=held_to_one_cpu(True)),
+    "core_cpu": Fault(("affinity",), OPT, asks(), during=held_to_one_cpu(False)),
     "neighbours": Fault(("busy_neighbour",), OPT, asks(), during=neighbours),
     "low_priority": Fault(("low_priority", "busy_neighbour"), OPT, asks(), during=low_priority),
 }  # fmt: skip

@@ -10,7 +10,6 @@ from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
 from quire.explain.causes import CAUSES, WITHOUT_STEPS
 from quire.explain.causes.case import (
-    LEAST_GAIN,
     WORTH,
     Case,
     Kind,
@@ -18,6 +17,7 @@ from quire.explain.causes.case import (
     open_case,
     saving,
     schedules,
+    useful,
 )
 from quire.explain.confidence import agreement, sure
 from quire.explain.evidence import Evidence
@@ -91,12 +91,12 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
     finding, kind = suspect.finding, suspect.kind
     if changes and changes[0].simulated:
         estimated = saving(suspect.changes[0].estimated_gain)
-        if abs(finding.share - estimated) < SAME:
-            share = saving(changes[0].estimated_gain)
+        if abs(finding.share - max(suspect.floor, estimated)) < SAME:
+            share = max(suspect.floor, saving(changes[0].estimated_gain))
             finding = msgspec.structs.replace(finding, share=share)
             kind = kind if share >= WORTH else Kind.ELSEWHERE
             finding = msgspec.structs.replace(finding, fault=kind < Kind.DEMAND)
-    return Suspect(finding, [c for c in changes if c.estimated_gain > LEAST_GAIN], kind)
+    return Suspect(finding, useful(changes, suspect.floor), kind, suspect.floor)
 
 
 def _verdicts(evidence: Evidence) -> list[str]:

@@ -506,6 +506,38 @@ def test_waiting_for_a_seat_is_not_waiting_for_blocks() -> None:
     assert "queueing" not in causes
 
 
+def test_requests_that_wait_longer_than_they_run_prove_a_cause() -> None:
+    """Of a seat, or of blocks, even if no more tokens per second come of more of them."""
+    prompts = {"step_sizes": [(1.0, 500), (500.0, 20)], "computed_tokens": 10_500, "steps": 520}
+    crowd: dict[str, Any] = {"running": 1.0, "waiting": 3.0, "demand": 4} | prompts
+    seat = healthy(args={"max_num_seqs": 1}, **crowd)
+    blocks = healthy(args={"num_gpu_blocks_override": 200}, kv_share=0.5, kv_peak=0.95, **crowd)
+    for evidence, cause in ((seat, "queueing"), (blocks, "kv_cache_too_small")):
+        report = explain(evidence, lambda _: lambda _: 0.0)
+        assert report.verdict.cause == cause
+        assert report.changes[0].estimated_gain == 0.0
+    served = healthy(args={"max_num_seqs": 16}, **crowd | {"running": 16.0, "demand": 19})
+    assert not explain(served, lambda _: lambda _: 0.0).verdict.fault
+
+
+def test_the_core_alone_may_have_one_cpu() -> None:
+    """The API process has all of them, so it counts as many cores as threads."""
+    verdict = explain(healthy(around={"allowed": 1})).verdict
+    assert verdict.cause == "affinity"
+    assert verdict.share > 0.3
+
+
+def test_waiting_for_a_core_is_no_dispatching() -> None:
+    host = HostUse(10.0, 4, 40.0, 10.0, 0.0, 20.0, waits=[5.0] * 4)
+    eager = healthy(args={"enforce_eager": True}, host=host, **SLOW)
+    alone = healthy(args={"enforce_eager": True}, **SLOW)
+    shares = [
+        next(f.share for f in explain(e).causes if f.cause == "dispatch_overhead")
+        for e in (eager, alone)
+    ]
+    assert shares[0] == pytest.approx(shares[1] - 0.5, abs=0.03)
+
+
 def test_cached_prefixes_are_no_misses() -> None:
     evidence = FAULTS["prefix_misses"][0]
     report = explain(with_window(evidence, cached_tokens=90_000))

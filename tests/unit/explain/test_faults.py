@@ -32,6 +32,7 @@ CAUSES = {
 SERVED = {
     "chunks": ("small_chunks",),
     "compilation": ("structures",),
+    "core_cpu": ("affinity",),
     "core_quota": ("cpu_quota",),
     "drafter": ("poor_drafts",),
     "edits": ("token_edits",),
@@ -43,6 +44,7 @@ SERVED = {
     "grammar": ("structures",),
     "http": ("http_overload",),
     "http_starved": ("http_overload",),
+    "kv_float": ("wide_weights", "kv_cache_too_small"),
     "leaving": ("aborted_requests",),
     "logprobs": ("logprobs",),
     "lora": ("adapter_seats",),
@@ -53,6 +55,7 @@ SERVED = {
     "neighbours": ("busy_neighbour",),
     "no_cache": ("prefix_misses",),
     "one_cpu": ("affinity",),
+    "one_seat": ("queueing",),
     "penalties": ("penalties",),
     "polls": ("scrapes",),
     "preemption": ("preemption", "kv_cache_too_small"),

@@ -11,9 +11,11 @@ from quire.explain.causes.case import (
     Kind,
     Suspect,
     change,
+    mostly_waiting,
     saving,
     suspect,
 )
+from quire.explain.evidence import Window
 from quire.explain.report import Change
 
 FULL = 0.6
@@ -21,6 +23,9 @@ FULL = 0.6
 the rest is reserved for the running ones."""
 
 
+FULL_PEAK = 0.9
+"""Largest share of the blocks in use from which half of `FULL` on average is enough: on a starved
+machine the gauges lag."""
 FULL_BATCH = 0.95
 """Share of the seats in use from which none is free: the gauges are sampled."""
 STORM = 2.0
@@ -41,6 +46,7 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
         saving(more.estimated_gain),
         [more, *_int8(case, more.estimated_gain)],
         Kind.PROVEN,
+        mostly_waiting(case),
         kv_share=w.kv_share,
         kv_blocks=w.kv_blocks,
         running=w.running,
@@ -120,10 +126,15 @@ def prefix_misses(case: Case) -> Suspect | None:
     )
 
 
+def blocks_are_full(w: Window) -> bool:
+    """Return whether so many blocks are in use that a waiting request may wait for them."""
+    return w.kv_share >= FULL or (w.kv_peak >= FULL_PEAK and w.kv_share >= FULL / 2)
+
+
 def _lacks_blocks(case: Case) -> bool:
     """Return whether requests wait for blocks although the batch has seats."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
-    return w.waiting >= 0.5 and w.running <= FULL_BATCH * seats and w.kv_share >= FULL
+    return w.waiting >= 0.5 and w.running <= FULL_BATCH * seats and blocks_are_full(w)
 
 
 def _blocks_for_all(case: Case) -> Change:

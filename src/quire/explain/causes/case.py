@@ -18,6 +18,8 @@ WORTH = 0.05
 """Causes that cost a smaller share of the time are not reported."""
 LEAST_GAIN = 0.02
 """Changes that gain less are not proposed."""
+FEW_SEATS = 8
+"""A batch that is too small wherever more requests wait than run."""
 THROUGHPUT = "output tokens/s"
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
@@ -65,11 +67,16 @@ CONFIDENCE = {
 
 @dataclass(frozen=True)
 class Suspect:
-    """A finding and its changes, the safest first."""
+    """A finding and its changes, the safest first.
+
+    Attributes:
+        floor: share that settings and counts prove, whatever the first change is expected to save.
+    """
 
     finding: Finding
     changes: list[Change]
     kind: Kind = Kind.WASTE
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,18 +144,33 @@ def saving(gain: float) -> float:
     return gain / (1.0 + gain)
 
 
+def useful(changes: Sequence[Change], floor: float = 0.0) -> list[Change]:
+    """Return the changes that gain something; see `Suspect.floor` for the first."""
+    return [c for n, c in enumerate(changes) if c.estimated_gain > LEAST_GAIN or (floor and not n)]
+
+
+def mostly_waiting(case: Case) -> float:
+    """Return a floor if so few sequences can run that requests wait for longer than they run.
+
+    More of them then end a wait, even if no more tokens are computed per second.
+    """
+    w = case.window
+    return WORTH if w.running <= FEW_SEATS and w.waiting > max(1.0, w.running) else 0.0
+
+
 def suspect(
     cause: Cause,
     text: str,
     share: float,
     changes: Sequence[Change],
     kind: Kind = Kind.WASTE,
+    floor: float = 0.0,
     **evidence: float | str,
 ) -> Suspect | None:
     """Return a finding, unless it is too small."""
-    if not share >= WORTH:
+    if not max(share, floor) >= WORTH:
         return None
-    return found(cause, text, share, changes, kind, **evidence)
+    return found(cause, text, share, changes, kind, floor, **evidence)
 
 
 def found(
@@ -157,17 +179,16 @@ def found(
     share: float,
     changes: Sequence[Change],
     kind: Kind = Kind.WASTE,
+    floor: float = 0.0,
     **evidence: float | str,
 ) -> Suspect:
     """Return a finding of any size."""
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
     most = gain_of(1.0)
-    useful = [
+    bounded = [
         msgspec.structs.replace(c, estimated_gain=min(most, c.estimated_gain))
-        for c in changes
-        if c.estimated_gain > LEAST_GAIN
+        for c in useful(changes, floor)
     ]
-    finding = Finding(
-        cause, text, min(1.0, share), rounded, kind < Kind.DEMAND, confidence=CONFIDENCE[kind]
-    )
-    return Suspect(finding, useful, kind)
+    share = min(1.0, max(share, floor))
+    finding = Finding(cause, text, share, rounded, kind < Kind.DEMAND, confidence=CONFIDENCE[kind])
+    return Suspect(finding, bounded, kind, floor)

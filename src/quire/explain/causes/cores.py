@@ -72,9 +72,9 @@ def affinity(case: Case) -> Suspect | None:
     around = case.evidence.surroundings
     if around is None or not 0 < around.allowed < around.online:
         return None
-    threads = case.evidence.config.num_threads
-    cores = max(1, around.online // max(1, around.siblings))
-    ratio = case.estimate.threads_ratio(min(threads, case.evidence.cores), cores)
+    siblings = max(1, around.siblings)
+    mine, cores = (max(1, cpus // siblings) for cpus in (around.allowed, around.online))
+    ratio = case.estimate.threads_ratio(min(case.evidence.config.num_threads, mine), cores)
     best = case.faster_model(
         f"taskset --cpu-list 0-{around.online - 1}",
         f"starts the engine on all {around.online} CPUs; in a container, raise its cpuset",

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.cache import FULL, FULL_BATCH
-from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, found, saving, suspect
+from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
+from quire.explain.causes.case import (
+    WORTH,
+    Case,
+    Kind,
+    Suspect,
+    change,
+    found,
+    mostly_waiting,
+    saving,
+    suspect,
+)
 from quire.explain.report import Change
 
 BUSY_LOOP = 0.8
@@ -22,7 +32,7 @@ def queueing(case: Case) -> Suspect | None:
     # The gauges are sampled, so `running` misses the moments between two requests.
     if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
         return None
-    if w.kv_share >= FULL and w.running <= min(FULL_BATCH * seats, seats - 1.0):
+    if blocks_are_full(w) and w.running <= min(FULL_BATCH * seats, seats - 1.0):
         return None  # a seat is free and blocks are not: see `kv_cache_too_small`
     most = case.evidence.config.scheduler.max_num_batched_tokens  # each seat needs a token
     wanted = round(min(4.0 * seats, w.running + w.waiting, most))
@@ -33,13 +43,15 @@ def queueing(case: Case) -> Suspect | None:
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
+    floor = mostly_waiting(case)
     return found(
         "queueing",
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
         "wait on average.",
         saving(gain),
         [Change(f"--max-num-seqs {wanted}", why, "output tokens/s", gain, fields)],
-        Kind.PROVEN if saving(gain) >= WORTH else Kind.ELSEWHERE,
+        Kind.PROVEN if max(floor, saving(gain)) >= WORTH else Kind.ELSEWHERE,
+        floor,
         running=w.running,
         waiting=w.waiting,
         max_num_seqs=seats,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from quire.explain.causes.cache import FULL, FULL_BATCH
+from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import MULTI_STEP, WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.estimate import LONG_CHUNK
 from quire.explain.report import Change
@@ -25,7 +25,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     e, w = case.evidence, case.window
     own = 1.0 - case.waited  # the rest is other processes' time, see `busy_neighbour`
     handing = own * _handing_over(case)
-    between = own * min(_between_operations(case), case.model - handing / own)
+    between = min(_between_operations(case, own), own * case.model - handing)
     host = w.share("schedule", "prepare", "update", "core_send") - w.draft_seconds / w.seconds
     host *= own
     lost = between + handing + host
@@ -205,7 +205,7 @@ def _short_stretch(case: Case) -> Suspect | None:
     """Return that prompts get few tokens of each step because streams may not slow down."""
     w, stretch = case.window, case.evidence.args.max_itl_stretch
     seats = case.evidence.config.scheduler.max_num_seqs
-    if w.waiting < 0.5 or w.running > FULL_BATCH * seats or w.kv_share >= FULL:
+    if w.waiting < 0.5 or w.running > FULL_BATCH * seats or blocks_are_full(w):
         return None  # they wait for a seat or for blocks
     chunk = max(0, w.computed_tokens - w.generation_tokens) / max(1, w.steps)
     return suspect(
@@ -308,20 +308,20 @@ def _mean_step(case: Case) -> list[list[float]]:
     return [[seconds / profile.steps for seconds in busy]] if busy else []
 
 
-def _between_operations(case: Case) -> float:
+def _between_operations(case: Case, own: float) -> float:
     """Return the share of the window in the model's computation but outside its ops.
 
     The time of ops that are called one by one includes the call. Their prediction by the machine's
-    limits separates the two.
+    limits separates the two. `own` is the share of the time in which the threads had a core.
     """
     profile = case.evidence.ops
     outside = 0.0
     if profile is not None and profile.ops and profile.model_seconds:
         inside = sum(op.seconds for op in profile.ops) / profile.model_seconds
-        outside = case.model * max(0.0, 1.0 - inside)
+        outside = own * case.model * max(0.0, 1.0 - inside)
     if case.evidence.config.enforce_eager and case.estimate.measured:
         predicted = case.estimate.model_seconds() / case.window.seconds
-        outside = max(outside, case.model - predicted)
+        outside = max(outside, own * case.model - predicted)
     return outside
 
 
