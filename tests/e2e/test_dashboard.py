@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
@@ -39,6 +40,17 @@ STALL_ANSWERS = """() => {
         }});
         return new Response(body, {headers: response.headers});
     };
+}"""
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+GIVE_IMAGE = """([name, target, base64]) => {
+    const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+    const data = new DataTransfer();
+    data.items.add(new File([bytes], "dot.png", {type: "image/png"}));
+    const given = {bubbles: true, cancelable: true, dataTransfer: data, clipboardData: data};
+    const event = name === "paste" ? new ClipboardEvent(name, given) : new DragEvent(name, given);
+    document.querySelector(target).dispatchEvent(event);
 }"""
 TILES = ("Generated", "Running", "Waiting")
 TABS = ("overview", "timeline", "kv", "prefixes", "explain", "roofline", "playground")
@@ -333,6 +345,41 @@ def test_the_playground_drops_the_oldest_messages(server: Server, browser: Brows
         assert page.locator(".turn").count() == 8
         page.get_by_role("button", name="New").click()
         expect(said).to_have_count(0)
+
+
+def test_the_playground_sends_images(server: Server, browser: Browser, tmp_path: Path) -> None:
+    """By file, paste and drop. The built-in model reads text and says so; nothing is lost then."""
+    pixel = base64.b64decode(PIXEL)
+    (tmp_path / "dot.png").write_bytes(pixel)
+    sent: list[Any] = []
+
+    def watch(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        route.continue_()
+
+    with dashboard(browser, f"{server.url}/#playground") as shown:
+        page = shown.page
+        page.route("**/tokenize", watch)
+        page.locator("input[type=file]").set_input_files(tmp_path / "dot.png")
+        images = page.locator(".ask .images img")
+        expect(images).to_have_count(1)
+        for name, target in (("paste", ".ask textarea"), ("drop", ".talk")):
+            page.evaluate(GIVE_IMAGE, [name, target, PIXEL])
+        expect(images).to_have_count(3)
+        assert images.evaluate_all("all => all.every(i => i.naturalWidth === 1)")
+        page.get_by_role("button", name="Remove image 2").click()
+        expect(images).to_have_count(2)
+        page.get_by_label("Message", exact=True).fill("What is this?")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("This model reads text")
+        expect(images).to_have_count(2)  # to be tried again
+        assert not shown.violations()
+        # Chromium tells of each failed request by itself.
+        shown.complaints.clear()
+    url = f"data:image/png;base64,{PIXEL}"
+    image = {"type": "image_url", "image_url": {"url": url}}
+    text = {"type": "text", "text": "What is this?"}
+    assert [body["messages"][0]["content"] for body in sent] == [[image, image, text]]
 
 
 def test_the_playground_tells_reasoning_apart_and_asks_adapters(

@@ -3,6 +3,7 @@ import { told } from "./api";
 import { ask } from "./context";
 import { count, seconds, short } from "./format";
 import type { Message, Settings, Token } from "./generate";
+import { readAddress } from "./parts/attach";
 
 export interface Turn extends Message {
   tokens: Token[];
@@ -27,6 +28,8 @@ export class Chat {
     seed: null,
   };
   draft = "";
+  /** Data URLs of the draft's images. */
+  images: string[] = [];
   error = "";
   running: AbortController | null = null;
 
@@ -37,6 +40,26 @@ export class Chat {
 
   write(draft: string): void {
     this.draft = draft;
+    this.changed();
+  }
+
+  get ready(): boolean {
+    return this.draft.trim() !== "" || this.images.length > 0;
+  }
+
+  /** Add images to the draft. */
+  async attach(files: File[]): Promise<void> {
+    try {
+      const found = await Promise.all(files.map(readAddress));
+      this.images = [...this.images, ...found];
+    } catch (error) {
+      this.error = told(error);
+    }
+    this.changed();
+  }
+
+  detach(index: number): void {
+    this.images = this.images.filter((_, i) => i !== index);
     this.changed();
   }
 
@@ -61,11 +84,13 @@ export class Chat {
   /** Send the draft, and follow the answer to its end. */
   async send(): Promise<void> {
     const text = this.draft.trim();
-    if (!text || this.running) return;
+    if (!this.ready || this.running) return;
+    const images = this.images;
     const abort = new AbortController();
     this.running = abort;
-    this.turns = [...this.turns, { ...NEW_TURN, role: "user", content: text }];
+    this.turns = [...this.turns, { ...NEW_TURN, role: "user", content: text, images }];
     this.draft = this.error = "";
+    this.images = [];
     this.changed();
     try {
       await this.follow(abort.signal);
@@ -73,6 +98,7 @@ export class Chat {
       if (!abort.signal.aborted) {
         this.error = told(error);
         this.draft ||= text; // to be tried again
+        if (!this.images.length) this.images = images;
         if (this.turns.at(-1)?.role === "user") this.turns = this.turns.slice(0, -1);
       }
     }
@@ -82,7 +108,9 @@ export class Chat {
 
   private async follow(signal: AbortSignal): Promise<void> {
     const asked = this.turns;
-    const messages = asked.slice(this.forgotten).map(({ role, content }) => ({ role, content }));
+    const messages = asked
+      .slice(this.forgotten)
+      .map(({ role, content, images }) => ({ role, content, images }));
     const limit = this.settings.max_tokens ?? Infinity;
     const start = performance.now();
     const { requestId, plain, pieces, dropped } = await ask(messages, this.settings, signal);
@@ -138,6 +166,7 @@ export class Chat {
 const NEW_TURN: Turn = {
   role: "assistant",
   content: "",
+  images: [],
   tokens: [],
   reasoning: "",
   requestId: "",

@@ -1,6 +1,6 @@
 // Which messages of a long conversation are sent: the oldest are dropped, as few as possible.
 import { HttpError, callJson } from "./api";
-import { asText, generate, type Answer, type Message, type Settings } from "./generate";
+import { asSent, asText, generate, type Answer, type Message, type Settings } from "./generate";
 
 /** Tokens that are left to the answer, at most. */
 const MAX_RESERVE = 256;
@@ -22,13 +22,13 @@ export async function ask(
   signal: AbortSignal,
 ): Promise<Asked> {
   const { system, max_tokens } = settings;
-  const opening: Message[] = system ? [{ role: "system", content: system }] : [];
+  const opening: Message[] = system ? [{ role: "system", content: system, images: [] }] : [];
   let plain = false;
   for (let dropped = 0; ;) {
     const next = messages.findIndex((m, i) => i > dropped && m.role === "user");
     const sent = [...opening, ...messages.slice(dropped)];
     try {
-      const text = plain ? asText(sent) : { messages: sent };
+      const text = plain ? asText(sent) : { messages: asSent(sent) };
       const counted = await callJson<Counted>("POST", "/tokenize", text, signal);
       const { count, max_model_len: context } = counted;
       if (next < 0 || count <= room(context, max_tokens)) {
@@ -39,7 +39,8 @@ export async function ask(
       }
     } catch (error) {
       if (!(error instanceof HttpError)) throw error;
-      if (!plain && /no chat template/i.test(error.message)) {
+      const pictured = sent.some((m) => m.images.length > 0);
+      if (!plain && !pictured && /no chat template/i.test(error.message)) {
         plain = true;
         continue;
       }

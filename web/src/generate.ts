@@ -6,6 +6,8 @@ import { serverEvents } from "./sse";
 export interface Message {
   role: "system" | "user" | "assistant";
   content: string;
+  /** Data URLs; they stand before the text. */
+  images: string[];
 }
 
 export interface Settings {
@@ -81,9 +83,27 @@ export async function generate(
         { ...common, ...asText(messages), logprobs: TOP },
         signal,
       )
-    : await call("POST", "/v1/chat/completions", { ...common, messages, ...LOGPROBS }, signal);
+    : await call(
+        "POST",
+        "/v1/chat/completions",
+        { ...common, messages: asSent(messages), ...LOGPROBS },
+        signal,
+      );
   const requestId = response.headers.get("x-request-id") ?? "";
   return { requestId, plain, pieces: pieces(response) };
+}
+
+/** The messages as the server takes them. */
+export function asSent(messages: Message[]): object[] {
+  return messages.map(({ role, content, images }) => ({
+    role,
+    content: images.length
+      ? [
+          ...images.map((url) => ({ type: "image_url", image_url: { url } })),
+          ...(content ? [{ type: "text", text: content }] : []),
+        ]
+      : content,
+  }));
 }
 
 /** The messages as one text, for a model without a chat template. */

@@ -1,8 +1,9 @@
 // Talk to the model, and see how sure it was of every token.
 import { Fragment } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Chat, Turn } from "../chat";
 import { plural } from "../format";
+import { AttachButton, Images, imagesOf } from "../parts/attach";
 import { ErrorNote, Panel } from "../parts/panel";
 import { SettingsForm } from "../parts/settings";
 import { Tokens } from "../parts/tokens";
@@ -18,8 +19,21 @@ export function Playground({ chat, onRequest }: Props) {
   const shown = turns.at(-1)?.content.length ?? 0;
   useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [turns.length, shown]);
 
+  const [over, setOver] = useState(false);
   return (
-    <div class="play">
+    <div
+      class={`play${over ? " over" : ""}`}
+      onDragOver={(event) => {
+        event.preventDefault(); // else the browser shows the file instead of the page
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={(event) => {
+        event.preventDefault();
+        setOver(false);
+        void chat.attach(imagesOf(event.dataTransfer));
+      }}
+    >
       <Panel
         title="Playground"
         aside={
@@ -32,7 +46,8 @@ export function Playground({ chat, onRequest }: Props) {
           {turns.length === 0 && (
             <p class="empty">
               Ask the model something. The darker a token of the answer, the less sure the model was
-              of it; point at one to see what else it might have been.
+              of it; point at one to see what else it might have been. Drop, paste or choose images
+              for a model that reads them.
             </p>
           )}
           {turns.map((turn, i) => (
@@ -68,9 +83,10 @@ interface SaidProps {
 }
 
 function Said({ turn, forgotten, onRequest }: SaidProps) {
-  const { role, content, tokens, reasoning, requestId, note } = turn;
+  const { role, content, images, tokens, reasoning, requestId, note } = turn;
   return (
     <article class={`turn ${role}${forgotten ? " dim" : ""}`} aria-label={role}>
+      <Images images={images} />
       {reasoning && (
         <details class="reasoning" open={!content}>
           <summary>Reasoning</summary>
@@ -93,6 +109,7 @@ function Said({ turn, forgotten, onRequest }: SaidProps) {
 }
 
 function Ask({ chat }: { chat: Chat }) {
+  const attach = (files: File[]) => void chat.attach(files);
   return (
     <form
       class="ask"
@@ -101,24 +118,32 @@ function Ask({ chat }: { chat: Chat }) {
         void chat.send();
       }}
     >
+      <Images images={chat.images} onRemove={(i) => chat.detach(i)} />
       <textarea
         rows={2}
         value={chat.draft}
         aria-label="Message"
         placeholder="Message; Enter sends, Shift+Enter is a new line"
         onInput={(e) => chat.write(e.currentTarget.value)}
+        onPaste={(e) => {
+          const files = imagesOf(e.clipboardData);
+          if (!files.length) return; // text
+          e.preventDefault();
+          attach(files);
+        }}
         onKeyDown={(e) => {
           if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
           e.preventDefault();
           void chat.send();
         }}
       />
+      <AttachButton onFiles={attach} />
       {chat.running ? (
         <button type="button" class="primary" onClick={() => chat.stop()}>
           Stop
         </button>
       ) : (
-        <button type="submit" class="primary" disabled={!chat.draft.trim()}>
+        <button type="submit" class="primary" disabled={!chat.ready}>
           Send
         </button>
       )}
