@@ -46,9 +46,8 @@ class Loading:
         self._ready: list[_Arrival] = []
 
     def __len__(self) -> int:
-        if not self._by_step:  # as in nearly all steps
-            return len(self._ready) + len(self._pending)
-        return len(self.requests())
+        begun = sum(map(len, self._by_step.values()))
+        return len(self._ready) + len(self._pending) + begun
 
     def requests(self) -> list[Request]:
         """Return all of them, in no particular order."""
@@ -58,7 +57,7 @@ class Loading:
     @property
     def blocks_missing(self) -> int:
         """Return how many more blocks they need for their present tokens."""
-        return sum(map(self._kv.blocks_missing, self.requests())) if len(self) else 0
+        return sum(map(self._kv.blocks_missing, self.requests()))
 
     def begin(self, step: int, request: Request, stored: Stored) -> None:
         """Admit a request, with blocks for its loads and for its first chunk after them."""
@@ -82,11 +81,8 @@ class Loading:
         Returns:
             The requests with a failed load, which hold no blocks any more.
         """
-        arrivals = self._pending + self._by_step.pop(step, [])
-        if not arrivals:
-            return []
-        lacking, lost, waits = list[Request](), set(failed), set(pending)
-        self._pending = []
+        arrivals, self._pending = self._pending + self._by_step.pop(step, []), []
+        lacking, lost, waits = list[Request](), {*failed}, {*pending}
         for arrival in arrivals:
             blocks = {load.block for load in arrival.loads}
             if blocks.isdisjoint(lost) and not blocks.isdisjoint(waits):

@@ -9,7 +9,9 @@ import pytest
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.cost import StepCost
-from quire.core.request import Request
+from quire.core.images import ImageSpan
+from quire.core.options import RequestInputs
+from quire.core.request import Request, RequestStatus
 from quire.kv.host_tier import HostTier
 from quire.kv.stored import Stored
 from quire.scheduler.image_chunks import ImageChunks
@@ -212,6 +214,20 @@ def test_a_failed_load_is_computed_again() -> None:
     finish(s)
 
 
+def test_a_failed_load_is_not_forgotten_while_another_is_read() -> None:
+    """Once the last file is read, nobody would know that a block before it is wrong."""
+    s, again = evicted()
+    loading = s.schedule(0.0)
+    assert loading.block_copies is not None
+    failed, slow = (loading.block_copies.loads[i].block for i in (2, 3))
+    columns = token_columns([])
+    s.update(loading, ModelOutput(columns, failed_loads=[failed], pending_loads=[slow]), 0.0)
+    s.check_integrity()
+    assert again.status is RequestStatus.PREEMPTED
+    finish(s)
+    assert again.num_cached_tokens == 2 * BLOCK
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_abort_while_loading_frees_the_blocks(when: str) -> None:
     s, _ = evicted()
@@ -406,3 +422,17 @@ def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
         loading.begin(step, asked, Stored([1], BLOCK))
         assert loading.end(step, []) == []
     assert [admitted.request.request_id for admitted in loading.run(200, 200)] == ["high", "low"]
+
+
+def test_who_is_ready_inside_an_image_waits_for_a_budget() -> None:
+    """What sees each other may exceed a budget, but there has to be one."""
+    kv = Mock()
+    kv.admit_stored.return_value = [1, 2], []
+    loading = Loading(kv, 200, ImageChunks(200))
+    asked = request("a", 2 * BLOCK)
+    span = ImageSpan(8, 16, b"", None, (1, 1), b"", (8, 24))
+    asked.inputs, asked.order = RequestInputs(images=(span,)), (0, 0)
+    loading.begin(1, asked, Stored([1], BLOCK))
+    assert loading.end(1, []) == []
+    assert loading.run(0, 200) == []
+    assert [admitted.scheduled for admitted in loading.run(1, 200)] == [24 - BLOCK]
