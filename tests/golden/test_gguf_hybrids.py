@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.checkpoint import gguf_hybrids
+from quire.checkpoint.gguf_names import NAMES
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from tests.golden.gguf_hybrids import ARCHS, write_gguf_hybrid
@@ -30,7 +30,7 @@ UNSAID: dict[str, dict[str, Any]] = {
 
 def test_every_hybrid_architecture_is_tested() -> None:
     types = {RECURRENT_MODELS[name].model_type for name in UNSAID}
-    assert types == set(ARCHS) == {each for each, _ in gguf_hybrids.ARCHITECTURES.values()}
+    assert types == set(ARCHS) == {n.model_type for n in NAMES.values() if n.recurrent}
 
 
 @pytest.mark.parametrize("name", UNSAID)

@@ -11,47 +11,10 @@ from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFDescription
 from quire.checkpoint.gguf_experts import EXPERTS, LATENT, latent
 from quire.checkpoint.gguf_families import CHANGES, rotated_part, sliding_types
-from quire.checkpoint.gguf_names import WIDEST_LAYERS
+from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS
 from quire.checkpoint.gguf_rope import rope_scaling
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
-_ARCHITECTURES = {
-    "llama": ("llama", "LlamaForCausalLM"),
-    "mistral": ("mistral", "MistralForCausalLM"),
-    "olmoe": ("olmoe", "OlmoeForCausalLM"),
-    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
-    "qwen2moe": ("qwen2_moe", "Qwen2MoeForCausalLM"),
-    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
-    "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
-    "gpt2": ("gpt2", "GPT2LMHeadModel"),
-    "phi3": ("phi3", "Phi3ForCausalLM"),
-    "gemma": ("gemma", "GemmaForCausalLM"),
-    "gemma2": ("gemma2", "Gemma2ForCausalLM"),
-    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
-    "olmo2": ("olmo2", "Olmo2ForCausalLM"),
-    "stablelm": ("stablelm", "StableLmForCausalLM"),
-    "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
-    "smollm3": ("smollm3", "SmolLM3ForCausalLM"),
-    "granite": ("granite", "GraniteForCausalLM"),
-    "seed_oss": ("seed_oss", "SeedOssForCausalLM"),
-    "glm4": ("glm4", "Glm4ForCausalLM"),
-    "exaone4": ("exaone4", "Exaone4ForCausalLM"),
-    "cohere2": ("cohere2", "Cohere2ForCausalLM"),
-    "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
-    "nemotron": ("nemotron", "NemotronForCausalLM"),
-    "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
-    "mistral3": ("ministral3", "Ministral3ForCausalLM"),
-    "gpt-oss": ("gpt_oss", "GptOssForCausalLM"),
-    "glm4moe": ("glm4_moe", "Glm4MoeForCausalLM"),
-    "ernie4_5-moe": ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"),
-    "granitemoe": ("granitemoe", "GraniteMoeForCausalLM"),
-    "llama4": ("llama4_text", "Llama4ForCausalLM"),
-    "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
-    "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
-    "phimoe": ("phimoe", "PhimoeForCausalLM"),
-    "bitnet": ("bitnet", "BitNetForCausalLM"),
-    **gguf_hybrids.ARCHITECTURES,
-}
 _EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
 _EITHER = ("llama", "granitehybrid")
 """Architectures with experts or without."""
@@ -76,7 +39,7 @@ class _Metadata:
 
     def integer(self, key: str, default: Any = _MISSING) -> Any:
         value = self._get(key, default)
-        if isinstance(value, list) and self.architecture in gguf_hybrids.ARCHITECTURES:
+        if isinstance(value, list) and NAMES[self.architecture].recurrent:
             value = [each for each in value if each != 0]  # of layers of another kind
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]  # one number a layer, all the same
@@ -149,9 +112,10 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
     """
     meta = _Metadata(file)
     _check_architecture(meta)
-    model_type, name = _ARCHITECTURES[meta.architecture]
+    names = NAMES[meta.architecture]
+    model_type = names.model_type
     common = {
-        "architectures": [name],
+        "architectures": [names.hf_class],
         "model_type": model_type,
         "vocab_size": meta.extent("token_embd.weight", 0),
         "tie_word_embeddings": "output.weight" not in file.tensors,
@@ -178,10 +142,10 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
 
 def _check_architecture(meta: _Metadata) -> None:
     name, file = meta.architecture, meta.file.path.name
-    if name not in _ARCHITECTURES:
+    if name not in NAMES:
         raise UnsupportedModelError(
             f"{file}: GGUF architecture {name!r} is not supported.",
-            fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
+            fix=f"Quire reads {', '.join(sorted(NAMES))}.",
         )
     count = meta.integer("expert_count", 0)
     if name not in _EITHER and bool(count) != (name in _EXPERTS):

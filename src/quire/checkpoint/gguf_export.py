@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.checkpoint.gguf_experts import expert_keys, latent_keys
 from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
-from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS, Names, translation_of
+from quire.checkpoint.gguf_names import MIXTRAL, NAMES, WIDEST_LAYERS, Names, translation_of
 from quire.checkpoint.gguf_rope import scaling_keys
 from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_writer import Value
@@ -19,21 +19,11 @@ from quire.core.layers import QueryGrowth, yarn_magnitude
 from quire.core.model_config import ModelConfig, RopeConfig
 
 ARCHITECTURES = {
-    name: name
-    for name in (
-        *("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2"),
-        *("olmo2", "stablelm", "starcoder2", "smollm3", "granite", "seed_oss", "glm4"),
-        *("exaone4", "cohere2", "ernie4_5", "nemotron"),
-    )
+    **{names.model_type: name for name, names in NAMES.items() if not names.recurrent},
+    **dict.fromkeys(("mistral", "mixtral", "internlm3"), "llama"),
+    **dict.fromkeys(("deepseek_v2", "glm4_moe_lite"), "deepseek2"),
+    "olmo3": "olmo2",
 }
-ARCHITECTURES |= {"mistral": "llama", "internlm3": "llama", "gemma3_text": "gemma3"}
-ARCHITECTURES |= {"hunyuan_v1_dense": "hunyuan-dense", "ministral3": "mistral3"}
-ARCHITECTURES |= {"mixtral": "llama", "olmoe": "olmoe", "olmo3": "olmo2"}
-ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "glm4_moe": "glm4moe"}
-ARCHITECTURES |= {"gpt_oss": "gpt-oss", "ernie4_5_moe": "ernie4_5-moe", "llama4_text": "llama4"}
-ARCHITECTURES |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "deepseek2")
-ARCHITECTURES |= {"granitemoe": "granitemoe", "minicpm3": "minicpm3"}
-ARCHITECTURES |= {"phimoe": "phimoe", "bitnet": "bitnet"}
 """`ModelConfig.architecture` → GGUF's."""
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
@@ -88,7 +78,7 @@ def exported_tensors(
         UnsupportedModelError: a tensor has no name in GGUF.
     """
     architecture = _architecture(model)
-    names = NAMES[model.architecture if model.architecture == "mixtral" else architecture]
+    names = MIXTRAL if model.architecture == "mixtral" else NAMES[architecture]
     config: dict[str, Any] = {
         "model_type": model.architecture,
         "num_attention_heads": model.num_attention_heads,

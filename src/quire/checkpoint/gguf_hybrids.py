@@ -1,4 +1,4 @@
-"""GGUF files of models with recurrent layers: names of their tensors, and their config.json.
+"""GGUF files of models with recurrent layers: their config.json.
 
 Files do not list the kinds of layers. A layer is what its tensors make it.
 """
@@ -6,143 +6,10 @@ Files do not list the kinds of layers. A layer is what its tensors make it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from quire.checkpoint.gguf_experts import counts, groups, routed
 from quire.checkpoint.gguf_families import Config, Metadata, granite, rotated_part
 from quire.core.errors import CheckpointError
-
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_ATTENTION = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-}
-_LFM2 = _ATTENTION | {
-    "attn_norm": "operator_norm",
-    "attn_q_norm": "self_attn.q_layernorm",
-    "attn_k_norm": "self_attn.k_layernorm",
-    "attn_output": "self_attn.out_proj",
-    "shortconv.in_proj": "conv.in_proj",
-    "shortconv.conv": "conv.conv",
-    "shortconv.out_proj": "conv.out_proj",
-    "ffn_norm": "ffn_norm",
-    "ffn_gate": "feed_forward.w1",
-    "ffn_up": "feed_forward.w3",
-    "ffn_down": "feed_forward.w2",
-}
-_LFM2_MOE = _LFM2 | {
-    "ffn_gate_inp": "feed_forward.gate",
-    "exp_probs_b.bias": "feed_forward.expert_bias",
-    "ffn_gate_exps": "feed_forward.experts.w1",
-    "ffn_up_exps": "feed_forward.experts.w3",
-    "ffn_down_exps": "feed_forward.experts.w2",
-}
-_LFM2_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
-
-
-def _mamba(block: str) -> dict[str, str]:
-    return {
-        "ssm_in": f"{block}.in_proj",
-        "ssm_conv1d": f"{block}.conv1d",
-        "ssm_dt.bias": f"{block}.dt_bias",
-        "ssm_a": f"{block}.A_log",
-        "ssm_d": f"{block}.D",
-        "ssm_norm": f"{block}.norm",
-        "ssm_out": f"{block}.out_proj",
-    }
-
-
-_NEMOTRON = {
-    "attn_norm": "norm",
-    **{part: f"mixer.{part[-1]}_proj" for part in ("attn_q", "attn_k", "attn_v")},
-    "attn_output": "mixer.o_proj",
-    **_mamba("mixer"),
-    "ffn_up": "mixer.up_proj",
-    "ffn_down": "mixer.down_proj",
-}
-_NEMOTRON_MOE = _NEMOTRON | {
-    "ffn_gate_inp": "mixer.gate",
-    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
-    "ffn_up_exps": "mixer.experts.up_proj",
-    "ffn_down_exps": "mixer.experts.down_proj",
-    "ffn_up_shexp": "mixer.shared_experts.up_proj",
-    "ffn_down_shexp": "mixer.shared_experts.down_proj",
-}
-_QWEN = _ATTENTION | {
-    "post_attention_norm": "post_attention_layernorm",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_qkv": "linear_attn.in_proj_qkv",
-    "attn_gate": "linear_attn.in_proj_z",
-    "ssm_beta": "linear_attn.in_proj_b",
-    "ssm_alpha": "linear_attn.in_proj_a",
-    "ssm_conv1d": "linear_attn.conv1d",
-    "ssm_dt.bias": "linear_attn.dt_bias",
-    "ssm_a": "linear_attn.A_log",
-    "ssm_norm": "linear_attn.norm",
-    "ssm_out": "linear_attn.out_proj",
-}
-_QWEN_MLP = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-_QWEN_MOE = {
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.experts.gate_proj",
-    "ffn_up_exps": "mlp.experts.up_proj",
-    "ffn_down_exps": "mlp.experts.down_proj",
-    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-    "ffn_up_shexp": "mlp.shared_expert.up_proj",
-    "ffn_down_shexp": "mlp.shared_expert.down_proj",
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-}
-_GRANITE = _ATTENTION | {
-    **_mamba("mamba"),
-    "ffn_norm": "post_attention_layernorm",
-    **{f"ffn_{part}": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
-    **{f"ffn_{part}_shexp": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
-    **dict.fromkeys(("ffn_down", "ffn_down_shexp"), "shared_mlp.output_linear"),
-    "ffn_gate_inp": "block_sparse_moe.router.layer",
-    **{
-        f"ffn_{part}_exps": f"block_sparse_moe.experts.{part}_proj"
-        for part in ("gate", "up", "down")
-    },
-}
-_FALCON = _ATTENTION | {
-    **_mamba("mamba"),
-    "ffn_norm": "pre_ff_layernorm",
-    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
-}
-_BACKBONE = {
-    "top": {**_TOP, "token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
-    "layers": "backbone.layers",
-}
-_QWEN_NAMES = {"top": _TOP, "norms_plus_one": True, "rows": frozenset({"ffn_gate_inp_shexp"})}
-NAMES: dict[str, dict[str, Any]] = {
-    "lfm2": {"top": _LFM2_TOP, "block": _LFM2},
-    "lfm2moe": {"top": _LFM2_TOP, "block": _LFM2_MOE},
-    "mamba2": {**_BACKBONE, "block": {"attn_norm": "norm", **_mamba("mixer")}},
-    "granitehybrid": {"top": _TOP, "block": _GRANITE, "interleaved": True},
-    "falcon-h1": {"top": {**_TOP, "output_norm": "model.final_layernorm"}, "block": _FALCON},
-    "nemotron_h": {**_BACKBONE, "block": _NEMOTRON},
-    "nemotron_h_moe": {**_BACKBONE, "block": _NEMOTRON_MOE},
-    "qwen35": {**_QWEN_NAMES, "block": _QWEN | _QWEN_MLP},
-    "qwen35moe": {**_QWEN_NAMES, "block": _QWEN | _QWEN_MOE},
-}
-"""By GGUF's `general.architecture`: arguments of `gguf_names.Names`."""
-ARCHITECTURES = {
-    "lfm2": ("lfm2", "Lfm2ForCausalLM"),
-    "lfm2moe": ("lfm2_moe", "Lfm2MoeForCausalLM"),
-    "mamba2": ("mamba2", "Mamba2ForCausalLM"),
-    "granitehybrid": ("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
-    "falcon-h1": ("falcon_h1", "FalconH1ForCausalLM"),
-    "nemotron_h": ("nemotron_h", "NemotronHForCausalLM"),
-    "nemotron_h_moe": ("nemotron_h", "NemotronHForCausalLM"),
-    "qwen35": ("qwen3_5_text", "Qwen3_5ForCausalLM"),
-    "qwen35moe": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
-}
-"""GGUF's architecture → Hugging Face's model type and class."""
 
 
 def _kinds(meta: Metadata, layers: int, kinds: dict[str, str]) -> list[str]:

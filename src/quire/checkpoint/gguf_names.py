@@ -13,101 +13,90 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_translation import Reorder, Translation
 from quire.core.errors import UnsupportedModelError
 
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_GATED = ("gate_proj", "up_proj", "down_proj")
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """An architecture's tensor names: GGUF's stem → Hugging Face's, or both in full.
+    """An architecture's names, and its tensors' (GGUF's stem → Hugging Face's, or both in full).
 
     Attributes:
+        model_type, hf_class: Hugging Face's for the architecture.
         layers: what precedes a layer's number in Hugging Face's names.
         transposed: GGUF's stems that Hugging Face stores [in, out].
         interleaved: whether q and k are stored for interleaved RoPE.
         norms_plus_one: whether norms are stored as 1 + weight.
-        rows: GGUF's stems of vectors that are a matrix of one row for Hugging Face.
+        recurrent: whether there are recurrent layers.
     """
 
-    top: Mapping[str, str]
+    model_type: str
+    hf_class: str
     block: Mapping[str, str]
+    top: Mapping[str, str] = field(default_factory=_TOP.copy)
     layers: str = "model.layers"
     transposed: frozenset[str] = frozenset()
     interleaved: bool = False
     norms_plus_one: bool = False
-    rows: frozenset[str] = frozenset()
+    recurrent: bool = False
 
 
-_TOP = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_BLOCK = {
+def _without(block: Mapping[str, str], *stems: str) -> dict[str, str]:
+    return {stem: name for stem, name in block.items() if stem not in stems}
+
+
+def _mlp(name: str, suffix: str = "", parts: Sequence[str] = _GATED) -> dict[str, str]:
+    """Return the names of gate, up and down in the block `name`."""
+    stems = (f"ffn_{part}{suffix}" for part in ("gate", "up", "down"))
+    return dict(zip(stems, (f"{name}.{part}" for part in parts), strict=True))
+
+
+def _experts(name: str, router: str = "gate", parts: Sequence[str] = _GATED) -> dict[str, str]:
+    return {"ffn_gate_inp": f"{name}.{router}", **_mlp(f"{name}.experts", "_exps", parts)}
+
+
+def _mamba(name: str) -> dict[str, str]:
+    return {
+        "ssm_in": f"{name}.in_proj",
+        "ssm_conv1d": f"{name}.conv1d",
+        "ssm_dt.bias": f"{name}.dt_bias",
+        "ssm_a": f"{name}.A_log",
+        "ssm_d": f"{name}.D",
+        "ssm_norm": f"{name}.norm",
+        "ssm_out": f"{name}.out_proj",
+    }
+
+
+_ATTENTION = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
 }
+_NO_MLP = _ATTENTION | {"ffn_norm": "post_attention_layernorm"}
+_BLOCK = _NO_MLP | _mlp("mlp")
+_POST_NORM = {"post_attention_norm": "post_attention_layernorm"}
+_POST_NORMED = _ATTENTION | _POST_NORM
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_NO_MLP = {k: v for k, v in _BLOCK.items() if k not in ("ffn_gate", "ffn_up", "ffn_down")}
-_EXPERTS = {
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.experts.gate_proj",
-    "ffn_up_exps": "mlp.experts.up_proj",
-    "ffn_down_exps": "mlp.experts.down_proj",
-    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
-}
+_EXPERTS = _experts("mlp") | {"ffn_gate_up_exps": "mlp.experts.gate_up_proj"}
 _SHARED_EXPERT = {
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-    "ffn_up_shexp": "mlp.shared_expert.up_proj",
-    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    **_mlp("mlp.shared_expert", "_shexp"),
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
-_SHARED_EXPERTS = {
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
-}
+_SHARED_EXPERTS = _mlp("mlp.shared_experts", "_shexp")
 _CORRECTION = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
-_GPT_OSS_BLOCK = {k: v for k, v in _NO_MLP.items() if k != "ffn_norm"} | {
-    "attn_sinks.weight": "self_attn.sinks",
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_gate_inp": "mlp.router",
-    "ffn_gate_exps": "mlp.experts.gate_proj",
-    "ffn_up_exps": "mlp.experts.up_proj",
-    "ffn_down_exps": "mlp.experts.down_proj",
-}
-_GRANITE_MOE_BLOCK = _NO_MLP | {
-    "ffn_gate_inp": "block_sparse_moe.router.layer",
-    "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
-    "ffn_up_exps": "block_sparse_moe.experts.up_proj",
-    "ffn_down_exps": "block_sparse_moe.experts.down_proj",
-}
-_LLAMA4_BLOCK = _NO_MLP | {
-    "ffn_gate": "feed_forward.gate_proj",
-    "ffn_up": "feed_forward.up_proj",
-    "ffn_down": "feed_forward.down_proj",
-    "ffn_gate_inp": "feed_forward.router",
-    "ffn_gate_exps": "feed_forward.experts.gate_proj",
-    "ffn_up_exps": "feed_forward.experts.up_proj",
-    "ffn_down_exps": "feed_forward.experts.down_proj",
-    "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
-    "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
-    "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
-}
-_LATENT_BLOCK = {k: v for k, v in _BLOCK.items() if k not in ("attn_k", "attn_v")} | {
+_MIXTRAL_BLOCK = _NO_MLP | _experts("block_sparse_moe", parts=("w1", "w3", "w2"))
+_GRANITE_EXPERTS = _experts("block_sparse_moe", "router.layer")
+_LATENT_BLOCK = _without(_BLOCK, "attn_k", "attn_v") | {
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
     "attn_q_b": "self_attn.q_b_proj",
@@ -117,7 +106,8 @@ _LATENT_BLOCK = {k: v for k, v in _BLOCK.items() if k not in ("attn_k", "attn_v"
 }
 _SPLIT: dict[str, Reorder] = {"attn_k_b": "key_heads", "attn_v_b": "value_heads"}
 """Stems of the two parts of `kv_b_proj`."""
-_SPLIT_NAMES = dict.fromkeys(_SPLIT, "self_attn.kv_b_proj")
+_ONE_ROW = "ffn_gate_inp_shexp"
+"""The stem of a vector that is a matrix of one row for Hugging Face."""
 _NEXTN = {
     "nextn.eh_proj": "eh_proj",
     "nextn.enorm": "enorm",
@@ -126,126 +116,231 @@ _NEXTN = {
     "nextn.shared_head_head": "shared_head.head",
     "nextn.shared_head_norm": "shared_head.norm",
 }
-_MIXTRAL_BLOCK = _NO_MLP | {
-    "ffn_gate_inp": "block_sparse_moe.gate",
-    "ffn_gate_exps": "block_sparse_moe.experts.w1",
-    "ffn_up_exps": "block_sparse_moe.experts.w3",
-    "ffn_down_exps": "block_sparse_moe.experts.w2",
-}
-_PHI3_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_qkv": "self_attn.qkv_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_up": "mlp.gate_up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GEMMA2_BLOCK = _BLOCK | {
-    "post_attention_norm": "post_attention_layernorm",
+_GEMMA2_BLOCK = _BLOCK | _POST_NORM | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
-}
-_OLMO2_BLOCK = {k: v for k, v in _BLOCK.items() if not k.endswith("_norm")} | {
-    "post_attention_norm": "post_attention_layernorm",
+}  # fmt: skip
+_OLMO2_BLOCK = {
+    **_without(_POST_NORMED, "attn_norm"),
+    **_mlp("mlp"),
+    **_HEAD_NORMS,
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_SEED_OSS_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_norm"} | {
-    "post_attention_norm": "post_attention_layernorm",
+_LFM2 = _ATTENTION | {
+    "attn_norm": "operator_norm",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "attn_output": "self_attn.out_proj",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    **_mlp("feed_forward", parts=("w1", "w3", "w2")),
 }
-_GLM4_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_gate"} | {
-    "post_attention_norm": "post_self_attn_layernorm",
-    "ffn_up": "mlp.gate_up_proj",
-    "post_ffw_norm": "post_mlp_layernorm",
+_LFM2_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
+_BACKBONE_TOP = {**_TOP, "token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"}
+_NEMOTRON_H = {
+    **{stem: name.replace("self_attn", "mixer") for stem, name in _ATTENTION.items()},
+    "attn_norm": "norm",
+    **_mamba("mixer"),
+    "ffn_up": "mixer.up_proj",
+    "ffn_down": "mixer.down_proj",
 }
-_COHERE2_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_norm"}
-_STARCODER2_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_gate"} | {
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
-_GPT2 = Names(
-    top={
-        "token_embd": "transformer.wte",
-        "position_embd": "transformer.wpe",
-        "output_norm": "transformer.ln_f",
-        "output": "lm_head",
-    },
-    block={
-        "attn_norm": "ln_1",
-        "attn_qkv": "attn.c_attn",
-        "attn_output": "attn.c_proj",
-        "ffn_norm": "ln_2",
-        "ffn_up": "mlp.c_fc",
-        "ffn_down": "mlp.c_proj",
-    },
-    layers="transformer.h",
-    transposed=frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"}),
-)
+_QWEN35 = _POST_NORMED | _HEAD_NORMS | {
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    **_without(_mamba("linear_attn"), "ssm_in", "ssm_d"),
+}  # fmt: skip
 
+MIXTRAL = Names("mixtral", "MixtralForCausalLM", _MIXTRAL_BLOCK, interleaved=True)
+"""Its files say "llama"."""
 NAMES: dict[str, Names] = {
-    "llama": Names(_TOP, _BLOCK, interleaved=True),
-    "mistral": Names(_TOP, _BLOCK),
-    "mixtral": Names(_TOP, _MIXTRAL_BLOCK, interleaved=True),
-    "olmoe": Names(_TOP, _NO_MLP | _EXPERTS | _HEAD_NORMS),
-    "qwen2moe": Names(
-        _TOP, _NO_MLP | _EXPERTS | _SHARED_EXPERT, rows=frozenset({"ffn_gate_inp_shexp"})
+    "llama": Names("llama", "LlamaForCausalLM", _BLOCK, interleaved=True),
+    "mistral": Names("mistral", "MistralForCausalLM", _BLOCK),
+    "olmoe": Names("olmoe", "OlmoeForCausalLM", _NO_MLP | _EXPERTS | _HEAD_NORMS),
+    "qwen2": Names("qwen2", "Qwen2ForCausalLM", _BLOCK),
+    "qwen2moe": Names("qwen2_moe", "Qwen2MoeForCausalLM", _NO_MLP | _EXPERTS | _SHARED_EXPERT),
+    "qwen3": Names("qwen3", "Qwen3ForCausalLM", _BLOCK | _HEAD_NORMS),
+    "qwen3moe": Names("qwen3_moe", "Qwen3MoeForCausalLM", _BLOCK | _EXPERTS | _HEAD_NORMS),
+    "gpt2": Names(
+        "gpt2",
+        "GPT2LMHeadModel",
+        {
+            "attn_norm": "ln_1",
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_norm": "ln_2",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+        {
+            "token_embd": "transformer.wte",
+            "position_embd": "transformer.wpe",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        layers="transformer.h",
+        transposed=frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"}),
     ),
-    "qwen3moe": Names(_TOP, _BLOCK | _EXPERTS | _HEAD_NORMS),
-    "qwen2": Names(_TOP, _BLOCK),
-    "qwen3": Names(_TOP, _BLOCK | _HEAD_NORMS),
-    "phi3": Names(_TOP, _PHI3_BLOCK),
-    "gemma": Names(_TOP, _BLOCK, norms_plus_one=True),
-    "gemma2": Names(_TOP, _GEMMA2_BLOCK, norms_plus_one=True),
-    "gemma3": Names(_TOP, _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True),
-    "gpt2": _GPT2,
-    "olmo2": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
-    "stablelm": Names(_TOP, _BLOCK),
-    "starcoder2": Names(_TOP, _STARCODER2_BLOCK),
-    "smollm3": Names(_TOP, _BLOCK, interleaved=True),
-    "granite": Names(_TOP, _BLOCK, interleaved=True),
-    "seed_oss": Names(_TOP, _SEED_OSS_BLOCK),
-    "glm4": Names(_TOP, _GLM4_BLOCK),
-    "exaone4": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
-    "cohere2": Names(_TOP, _COHERE2_BLOCK),
-    "ernie4_5": Names(_TOP, _BLOCK),
+    "phi3": Names(
+        "phi3",
+        "Phi3ForCausalLM",
+        {
+            **_without(_BLOCK, "attn_q", "attn_k", "attn_v", "ffn_gate"),
+            "attn_qkv": "self_attn.qkv_proj",
+            "ffn_up": "mlp.gate_up_proj",
+        },
+    ),
+    "gemma": Names("gemma", "GemmaForCausalLM", _BLOCK, norms_plus_one=True),
+    "gemma2": Names("gemma2", "Gemma2ForCausalLM", _GEMMA2_BLOCK, norms_plus_one=True),
+    "gemma3": Names(
+        "gemma3_text", "Gemma3ForCausalLM", _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True
+    ),
+    "olmo2": Names("olmo2", "Olmo2ForCausalLM", _OLMO2_BLOCK),
+    "stablelm": Names("stablelm", "StableLmForCausalLM", _BLOCK),
+    "starcoder2": Names(
+        "starcoder2",
+        "Starcoder2ForCausalLM",
+        _NO_MLP | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+    ),
+    "smollm3": Names("smollm3", "SmolLM3ForCausalLM", _BLOCK, interleaved=True),
+    "granite": Names("granite", "GraniteForCausalLM", _BLOCK, interleaved=True),
+    "seed_oss": Names("seed_oss", "SeedOssForCausalLM", _POST_NORMED | _mlp("mlp")),
+    "glm4": Names(
+        "glm4",
+        "Glm4ForCausalLM",
+        {
+            **_without(_BLOCK, "ffn_gate"),
+            "post_attention_norm": "post_self_attn_layernorm",
+            "ffn_up": "mlp.gate_up_proj",
+            "post_ffw_norm": "post_mlp_layernorm",
+        },
+    ),
+    "exaone4": Names("exaone4", "Exaone4ForCausalLM", _OLMO2_BLOCK),
+    "cohere2": Names("cohere2", "Cohere2ForCausalLM", _ATTENTION | _mlp("mlp")),
+    "ernie4_5": Names("ernie4_5", "Ernie4_5ForCausalLM", _BLOCK),
+    "nemotron": Names(
+        "nemotron", "NemotronForCausalLM", _without(_BLOCK, "ffn_gate"), norms_plus_one=True
+    ),
     "hunyuan-dense": Names(
-        _TOP,
-        _BLOCK
-        | {
+        "hunyuan_v1_dense",
+        "HunYuanDenseV1ForCausalLM",
+        {
+            **_BLOCK,
             "attn_q_norm": "self_attn.query_layernorm",
             "attn_k_norm": "self_attn.key_layernorm",
         },
     ),
-    "mistral3": Names(_TOP, _BLOCK, interleaved=True),
-    "gpt-oss": Names(_TOP, _GPT_OSS_BLOCK),
+    "mistral3": Names("ministral3", "Ministral3ForCausalLM", _BLOCK, interleaved=True),
+    "gpt-oss": Names(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        _POST_NORMED | {"attn_sinks.weight": "self_attn.sinks"} | _experts("mlp", "router"),
+    ),
     "glm4moe": Names(
-        _TOP,
-        {k: v for k, v in _BLOCK.items() if k != "ffn_norm"}
-        | {"post_attention_norm": "post_attention_layernorm"}
-        | {**_HEAD_NORMS, **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION, **_NEXTN},
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        {**_POST_NORMED, **_mlp("mlp"), **_HEAD_NORMS, **_EXPERTS, **_SHARED_EXPERTS,
+         **_CORRECTION, **_NEXTN},
     ),
     "ernie4_5-moe": Names(
-        _TOP,
-        _BLOCK
-        | {**_EXPERTS, **_SHARED_EXPERTS}
-        | {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+        "ernie4_5_moe",
+        "Ernie4_5_MoeForCausalLM",
+        {**_BLOCK, **_EXPERTS, **_SHARED_EXPERTS,
+         "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
     ),
-    "granitemoe": Names(_TOP, _GRANITE_MOE_BLOCK, interleaved=True),
-    "llama4": Names(_TOP, _LLAMA4_BLOCK),
+    "granitemoe": Names(
+        "granitemoe", "GraniteMoeForCausalLM", _NO_MLP | _GRANITE_EXPERTS, interleaved=True
+    ),
+    "llama4": Names(
+        "llama4_text",
+        "Llama4ForCausalLM",
+        {**_NO_MLP, **_mlp("feed_forward"), **_experts("feed_forward", "router"),
+         **_mlp("feed_forward.shared_expert", "_shexp")},
+    ),
     "deepseek2": Names(
-        _TOP, {**_LATENT_BLOCK, **_SPLIT_NAMES, **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION}
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        {**_LATENT_BLOCK, **dict.fromkeys(_SPLIT, "self_attn.kv_b_proj"), **_EXPERTS,
+         **_SHARED_EXPERTS, **_CORRECTION},
     ),
-    "minicpm3": Names(_TOP, _LATENT_BLOCK),
-    "phimoe": Names(_TOP, _MIXTRAL_BLOCK),
-    "bitnet": Names(  # whose head is always the embedding
-        {k: v for k, v in _TOP.items() if k != "output"},
+    "minicpm3": Names("minicpm3", "MiniCPM3ForCausalLM", _LATENT_BLOCK),
+    "phimoe": Names("phimoe", "PhimoeForCausalLM", _MIXTRAL_BLOCK),
+    "bitnet": Names(
+        "bitnet",
+        "BitNetForCausalLM",
         _BLOCK | {"attn_sub_norm": "self_attn.attn_sub_norm", "ffn_sub_norm": "mlp.ffn_sub_norm"},
+        _without(_TOP, "output"),  # its head is always the embedding
     ),
-    "nemotron": Names(
-        _TOP, {k: v for k, v in _BLOCK.items() if k != "ffn_gate"}, norms_plus_one=True
+    "lfm2": Names("lfm2", "Lfm2ForCausalLM", _LFM2, _LFM2_TOP, recurrent=True),
+    "lfm2moe": Names(
+        "lfm2_moe",
+        "Lfm2MoeForCausalLM",
+        {**_LFM2, **_experts("feed_forward", parts=("w1", "w3", "w2")),
+         "exp_probs_b.bias": "feed_forward.expert_bias"},
+        _LFM2_TOP,
+        recurrent=True,
     ),
-}
-NAMES |= {name: Names(**fields) for name, fields in gguf_hybrids.NAMES.items()}
-"""By GGUF's `general.architecture`; Mixtral's is llama."""
+    "mamba2": Names(
+        "mamba2",
+        "Mamba2ForCausalLM",
+        {"attn_norm": "norm", **_mamba("mixer")},
+        _BACKBONE_TOP,
+        layers="backbone.layers",
+        recurrent=True,
+    ),
+    "granitehybrid": Names(
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        {**_NO_MLP, **_mamba("mamba"), **_GRANITE_EXPERTS,
+         **_mlp("shared_mlp", parts=(*_GATED[:2], "output_linear")),
+         **_mlp("shared_mlp", "_shexp", (*_GATED[:2], "output_linear"))},
+        interleaved=True,
+        recurrent=True,
+    ),
+    "falcon-h1": Names(
+        "falcon_h1",
+        "FalconH1ForCausalLM",
+        {**_ATTENTION, **_mamba("mamba"), "ffn_norm": "pre_ff_layernorm", **_mlp("feed_forward")},
+        {**_TOP, "output_norm": "model.final_layernorm"},
+        recurrent=True,
+    ),
+    "nemotron_h": Names(
+        "nemotron_h",
+        "NemotronHForCausalLM",
+        _NEMOTRON_H,
+        _BACKBONE_TOP,
+        layers="backbone.layers",
+        recurrent=True,
+    ),
+    "nemotron_h_moe": Names(
+        "nemotron_h",
+        "NemotronHForCausalLM",
+        {**_NEMOTRON_H, **_without(_experts("mixer"), "ffn_gate_exps"),
+         "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+         **_without(_mlp("mixer.shared_experts", "_shexp"), "ffn_gate_shexp")},
+        _BACKBONE_TOP,
+        layers="backbone.layers",
+        recurrent=True,
+    ),
+    "qwen35": Names(
+        "qwen3_5_text",
+        "Qwen3_5ForCausalLM",
+        _QWEN35 | _mlp("mlp"),
+        norms_plus_one=True,
+        recurrent=True,
+    ),
+    "qwen35moe": Names(
+        "qwen3_5_moe_text",
+        "Qwen3_5MoeForCausalLM",
+        _QWEN35 | _EXPERTS | _SHARED_EXPERT,
+        norms_plus_one=True,
+        recurrent=True,
+    ),
+}  # fmt: skip
+"""By GGUF's `general.architecture`."""
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -293,13 +388,13 @@ def _drafts(name: str, config: Mapping[str, Any]) -> bool:
 
 def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
     """Return the translation of GGUF's tensor `name`; None if Hugging Face has no such tensor."""
-    names = NAMES["mixtral" if config.get("model_type") == "mixtral" else architecture]
+    names = MIXTRAL if config.get("model_type") == "mixtral" else NAMES[architecture]
     stem, _, kind = name.rpartition(".")
     block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+(?:\.\w+)?)", stem)
     part = block[2] if block else stem
     known = names.block if block else names.top
     prefix = f"{names.layers}.{int(block[1])}." if block else ""
-    if architecture in gguf_hybrids.NAMES and (found := _of_hybrid(name, names, config)):
+    if names.recurrent and (found := _of_hybrid(name, names, config)):
         return found
     if whole := known.get(f"{part}.{kind}"):
         return Translation(prefix + whole)
@@ -313,7 +408,7 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
         return Translation(target, "halves_from_pairs", config[heads])
     if block and part in _SPLIT:
         return Translation(target, _SPLIT[part])
-    if block and part in names.rows:
+    if block and part == _ONE_ROW:
         return Translation(target, "one_row")
     if names.norms_plus_one and part.endswith("_norm") and kind == "weight":
         return Translation(target, "minus_one")
@@ -327,9 +422,7 @@ _GROUPED = ("attn_gate", "ssm_beta", "ssm_alpha", "ssm_dt")
 
 def _of_hybrid(name: str, names: Names, config: Mapping[str, Any]) -> Translation | None:
     """Return the translation of a recurrent layer's tensor that is not stored as it is."""
-    block = re.fullmatch(
-        r"blk\.(\d{1,6})\.(attn_qkv|attn_gate|ffn_norm|ssm_[a-z0-9]+)(?:\.(\w+))?", name
-    )
+    block = _RECURRENT.fullmatch(name)
     if block is None:
         return None
     number, part, kind = block.groups(default="weight")  # falcon-h1's ffn_norm has no suffix

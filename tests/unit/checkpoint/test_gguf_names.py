@@ -12,7 +12,7 @@ import pytest
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_config import generation_config, hf_config
-from quire.checkpoint.gguf_names import NAMES, translation_of
+from quire.checkpoint.gguf_names import MIXTRAL, NAMES, translation_of
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.errors import CheckpointError, UnsupportedModelError
@@ -295,13 +295,14 @@ def test_configs_that_quire_does_not_have(
         config(tmp_path, **options)
 
 
-@pytest.mark.parametrize("name", sorted(NAMES.keys() - {"mistral"}))
+@pytest.mark.parametrize("name", sorted({"mixtral", *NAMES} - {"mistral"}))
 def test_names_are_those_of_gguf_py(name: str) -> None:
     """llama.cpp's converter uses its tables; it splits some tensors that they do not know."""
     stored = "llama" if name == "mixtral" else name
     [architecture] = (key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == stored)
     known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[architecture]}
-    table, names = gguf.get_tensor_name_map(architecture, 2), NAMES[name]
+    table = gguf.get_tensor_name_map(architecture, 2)
+    names = NAMES.get(name, MIXTRAL)
     for part, theirs in names.block.items():
         stem, found = part, theirs
         if part.endswith((".weight", ".bias")):
