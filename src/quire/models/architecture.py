@@ -41,6 +41,16 @@ class WeightNames:
     apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: str = r"(?!)"
 
+    def but(
+        self,
+        layer: Mapping[str, tuple[str, ...]],
+        top: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> WeightNames:
+        """Return the same with other names in `layer` and `top`, and other `fields`."""
+        tops = {**self.top, **(top or {})}
+        return replace(self, layer={**self.layer, **layer}, top=tops, **fields)
+
     def sources(self, parameter: str) -> tuple[str, ...]:
         """Return the stored names whose rows make up `parameter`; of experts, those of each.
 
@@ -68,7 +78,7 @@ class WeightNames:
         found, stem = self.stored(parameter), parameter.stem.split(".", 2)[-1]
         if stem not in self.apart or found[0][0] in checkpoint:
             return found
-        return replace(self, layer={**self.layer, stem: self.apart[stem]}).stored(parameter)
+        return self.but({stem: self.apart[stem]}).stored(parameter)
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

@@ -99,6 +99,7 @@ def moe(
     route: RouteSpec,
     *,
     width: int | None = None,
+    shared: int | None = None,
     **fields: Any,
 ) -> MoEConfig:
     """Return the experts of a model.
@@ -106,6 +107,7 @@ def moe(
     Args:
         count: names of their number; `default`, if absent.
         width: default of `moe_intermediate_size`; None if it is `intermediate_size`.
+        shared: default of `n_shared_experts`; None if there is no such field.
         fields: others of `MoEConfig`.
     """
     experts = hf.integer(config, *count, default=default)
@@ -116,7 +118,10 @@ def moe(
             f"config.json: num_experts_per_tok does not fit: {error}.", param="num_experts_per_tok"
         ) from None
     name = "intermediate_size" if width is None else "moe_intermediate_size"
-    return MoEConfig(experts, hf.integer(config, name, default=width), route, **fields)
+    width = hf.integer(config, name, default=width)
+    if shared is not None:
+        fields["shared_size"] = width * hf.integer(config, "n_shared_experts", default=shared)
+    return MoEConfig(experts, width, route, **fields)
 
 
 def sparse_behind(

@@ -88,6 +88,13 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
     return value
 
 
+def attention_bias(
+    hf: HFConfig, name: str = "attention_bias", *, default: bool = False
+) -> dict[str, bool]:
+    """Return the fields that say whether all products of attention have biases."""
+    return dict.fromkeys(("qkv_bias", "output_bias"), boolean(hf, name, default=default))
+
+
 def flag(hf: HFConfig, name: str, *, default: bool) -> bool:
     """Return the boolean under `name`; null is false, as Transformers reads some."""
     return False if name in hf and hf[name] is None else boolean(hf, name, default=default)

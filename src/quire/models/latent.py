@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quire.core.errors import UnsupportedModelError
@@ -11,7 +12,7 @@ from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architectures import llama
 
-LAYER = {name: found for name, found in llama.NAMES.layer.items() if name != "attn.qkv"} | {
+_LAYER = {name: found for name, found in llama.NAMES.layer.items() if name != "attn.qkv"} | {
     "attn.q": ("self_attn.q_proj",),
     "attn.q_a": ("self_attn.q_a_proj",),
     "attn.q_a_norm": ("self_attn.q_a_layernorm",),
@@ -20,7 +21,7 @@ LAYER = {name: found for name, found in llama.NAMES.layer.items() if name != "at
     "attn.kv_a_norm": ("self_attn.kv_a_layernorm",),
     "attn.kv_b": ("self_attn.kv_b_proj",),
 }
-"""Names within a layer."""
+NAMES = replace(llama.NAMES, layer=_LAYER)
 
 
 def parse(
@@ -54,7 +55,6 @@ def parse(
             "config.json: a part of qk_rope_head_dim is rotated; Quire rotates all of it.",
             param="partial_rotary_factor",
         )
-    bias = hf.boolean(config, "attention_bias", default=False)
     plain = {name: value for name, value in config.items() if name != "head_dim"}
     return llama.parse(
         plain,
@@ -63,8 +63,7 @@ def parse(
         num_key_value_heads=1,
         head_dim=latent.row,
         attention_scale=_scale(latent, rope),
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         **differences,
     )
 

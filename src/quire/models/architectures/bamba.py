@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    top={**llama.NAMES.top, "norm": "model.final_layernorm"},
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         **mamba2.names("mamba"),
         "mlp_norm": ("pre_ff_layernorm",),
         "mlp.gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"),
         "mlp.down": ("feed_forward.down_proj",),
     },
+    {"norm": "model.final_layernorm"},
 )
 
 
@@ -26,7 +22,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     layers = hf.integer(config, "num_hidden_layers")
     full = config.get("attn_layer_indices") or []
     types = ["attention" if i in full else "mamba" for i in range(layers)]
-    bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
         architecture="bamba",
@@ -35,8 +30,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         partial=0.5,
         bos=1,
         eos=2,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         recurrent=mamba2.parse(config),
         sublayers=hf.layer_kinds(types, layers, {"attention": "attention", "mamba": "recurrent"}),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn.sub_norm": ("self_attn.attn_sub_norm",),
         "mlp.sub_norm": ("mlp.ffn_sub_norm",),
     },
@@ -27,7 +23,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             f"config.json: hidden_act is {config['hidden_act']!r}; Quire has no gate of it.",
             param="hidden_act",
         )
-    bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
         architecture="bitnet",
@@ -38,8 +33,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         eos=128_001,
         activation=hf.GATED[activation],
         sub_norms=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
     )
 
 

@@ -15,7 +15,6 @@ _LOGIT_SCALE = 0.0625
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_qk_norm", False, "q and k without norms")
-    bias = hf.boolean(config, "attention_bias", default=False)
     pattern = hf.integer(config, "sliding_window_pattern", default=_PATTERN)
     slides = qwen2.pattern(config, pattern)
     return llama.parse(
@@ -30,8 +29,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         parallel=2,
         interleaved=True,
         rotated_layers=slides,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         logits_scale=hf.number(config, "logit_scale", default=_LOGIT_SCALE),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
         **qwen2.windowed(hf.optional(config, "sliding_window", _WINDOW), slides),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import LatentConfig, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={**latent.LAYER, **experts.names("mlp"), **experts.shared("mlp.shared_experts")},
+NAMES = latent.NAMES.but(
+    experts.names("mlp") | experts.shared("mlp.shared_experts"),
     stacked=experts.STACKED,
 )
 _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
@@ -22,8 +18,6 @@ _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_ra
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "mlp_bias", False, "feed-forwards without biases")
     hf.only(config, "moe_layer_freq", 1, "experts in each layer behind the first ones")
-    shared = hf.integer(config, "n_shared_experts", default=2)
-    width = hf.integer(config, "moe_intermediate_size", default=1407)
     return latent.parse(
         config,
         _DEFAULT,
@@ -36,9 +30,9 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             ("n_routed_experts", "num_experts"),
             64,
             _route(config),
-            width=width,
+            width=1407,
+            shared=2,
             layers=experts.sparse_behind(config, 0),
-            shared_size=shared * width,
         ),
     )
 

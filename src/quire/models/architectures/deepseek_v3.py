@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
 from quire.models.architecture import Architecture
 from quire.models.architectures import deepseek_v2
 
-NAMES = replace(
-    deepseek_v2.NAMES,
-    layer={
-        **deepseek_v2.NAMES.layer,
+NAMES = deepseek_v2.NAMES.but(
+    {
         "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
     },
 )
@@ -24,8 +20,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "moe_layer_freq", 1, "experts in each layer behind the first ones")
     hf.only(config, "scoring_func", "sigmoid", "DeepSeek-V3's")
     hf.only(config, "topk_method", "noaux_tc", "DeepSeek-V3's")
-    shared = hf.integer(config, "n_shared_experts", default=1)
-    width = hf.integer(config, "moe_intermediate_size", default=2048)
     return latent.parse(
         config,
         _DEFAULT,
@@ -38,10 +32,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             ("n_routed_experts", "num_local_experts"),
             256,
             experts.grouped_route(config, 8, (8, 4), 2.5),
-            width=width,
+            width=2048,
+            shared=1,
             layers=experts.sparse_behind(config, 3),
             correction=True,
-            shared_size=shared * width,
         ),
     )
 

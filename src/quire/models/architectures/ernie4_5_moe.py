@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.layers import RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         **experts.names("mlp"),
         **experts.shared("mlp.shared_experts"),
         "mlp.router.correction": ("mlp.moe_statics.e_score_correction_bias",),

@@ -14,7 +14,6 @@ NAMES = bamba.NAMES
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     layers = hf.integer(config, "num_hidden_layers")
-    bias = hf.boolean(config, "attention_bias", default=False)
     expanded = hf.integer(config, "mamba_expand", default=2) * hf.integer(config, "hidden_size")
     recurrent = mamba2.parse(
         config,
@@ -30,8 +29,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=2,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         recurrent=recurrent,
         parallel=2,

@@ -37,7 +37,6 @@ def parse(
             )
         if field == activation_field and field == "hidden_activation":
             activation = found  # "gelu" in hidden_act means the approximation
-    bias = hf.boolean(config, "attention_bias", default=False)
     fields: dict[str, Any] = {
         "architecture": "gemma",
         "head_dim": DEFAULT_HEAD_DIM,
@@ -48,8 +47,7 @@ def parse(
         "norm_gain": "plus_one",
         "embedding_scale": hf.integer(config, "hidden_size") ** 0.5,
         "embedding_scale_rounded": True,
-        "qkv_bias": bias,
-        "output_bias": bias,
+        **hf.attention_bias(config),
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=True),
     }
     return llama.parse(config, **(fields | differences))

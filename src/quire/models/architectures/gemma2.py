@@ -3,7 +3,6 @@ layer sliding."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.model_config import ModelConfig
@@ -11,10 +10,8 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import gemma, llama, qwen2
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn_post_norm": ("post_attention_layernorm",),
         "mlp_norm": ("pre_feedforward_layernorm",),
         "mlp_post_norm": ("post_feedforward_layernorm",),

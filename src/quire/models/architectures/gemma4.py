@@ -3,7 +3,6 @@ layers that borrow keys and values, and an embedding of its own for each layer."
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
@@ -28,22 +27,19 @@ _ROPES = {
 }  # fmt: skip
 _Q, _K, _V = (f"self_attn.{name}_proj" for name in "qkv")
 
-NAMES = replace(
-    gemma2.NAMES,
-    top={
-        **gemma2.NAMES.top,
-        "own_embed": "model.embed_tokens_per_layer",
-        "own_project": "model.per_layer_model_projection",
-        "own_norm": "model.per_layer_projection_norm",
-    },
-    layer={
-        **gemma2.NAMES.layer,
+NAMES = gemma2.NAMES.but(
+    {
         "attn.q": (_Q,),
         "attn.qkk": (_Q, _K, _K),
         "own_input.gate": ("per_layer_input_gate",),
         "own_input.out": ("per_layer_projection",),
         "own_input_post_norm": ("post_per_layer_input_norm",),
         "end.factor": ("layer_scalar",),
+    },
+    {
+        "own_embed": "model.embed_tokens_per_layer",
+        "own_project": "model.per_layer_model_projection",
+        "own_norm": "model.per_layer_projection_norm",
     },
     # Layers that borrow keys and values may have weights for them.
     ignored=rf"{gemma2.NAMES.ignored}|.*\.self_attn\.(?:[kv]_proj|k_norm)\..*",

@@ -3,17 +3,13 @@ that turns neighbours in one half of each head."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn_post_norm": ("post_self_attn_layernorm",),
         "mlp_post_norm": ("post_mlp_layernorm",),
         "mlp.gate_up": ("mlp.gate_up_proj",),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         **experts.names("mlp"),
         **experts.shared("mlp.shared_experts"),
         "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
@@ -22,8 +18,6 @@ NAMES = replace(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    shared = hf.integer(config, "n_shared_experts", default=1)
-    width = hf.integer(config, "moe_intermediate_size", default=1408)
     return llama.parse(
         config,
         architecture="glm4_moe",
@@ -37,10 +31,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             ("n_routed_experts", "num_local_experts"),
             128,
             experts.grouped_route(config, 8),
-            width=width,
+            width=1408,
+            shared=1,
             layers=experts.sparse_behind(config, 1),
             correction=True,
-            shared_size=shared * width,
         ),
     )
 

@@ -15,8 +15,6 @@ _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=192, value_dim=256, q_ra
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    shared = hf.integer(config, "n_shared_experts", default=1)
-    width = hf.integer(config, "moe_intermediate_size", default=1536)
     return latent.parse(
         config,
         _DEFAULT,
@@ -30,10 +28,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             ("n_routed_experts", "num_local_experts"),
             64,
             experts.grouped_route(config, 4, scale=1.8),
-            width=width,
+            width=1536,
+            shared=1,
             layers=_sparse(config),
             correction=True,
-            shared_size=shared * width,
         ),
     )
 

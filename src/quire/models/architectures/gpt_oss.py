@@ -3,18 +3,14 @@ slides."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2
 from quire.models.weights.stacks import Stacked
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         **experts.names("mlp", "router"),
         "attn.sinks": ("self_attn.sinks",),
     },
@@ -43,7 +39,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "swiglu_limit", 7.0, "the gate of gpt-oss")
     if not config.get("rope_scaling") and not config.get("rope_parameters"):
         config = {**config, "rope_parameters": _YARN}
-    bias = hf.boolean(config, "attention_bias", default=True)
     return llama.parse(
         config,
         architecture="gpt_oss",
@@ -54,8 +49,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         theta=150_000.0,
         activation="swigluoai_mul",
         attention_sinks=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config, default=True),
         moe=experts.moe(
             config,
             ("num_experts", "num_local_experts"),

@@ -12,14 +12,12 @@ from quire.models.architectures import llama
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """Return the `ModelConfig`; `differences` are Granite 4's fields."""
-    bias = hf.boolean(config, "attention_bias", default=False)
     divisor = hf.factor(config, "logits_scaling")
     fields: dict[str, Any] = {
         "architecture": "granite",
         "bos": 1,
         "eos": 2,
-        "qkv_bias": bias,
-        "output_bias": bias,
+        **hf.attention_bias(config),
         "mlp_bias": hf.boolean(config, "mlp_bias", default=False),
         "embedding_scale": hf.factor(config, "embedding_multiplier"),
         "residual_scale": hf.factor(config, "residual_multiplier"),

@@ -11,9 +11,8 @@ from quire.models.architecture import Architecture
 from quire.models.architectures import granite, llama
 from quire.models.weights.stacks import Stacked
 
-NAMES = replace(
-    llama.NAMES,
-    layer={**llama.NAMES.layer, **experts.names("block_sparse_moe", "router.layer")},
+NAMES = llama.NAMES.but(
+    experts.names("block_sparse_moe", "router.layer"),
     stacked={
         "mlp.experts.gate_up": Stacked("block_sparse_moe.input_linear"),
         "mlp.experts.down": Stacked("block_sparse_moe.output_linear"),

@@ -9,13 +9,10 @@ from quire.core.layers import SubLayerKind
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
 from quire.models.architecture import Architecture
-from quire.models.architectures import granite, granitemoe, llama
+from quire.models.architectures import granite, granitemoe
 
-NAMES = replace(
-    granitemoe.NAMES,
-    layer={
-        **llama.NAMES.layer,
-        **granitemoe.NAMES.layer,
+NAMES = granitemoe.NAMES.but(
+    {
         **mamba2.names("mamba"),
         "mlp.gate_up": ("shared_mlp.input_linear",),
         "mlp.down": ("shared_mlp.output_linear",),

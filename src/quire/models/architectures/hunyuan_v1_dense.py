@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.errors import UnsupportedModelError
@@ -11,10 +10,8 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn.q_norm": ("self_attn.query_layernorm",),
         "attn.k_norm": ("self_attn.key_layernorm",),
     },
@@ -22,7 +19,6 @@ NAMES = replace(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "attention_bias", default=False)
     head_dim = hf.shape(config, config.get("head_dim"))["head_dim"]
     model = llama.parse(
         {**config, **_stretched(config, head_dim)},
@@ -31,8 +27,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos=1,
         eos=2,
         qk_norm="rotated",
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
     )
     if model.rope is not None and model.rope.scaling in ("yarn", "longrope"):
         # They scale the cosines, which the norms behind RoPE undo.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.layers import ShortConvConfig, SubLayerKind
@@ -11,11 +10,8 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    top={**llama.NAMES.top, "norm": "model.embedding_norm"},
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn_norm": ("operator_norm",),
         "attn.q_norm": ("self_attn.q_layernorm",),
         "attn.k_norm": ("self_attn.k_layernorm",),
@@ -27,6 +23,7 @@ NAMES = replace(
         "mlp.gate_up": ("feed_forward.w1", "feed_forward.w3"),
         "mlp.down": ("feed_forward.w2",),
     },
+    {"norm": "model.embedding_norm"},
 )
 
 

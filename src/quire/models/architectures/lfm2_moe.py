@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.layers import RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
@@ -12,10 +10,8 @@ from quire.models.architectures import lfm2
 from quire.models.weights.stacks import Stacked
 
 BLOCK = "feed_forward"
-NAMES = replace(
-    lfm2.NAMES,
-    layer={
-        **lfm2.NAMES.layer,
+NAMES = lfm2.NAMES.but(
+    {
         **experts.names(BLOCK, parts=("w1", "w3", "w2")),
         "mlp.router.correction": (f"{BLOCK}.expert_bias",),
     },

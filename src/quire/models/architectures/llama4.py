@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.layers import QueryGrowth, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
@@ -11,10 +9,8 @@ from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2, smollm3
 from quire.models.weights.stacks import Stacked
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "mlp.gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"),
         "mlp.down": ("feed_forward.down_proj",),
         **experts.names("feed_forward", "router"),
@@ -29,7 +25,6 @@ _TYPES = ("full_attention", "chunked_attention")
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "attention_bias", default=False)
     config = {**config, "no_rope_layers": config.get("no_rope_layers") or None}
     rotated, growth = smollm3.rotated(config), None
     chunked = qwen2.sliding_layers(config, _TYPES)
@@ -49,8 +44,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos=1,
         eos=2,
         intermediate_size=hf.integer(config, "intermediate_size_mlp", default=16384),
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         qk_norm="unit" if hf.boolean(config, "use_qk_norm", default=True) else None,
         rotated_layers=rotated,
         query_growth=growth,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf, latent
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama
-
-NAMES = replace(llama.NAMES, layer=latent.LAYER)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -42,4 +38,4 @@ def _number(config: hf.HFConfig, name: str, absent: float, null: float) -> float
     return hf.number(config, name, default=absent)
 
 
-ARCHITECTURE = Architecture(parse, NAMES)
+ARCHITECTURE = Architecture(parse, latent.NAMES)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={**llama.NAMES.layer, **experts.names("block_sparse_moe", parts=("w1", "w3", "w2"))},
+NAMES = llama.NAMES.but(
+    experts.names("block_sparse_moe", parts=("w1", "w3", "w2")),
 )
 
 

@@ -3,20 +3,17 @@ part of each head."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(llama.NAMES, layer={**llama.NAMES.layer, "mlp.up": ("mlp.up_proj",)})
+NAMES = llama.NAMES.but({"mlp.up": ("mlp.up_proj",)})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     # Transformers ignores it in these models.
     hf.only(config, "is_causal", True, "causal attention")
-    bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
         architecture="nemotron",
@@ -27,8 +24,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_gain="plus_one",
         partial=0.5,
         activation=hf.plain_activation(config, "hidden_act", "relu2"),
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.model_config import ModelConfig
@@ -10,10 +9,8 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn_post_norm": ("post_attention_layernorm",),
         "mlp_post_norm": ("post_feedforward_layernorm",),
     },
@@ -22,7 +19,6 @@ NAMES = replace(
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """Return the `ModelConfig`; `differences` are OLMo 3's fields."""
-    bias = hf.boolean(config, "attention_bias", default=False)
     fields: dict[str, Any] = {
         "architecture": "olmo2",
         "norm_eps": 1e-5,
@@ -30,8 +26,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         "norms": ("attn_post_norm", "mlp_post_norm", "norm"),
         "norm_gain": "float32",
         "qk_norm": "full",
-        "qkv_bias": bias,
-        "output_bias": bias,
+        **hf.attention_bias(config),
     }
     return llama.parse(config, **(fields | differences))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.model_config import ModelConfig
@@ -11,10 +10,8 @@ from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         "attn.qkv": ("self_attn.qkv_proj",),
         "mlp.gate_up": ("mlp.gate_up_proj",),
     },

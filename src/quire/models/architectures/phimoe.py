@@ -17,7 +17,6 @@ _TABLES = ("rope_parameters", "rope_scaling")
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "num_experts_per_tok", _EXPERTS_PER_TOKEN, "SparseMixer's two choices")
-    bias = hf.boolean(config, "attention_bias", default=False)
     head_bias = hf.boolean(config, "lm_head_bias", default=False)
     if head_bias:
         hf.only(config, "tie_word_embeddings", False, "a head with a bias of its own")
@@ -31,8 +30,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos=1,
         eos=2,
         kv_heads=8,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         lm_head_bias=head_bias,
         sliding_window=hf.optional(config, "sliding_window", None),
         moe=experts.moe(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2
 
-NAMES = replace(
-    llama.NAMES,
-    layer={
-        **llama.NAMES.layer,
+NAMES = llama.NAMES.but(
+    {
         **experts.names("mlp"),
         **experts.shared("mlp.shared_expert"),
         "mlp.shared_gate": ("mlp.shared_expert_gate",),

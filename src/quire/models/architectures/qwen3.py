@@ -12,15 +12,13 @@ _DEFAULT_HEAD_DIM = 128
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
         architecture="qwen3",
         head_dim=_DEFAULT_HEAD_DIM,
         kv_heads=qwen2.KV_HEADS,
         qk_norm="head",
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         **qwen2.sliding(config),
     )
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen3_next
 
 PARTS = tuple(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
-NAMES = replace(
-    llama.NAMES,
-    layer={**qwen3_next.NAMES.layer, "recurrent.in": PARTS},
-)
+NAMES = llama.NAMES.but({**qwen3_next.NAMES.layer, "recurrent.in": PARTS})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:

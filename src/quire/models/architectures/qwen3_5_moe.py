@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import qwen3_5, qwen3_next
 
-NAMES = replace(qwen3_next.NAMES, layer={**qwen3_next.NAMES.layer, "recurrent.in": qwen3_5.PARTS})
+NAMES = qwen3_next.NAMES.but({"recurrent.in": qwen3_5.PARTS})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:

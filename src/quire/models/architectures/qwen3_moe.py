@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES, layer={**llama.NAMES.layer, **experts.names("mlp")}, stacked=experts.STACKED
-)
+NAMES = llama.NAMES.but(experts.names("mlp"), stacked=experts.STACKED)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "attention_bias", default=False)
     slides = hf.boolean(config, "use_sliding_window", default=False)
     return llama.parse(
         config,
         architecture="qwen3_moe",
         kv_heads=4,
         qk_norm="head",
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         sliding_window=hf.optional(config, "sliding_window", 4096) if slides else None,
         moe=experts.moe(
             config,

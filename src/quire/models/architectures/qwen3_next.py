@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from quire.core.errors import CheckpointError
@@ -12,10 +11,8 @@ from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2_moe
 
-NAMES = replace(
-    qwen2_moe.NAMES,
-    layer={
-        **qwen2_moe.NAMES.layer,
+NAMES = qwen2_moe.NAMES.but(
+    {
         "recurrent.in": ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"),
         "recurrent.conv": ("linear_attn.conv1d",),
         "recurrent.rate": ("linear_attn.A_log",),
@@ -57,7 +54,6 @@ def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> M
         every = hf.integer(config, "full_attention_interval", default=4)
         names = "full_attention", "linear_attention"
         types = [names[bool((i + 1) % every)] for i in range(layers)]
-    bias = hf.boolean(config, "attention_bias", default=False)
     return llama.parse(
         config,
         head_dim=256,
@@ -65,8 +61,7 @@ def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> M
         qk_norm="head",
         norm_gain="plus_one",
         output_gate=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         recurrent=delta,
         sublayers=hf.layer_kinds(types, layers, KINDS),
         **differences,

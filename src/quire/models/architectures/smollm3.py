@@ -12,7 +12,6 @@ _THETA = 2_000_000.0
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "attention_bias", default=False)
     rotates = rotated(config)
     return llama.parse(
         config,
@@ -22,8 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         eos=128_001,
         theta=_THETA,
         rotated_layers=rotates,
-        qkv_bias=bias,
-        output_bias=bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
         **qwen2.sliding(config, lambda layer, _: not rotates[layer], window=None),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = replace(
-    llama.NAMES,
-    layer={**llama.NAMES.layer, "mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)},
+NAMES = llama.NAMES.but(
+    {"mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)},
 )
 
 
