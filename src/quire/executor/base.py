@@ -78,7 +78,8 @@ class Executor(ABC):
     """Holds the model and the KV cache; computes one step at a time."""
 
     def begin(self) -> None:  # noqa: B027
-        """Begin what needs no Python, ahead of `start`; optional."""
+        """Begin what needs no Python, ahead of `start`, for a caller that waits for a first token;
+        optional."""
 
     @abstractmethod
     def start(self) -> None:

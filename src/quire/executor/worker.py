@@ -74,7 +74,11 @@ class Worker:
         return self._tiers.lower
 
     def begin(self) -> None:
-        """Begin to read packed weights, if the cache has them; `start` does the rest."""
+        """Begin to read packed weights, if the cache has them; `start` does the rest.
+
+        Whoever begins early waits for a first token. So on a CPU `start` computes no step: it would
+        read all weights, and the first request does the same set-up.
+        """
         config = self.config
         in_files = config.cpu_offload_bytes and config.device == "cpu"
         self._offload = WeightOffload(config) if in_files else None
@@ -82,23 +86,24 @@ class Worker:
         self._begun = True
 
     def start(self) -> None:
-        """Fit the KV cache, load the weights, allocate the cache, and run one small step.
+        """Fit the KV cache, load the weights, allocate the cache, and run one small step (but see
+        `begin`).
 
         Raises:
             OutOfMemoryError: not even one sequence fits; raised before any weight is read.
             CheckpointError, ModelNotFoundError: a model file is faulty or missing.
             ConfigError: the requested kernels do not exist here.
         """
-        share = self.config.share
-        with load_bar(shown=share is None or share.worker == 0) as progress:
-            self._start(progress)
-
-    def _start(self, progress: Progress | None) -> None:
-        config = self.config
         watch = Stopwatch()
         self.phases = watch.seconds
-        if not self._begun:
+        waited_for, share = self._begun, self.config.share
+        if not waited_for:
             self.begin()  # read while the other modules are imported
+        with load_bar(shown=share is None or share.worker == 0) as progress:
+            self._start(progress, watch, warm_up=not waited_for)
+
+    def _start(self, progress: Progress | None, watch: Stopwatch, *, warm_up: bool) -> None:
+        config = self.config
         cache, offload = self._cache, self._offload
         from quire.executor import parts
         from quire.models.memory import loaded_bytes
@@ -145,11 +150,12 @@ class Worker:
         self._profiling = Profiling(config.profiler, *self._runner.meters, group)
         resident.lap("plans")
         watch.lap("allocate_kv")
-        self._warm_up(self._runner, parts.warm_up_steps(config.scheduler, plan.states))
-        resident.lap("first step")  # the first pages of the KV cache, and scratch memory
+        if there or warm_up:
+            self._warm_up(self._runner, parts.warm_up_steps(config.scheduler, plan.states))
+            resident.lap("first step")  # the first pages of the KV cache, and scratch memory
+            watch.lap("warm_up")
         self.facts["resident_bytes"] = dict(resident.parts)
         logger.info("memory: %s", resident)
-        watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
 

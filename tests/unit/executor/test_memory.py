@@ -116,7 +116,7 @@ from quire.explain.fit import memory_of
 with LLM(kv_cache_memory_bytes=2**23) as llm:
     config = llm.resolved.config
     parts = llm.facts["resident_bytes"]
-    assert list(parts) == ["program", "weights", "plans", "first step"]
+    assert list(parts) == ["program", "weights", "plans"]
     assert 0 < parts["program"] <= expected_runtime(config), parts
     assert parts["weights"] >= llm.facts["weight_bytes"] == 10_426_880, parts
     llm.generate(["a " * 500] * 4, use_tqdm=False)

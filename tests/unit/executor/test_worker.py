@@ -179,3 +179,13 @@ async def test_weights_are_read_once_from_the_configuration_on(
     await client.start(config(), print, print)
     assert len(opened) == 1
     client.shutdown()
+
+
+def test_a_caller_that_waits_for_a_token_waits_for_no_other_step() -> None:
+    early, late = Worker(config()), Worker(config())
+    early.begin()
+    early.start()
+    late.start()
+    assert list(early.phases) == ["import_ops", "load_weights", "allocate_kv"]
+    tokens = [worker.execute(one_step()).sampled_token_ids for worker in (early, late)]
+    assert tokens[0] == tokens[1]
