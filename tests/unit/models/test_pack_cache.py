@@ -16,6 +16,7 @@ import quire
 from quire import LLM, SamplingParams
 from quire.checkpoint.source import EMBEDDED
 from quire.core.config import EngineConfig
+from quire.core.layers import ShortConvConfig
 from quire.models.weights import pack_cache
 from quire.models.weights.pack_cache import PackCache, model_key
 from quire.models.weights.shares import shared_config
@@ -181,7 +182,11 @@ def test_the_key_is_the_content_and_not_the_place(model: Path) -> None:
     assert model_key(config_of(moved, dtype="float32")) != model_key(
         config_of(moved, dtype="bfloat16")
     )
-    shared = replace(config_of(moved), tensor_parallel_size=2)
+    plain = config_of(moved)
+    convolutions = [ShortConvConfig(width, 16) for width in (3, 4)]
+    recurrent = [replace(plain.model, recurrent=layer) for layer in convolutions]
+    assert len({key, *(model_key(replace(plain, model=model)) for model in recurrent)}) == 3
+    shared = replace(plain, tensor_parallel_size=2)
     assert len({key, *(model_key(shared_config(shared, rank)) for rank in range(2))}) == 3
     [weights] = moved.glob("*.safetensors")
     times = weights.stat().st_atime_ns, weights.stat().st_mtime_ns

@@ -21,9 +21,10 @@ import shutil
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
@@ -83,11 +84,11 @@ def model_key(config: EngineConfig) -> str:
     path = resolve(config.model_path, load_format=config.load_format).path
     assert path is not None
     quantized = [config.quantization, config.quantization_config]
-    facts = [FORMAT, asdict(config.model), config.dtype, quantized]
+    facts = [FORMAT, to_builtins(config.model), config.dtype, quantized]
     if config.lora is not None:  # a gate and what it gates lie apart then
         facts.append("adapters")
     if config.share is not None:
-        facts.append([config.share.rank, asdict(config.share.model)])
+        facts.append([config.share.rank, to_builtins(config.share.model)])
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for file in model_files(path):
         stat = file.stat()
