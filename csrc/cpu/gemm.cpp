@@ -9,13 +9,13 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t kVecs = kBlockRows / kLanes;
-constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
 
 // Weights of one column of x after the other, 32 output rows each. Sums of 32 columns fit into the
 // registers for kWideRows rows; more rows take 16 columns, twice.
 template <class T>
 struct Columns {
   static constexpr bool kRoundX = false;
+  static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
   static constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
   static int64_t padded_k(int64_t k) { return k; }
   static int64_t block_bytes(int64_t k) {
@@ -44,10 +44,23 @@ struct Columns {
 template <class Line>
 struct Tiles {
   static constexpr bool kRoundX = true;
+  // Twelve sums of six rows, two vectors of W and one of x leave AVX2 no register for the mask.
+  static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;
   static constexpr int kWideRows = kMostRows;
   static constexpr int64_t kLineTileBytes = 16 * Line::kBytes;
   static int64_t padded_k(int64_t k) { return round_up(k, 32); }
   static int64_t block_bytes(int64_t k) { return padded_k(k) * Line::kBytes; }
+
+  // Adds the products of one column of a line.
+  template <Vec (*half)(const uint8_t*), int R, int64_t V>
+  static void add_half(Vec (&sums)[R][V], const uint8_t* line, const float* x, int64_t stride) {
+    Vec w[V];
+    QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) w[j] = half(line + j * kLanes * Line::kBytes / 16);
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec each = broadcast(x[r * stride]);
+      QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) sums[r][j] = fma(each, w[j], sums[r][j]);
+    }
+  }
 
   // One tile after the other: the sums of both would not fit into the registers.
   template <int R, int64_t V>
@@ -62,71 +75,75 @@ struct Tiles {
         }
         for (const float* x = p.x + i; x < p.x + i + 32; x += 2, line += Line::kBytes) {
           fetch(line, p.ahead);
-          Vec even[kTileVecs], odd[kTileVecs];
-          QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
-            Line::split(line + j * kLanes * Line::kBytes / 16, even[j], odd[j]);
-          }
-          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-            const Vec x_even = broadcast(x[r * p.stride]), x_odd = broadcast(x[r * p.stride + 1]);
-            QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
-              sums[r][j] = fma(x_odd, odd[j], fma(x_even, even[j], sums[r][j]));
-            }
-          }
+          // Apart, so that a pass keeps its sums, half a line and one x in registers.
+          add_half<Line::even>(sums, line, x, p.stride);
+          add_half<Line::odd>(sums, line, x + 1, p.stride);
         }
         QUIRE_UNROLL for (int r = 0; r < R; ++r) {
           QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) c[r][first + j] = sums[r][j];
         }
+        __asm__("" : "+m"(c));  // else the other tile's sums take registers from this one's
       }
     }
   }
 };
 
-// `split`: the pairs of kLanes output rows, apart.
+// `even` and `odd`: the first and the second values of the pairs of kLanes output rows.
 struct BF16Line {
   static constexpr int64_t kBytes = 64;
 #if defined(__AVX512F__)
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    const __m512i both = _mm512_loadu_si512(p), upper = _mm512_set1_epi32(-0x10000);
-    even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-    odd = _mm512_castsi512_ps(_mm512_and_si512(both, upper));
+  static __m512i both(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Vec even(const uint8_t* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(both(p), 16)); }
+  static Vec odd(const uint8_t* p) {
+    return _mm512_castsi512_ps(_mm512_and_si512(both(p), _mm512_set1_epi32(-0x10000)));
   }
 #elif defined(__AVX2__)
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-    odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)));
+  static __m256i both(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static Vec even(const uint8_t* p) { return _mm256_castsi256_ps(_mm256_slli_epi32(both(p), 16)); }
+  static Vec odd(const uint8_t* p) {
+    return _mm256_castsi256_ps(_mm256_and_si256(both(p), _mm256_set1_epi32(-0x10000)));
   }
 #else
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    Bits both;
-    __builtin_memcpy(&both, p, sizeof both);
-    even = vec_of(both << 16);
-    odd = vec_of(both & all(0xffff0000));
+  static Bits both(const uint8_t* p) {
+    Bits bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return bits;
   }
+  static Vec even(const uint8_t* p) { return vec_of(both(p) << 16); }
+  static Vec odd(const uint8_t* p) { return vec_of(both(p) & all(0xffff0000)); }
 #endif
 };
 
 struct S8Line {
   static constexpr int64_t kBytes = 32;
 #if defined(__AVX512F__)
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    const __m512i both = _mm512_cvtepi16_epi32(bytes);
-    even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24));
-    odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8));
+  static __m512i both(const uint8_t* p) {
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  static Vec even(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both(p), 24), 24));
+  }
+  static Vec odd(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(both(p), 8)); }
 #elif defined(__AVX2__)
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m256i both = _mm256_cvtepi16_epi32(bytes);
-    even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24));
-    odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(both, 8));
+  static __m256i both(const uint8_t* p) {
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static Vec even(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both(p), 24), 24));
+  }
+  static Vec odd(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_srai_epi32(both(p), 8)); }
 #else
-  static void split(const uint8_t* p, Vec& even, Vec& odd) {
-    const auto* q = reinterpret_cast<const int8_t*>(p);
-    for (int64_t j = 0; j < kLanes; ++j, q += 2) even[j] = q[0], odd[j] = q[1];
+  template <int first>
+  static Vec every_other(const uint8_t* p) {
+    const auto* q = reinterpret_cast<const int8_t*>(p) + first;
+    Vec v;
+    for (int64_t j = 0; j < kLanes; ++j) v[j] = q[2 * j];
+    return v;
   }
+  static Vec even(const uint8_t* p) { return every_other<0>(p); }
+  static Vec odd(const uint8_t* p) { return every_other<1>(p); }
 #endif
 };
 
@@ -160,7 +177,7 @@ template <class W>
 struct Floats {
   using X = float;
   using Sum = float;
-  static constexpr int kMost = kMostRows, kStreamRows = kLanes == 8 ? 2 : 4;
+  static constexpr int kMost = W::kMostRows, kStreamRows = kLanes == 8 ? 2 : 4;
 
   static Input<float> input(const GemmArgs& a) {
     const int64_t k = W::padded_k(a.k), bytes = W::block_bytes(a.k);
