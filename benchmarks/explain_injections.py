@@ -174,8 +174,8 @@ def _cgroup(controller: str) -> str:
 
 
 @contextmanager
-def stopped_stage(server: Server) -> Iterator[None]:
-    """Stop the last stage for 60 of each 100 ms."""
+def stopped_last(server: Server) -> Iterator[None]:
+    """Stop one of several processes that compute, a stage or a replica, for 60 of each 100 ms."""
     with every(0.04, lambda: _burst(family(server.pid)[-1:])):
         yield
 

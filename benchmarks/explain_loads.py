@@ -28,7 +28,7 @@ from benchmarks.explain_injections import (
     small_pages,
     stopped,
     stopped_front,
-    stopped_stage,
+    stopped_last,
     template,
     tokenizer,
     traced,
@@ -157,6 +157,7 @@ def mostly_refused(i: int) -> Body:
 
 
 TIGHT = ("--max-num-seqs", "32", "--max-model-len", "512")
+REPLICAS = (*OPT, "--data-parallel-size", "2", "--num-gpu-blocks-override", "400")
 POOR_DRAFTER = {
     "method": "suffix",
     "num_speculative_tokens": 7,
@@ -260,8 +261,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
     "stopped_stage": Fault(
-        ("stopped",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=stopped_stage
+        ("stopped",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=stopped_last
     ),
+    "stopped_replica": Fault(("stopped",), REPLICAS, asks(), during=stopped_last),
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
     "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),
     "float32": Fault(("wide_weights",), (*OPT[:3], "--dtype", "float32"), asks()),
@@ -307,5 +309,8 @@ HEALTHY_LOADS: dict[str, Fault] = {
         ("opt_cached", OPT, shared, 4, COMPLETIONS, 0.0),
         ("opt_rare", OPT, asks(), 2, COMPLETIONS, 0.5),
         ("opt_bursts", OPT, asks(max_tokens=24), 8, COMPLETIONS, 1.0),
+        ("limit", EMBEDDED, asks(max_tokens=100), 60, COMPLETIONS, 0.0),
+        ("opt_limit", OPT, of_tokens(64, 64), 60, COMPLETIONS, 0.0),
+        ("replicas", REPLICAS, asks(), 8, COMPLETIONS, 0.0),
     )
 }  # fmt: skip

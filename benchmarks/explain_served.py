@@ -191,7 +191,7 @@ def rates(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--fault", nargs="+", choices=[*FAULTS, *HEALTHY_LOADS], default=[])
-    parser.add_argument("--healthy", action="store_true", help="watch the twenty healthy loads")
+    parser.add_argument("--healthy", action="store_true", help="watch the healthy loads")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--busy", action="store_true", help="beside a process that uses one core")
     parser.add_argument("--json", type=Path, help="a .jsonl file, to append a line per verdict")

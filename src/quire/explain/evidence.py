@@ -33,7 +33,7 @@ class Window(msgspec.Struct, frozen=True):
         computed_tokens: tokens of all steps, including those computed again after a preemption.
         requests: requests that got their first token.
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
-        repeated_tokens: tokens of arrived prompts that an earlier prompt began with, too.
+        repeated_tokens: of the prompt tokens, those that an earlier prompt began with, too.
         running, waiting: sequences, mean over time.
         demand: most sequences that ran and waited at a time.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.

@@ -32,17 +32,22 @@ class RepeatedPrefixes:
         self._unsalted: dict[int, None] = {}
         self._chunks: dict[int, None] = {}
 
-    def note(self, token_ids: list[int], salt: str | None = None) -> Repeats:
+    def note(
+        self, token_ids: list[int], salt: str | None = None, apart: tuple[object, ...] = ()
+    ) -> Repeats:
         """Store a prompt; return how much of it earlier prompts had.
 
         As in the prefix cache, only prompts with equal salts share. The last token never counts,
         because it is always computed.
+
+        Args:
+            apart: what else makes blocks differ, such as an adapter; only equal ones are compared.
         """
         chains, without, chunks = self._chains, self._unsalted, self._chunks
         own, plain = hash(salt), hash(None)
         leading = unsalted = shifted = 0
         for start in range(0, len(token_ids) - CHUNK, CHUNK):
-            chunk = hash(tuple(token_ids[start : start + CHUNK]))
+            chunk = hash((apart, *token_ids[start : start + CHUNK]))
             own, plain = hash((own, chunk)), hash((plain, chunk))
             if own in chains:
                 leading = start + CHUNK

@@ -73,9 +73,11 @@ class ReplicaStats(EngineStats):
         super().count_retry()
         self._whole.count_retry()
 
-    def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
-        super().on_first_token(metrics, prompt_tokens, cached)
-        self._whole.on_first_token(metrics, prompt_tokens, cached)
+    def on_first_token(
+        self, metrics: RequestMetrics, prompt_tokens: int, cached: int, repeated: int = 0
+    ) -> None:
+        super().on_first_token(metrics, prompt_tokens, cached, repeated)
+        self._whole.on_first_token(metrics, prompt_tokens, cached, repeated)
 
     def on_tokens(self, count: int, seconds: float | None) -> None:
         super().on_tokens(count, seconds)

@@ -16,7 +16,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies
 from quire.metrics.progress_log import ProgressLog
 from quire.metrics.recorded import Arrival, RecordedRequest, recorded
-from quire.metrics.repeats import RepeatedPrefixes
+from quire.metrics.repeats import RepeatedPrefixes, Repeats
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.times import FrontTimes, joined
 
@@ -159,13 +159,20 @@ class EngineStats:
     def on_arrival(
         self,
         prompt_token_ids: list[int],
-        cache_salt: str | None = None,
         params: SamplingParams | PoolingParams = _PLAIN,
         options: RequestOptions = NO_OPTIONS,
+        images: Sequence[bytes] = (),
     ) -> Arrival:
-        """Record a new request; pass the arrival to `on_request_finished`."""
-        repeats = self._repeats.note(prompt_token_ids, cache_salt)
-        self.repeated_tokens += repeats.leading
+        """Record a new request; pass the arrival to `on_request_finished`.
+
+        `images`: digests of those in the prompt.
+        """
+        adapter = options.lora_request
+        apart = (adapter and adapter.lora_int_id, *images)
+        repeats = self._repeats.note(prompt_token_ids, options.cache_salt, apart)
+        scores = isinstance(params, SamplingParams) and params.prompt_logprobs is not None
+        if scores or options.skip_reading_prefix_cache:  # the whole prompt is computed by intent
+            repeats = Repeats()
         asks = RequestMix()
         asks.add(params, options, repeats)
         self.mix.join(asks)
@@ -175,8 +182,14 @@ class EngineStats:
         self.recorded.append(record)
         return Arrival(record, asks)
 
-    def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
-        """Record the first token of a request (of the first of its n sequences to have one)."""
+    def on_first_token(
+        self, metrics: RequestMetrics, prompt_tokens: int, cached: int, repeated: int = 0
+    ) -> None:
+        """Record the first token of a request (of the first of its n sequences to have one).
+
+        `repeated`: prompt tokens that an earlier prompt began with.
+        """
+        self.repeated_tokens += repeated
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached
         self.time_to_first_token.observe(metrics.first_token_time - metrics.arrival_time)

@@ -46,6 +46,7 @@ SERVED = {
     "http_starved": ("http_overload",),
     "kv_float": ("wide_weights", "kv_cache_too_small"),
     "leaving": ("aborted_requests",),
+    "limit": ("compute",),
     "logprobs": ("logprobs",),
     "lora": ("adapter_seats",),
     "low_priority": ("low_priority",),

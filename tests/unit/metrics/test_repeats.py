@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from quire.core.lora import LoRARequest
+from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
 from quire.metrics import repeats
 from quire.metrics.repeats import CHUNK, RepeatedPrefixes, Repeats
+from quire.metrics.stats import EngineStats
 
 
 def test_whole_chunks_of_a_prompt_that_came_before_count() -> None:
@@ -52,3 +57,30 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen._chunks) <= 3
     assert seen.note([9] * (2 * CHUNK + 1)).leading == 2 * CHUNK
     assert seen.note([0] * (2 * CHUNK + 1)).leading == 0
+
+
+def test_what_cannot_share_blocks_repeats_nothing() -> None:
+    """Adapters and images make other blocks; log-probabilities of prompts need them computed."""
+    prompt, plain = list(range(2 * CHUNK + 1)), SamplingParams()
+    stats = EngineStats()
+    one, other = (
+        RequestOptions(lora_request=LoRARequest(name, n, name)) for n, name in enumerate("ab", 1)
+    )
+    cat = (plain, NO_OPTIONS, [b"a cat"])
+    whole = (plain, RequestOptions(skip_reading_prefix_cache=True))
+    for asked in ((), (plain, one), (plain, other), cat, whole):
+        record, asks = stats.on_arrival(prompt, *asked)
+        assert (record.shared_tokens, asks.salted_tokens, asks.shifted_tokens) == (0, 0, 0)
+    assert not stats.on_arrival(prompt, SamplingParams(prompt_logprobs=0)).record.shared_tokens
+    for asked in ((), (plain, other), cat):
+        assert stats.on_arrival(prompt, *asked).record.shared_tokens == 2 * CHUNK
+
+
+def test_repeated_tokens_are_counted_with_the_cached_ones() -> None:
+    """A request that has arrived and waits is no miss yet."""
+    stats = EngineStats()
+    stats.on_arrival(list(range(200)))
+    record = stats.on_arrival(list(range(200))).record
+    assert stats.repeated_tokens == 0
+    stats.on_first_token(RequestMetrics(), 200, 192, record.shared_tokens)
+    assert stats.repeated_tokens == 192

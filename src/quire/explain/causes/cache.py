@@ -90,7 +90,6 @@ def preemption(case: Case) -> Suspect | None:
 def prefix_misses(case: Case) -> Suspect | None:
     """Prompts share a prefix and are computed anyway."""
     e, w = case.evidence, case.window
-    # Repeated tokens are counted when a prompt arrives, the others with its first token.
     missed = min(max(0, w.repeated_tokens - w.cached_tokens), w.prompt_tokens - w.cached_tokens)
     if not missed or not w.prompt_tokens:
         return None

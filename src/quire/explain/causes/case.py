@@ -11,6 +11,7 @@ import msgspec
 from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Window
+from quire.explain.replicas import mean_replica
 from quire.explain.report import Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
 
@@ -122,6 +123,8 @@ class Case:
 
 
 def open_case(evidence: Evidence) -> Case:
+    """Return the case of an engine; of several replicas, that of the mean one."""
+    evidence = mean_replica(evidence)
     limits, estimate = limits_used(evidence), Estimator(evidence)
     lines = op_lines(evidence.ops, limits)
     if limits is not None and not lines and estimate.of_limit()[1] > STALE:

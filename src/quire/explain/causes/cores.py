@@ -166,7 +166,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
             alone,
         )
     ]
-    fewer = max(1, e.cores - round(host.others))
+    fewer = max(1, e.cores - round(host.others / e.args.data_parallel_size))
     if fewer < threads:
         changes.append(
             case.faster_model(

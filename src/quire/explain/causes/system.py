@@ -59,12 +59,17 @@ def stopped(case: Case) -> Suspect | None:
 
 
 def _named(case: Case, pid: int) -> str:
-    """Return a process's number in brackets, and that of its pipeline stage."""
+    """Return a process's number in brackets, with that of its replica and pipeline stage."""
     config, host = case.evidence.config, case.evidence.host
     workers = [w.pid for w in host.workers] if host is not None else []
-    if pid not in workers or config.pipeline_parallel_size < 2:
-        return f" ({pid})" if pid else ""
-    return f" ({pid}, stage {workers.index(pid) // config.tensor_parallel_size})"
+    names = [str(pid)] if pid else []
+    if pid in workers:
+        rank, stages = workers.index(pid), config.pipeline_parallel_size
+        if case.evidence.args.data_parallel_size > 1:
+            names.append(f"replica {rank // (config.tensor_parallel_size * stages)}")
+        if stages > 1:
+            names.append(f"stage {rank // config.tensor_parallel_size % stages}")
+    return f" ({', '.join(names)})" if names else ""
 
 
 def traced(case: Case) -> Suspect | None:

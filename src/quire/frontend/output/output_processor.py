@@ -110,11 +110,9 @@ class OutputProcessor:
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
         state = RequestState(request, self._tokenizer, sink)
-        salt, adapter = request.options.cache_salt, request.options.lora_request
-        if adapter is not None:  # the same prefix with an adapter has other blocks
-            salt = f"{salt or ''} {adapter.lora_int_id}"
+        images = request.children[0].inputs.images
         state.arrival = self._stats.on_arrival(
-            state.known_tokens, salt, request.params, request.options
+            state.known_tokens, request.params, request.options, [i.digest for i in images]
         )
         self._requests[request.request_id] = state
         for child, sequence in zip(request.children, state.sequences, strict=True):
@@ -251,9 +249,9 @@ class OutputProcessor:
         if not metrics.first_token_time:
             metrics.first_token_time = now
             state.num_cached_tokens = output.num_cached_tokens
-            self._stats.of(state.replica).on_first_token(
-                metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
-            )
+            prompt = len(state.request.prompt_token_ids), output.num_cached_tokens
+            repeated = state.arrival.record.shared_tokens if state.arrival else 0
+            self._stats.of(state.replica).on_first_token(metrics, *prompt, repeated)
         if not count:  # a pooled vector comes at once
             metrics.last_token_time = now
             return
