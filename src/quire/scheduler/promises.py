@@ -22,7 +22,7 @@ class Promises:
     def check(self, request: Request) -> None:
         """Take note of promised blocks; raise `InvalidRequestError` if they are missing."""
         transfer = request.options.kv_transfer
-        if transfer is not None and transfer.promised:
+        if transfer is not None:
             for tier in self._kv.tiers:
                 tier.promise(transfer.promised)
         if not self._holds(request):

@@ -424,15 +424,18 @@ def test_who_loaded_in_a_later_step_runs_first_if_it_has_priority() -> None:
     assert [admitted.request.request_id for admitted in loading.run(200, 200)] == ["high", "low"]
 
 
-def test_who_is_ready_inside_an_image_waits_for_a_budget() -> None:
-    """What sees each other may exceed a budget, but there has to be one."""
+def test_who_is_ready_inside_an_image_waits_for_budget_and_room() -> None:
+    """What sees each other may exceed a budget, but there has to be one, and room in the step."""
     kv = Mock()
     kv.admit_stored.return_value = [1, 2], []
     loading = Loading(kv, 200, ImageChunks(200))
-    asked = request("a", 2 * BLOCK)
     span = ImageSpan(8, 16, b"", None, (1, 1), b"", (8, 24))
-    asked.inputs, asked.order = RequestInputs(images=(span,)), (0, 0)
-    loading.begin(1, asked, Stored([1], BLOCK))
+    for place, (name, length) in enumerate({"a": BLOCK + 4, "b": 2 * BLOCK}.items()):
+        asked = request(name, length)
+        asked.inputs = RequestInputs(images=(span,) if name == "b" else ())
+        asked.order = (0, place)
+        loading.begin(1, asked, Stored([1], BLOCK))
     assert loading.end(1, []) == []
-    assert loading.run(0, 200) == []
-    assert [admitted.scheduled for admitted in loading.run(1, 200)] == [24 - BLOCK]
+    assert [admitted.scheduled for admitted in loading.run(6, 11)] == [4]
+    assert loading.run(0, 200) == loading.run(1, 7) == []
+    assert [admitted.scheduled for admitted in loading.run(1, 8)] == [24 - BLOCK]

@@ -6,8 +6,11 @@ import pytest
 
 from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.core.request import Request
+from quire.core.sampling_params import SamplingParams
 from quire.scheduler.scheduler import Scheduler
-from tests.unit.scheduler.steps import request
+from quire.scheduler.tier_cost import TierCost
+from tests.unit.scheduler.steps import request, sampled
 from tests.unit.scheduler.test_loading import BLOCK, Copying, compute, finish, make, preempted
 
 
@@ -155,3 +158,44 @@ def test_the_host_tier_needs_room_only_for_what_is_computed() -> None:
     s._preemption.preempt_last()
     assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 2
+
+
+def test_others_find_what_a_preempted_request_has_completed() -> None:
+    """Its first block was full when its tokens were not yet known, and it leaves before the next
+    step could enter the block."""
+    s = Scheduler(SchedulerConfig(1000, 2, 64), CacheConfig(BLOCK, 3))
+    for name in "ab":
+        s.add(request(name, BLOCK - 1))
+    first, _ = s.schedule(0.0), s.schedule(0.0)
+    s.update(first, sampled(s, first, 5), 0.0)
+    s.schedule(0.0)
+    assert s.requests["b"].num_preemptions == 1
+    tokens = [*s.requests["b"].token_ids, 7, 7]
+    again = Request("c", tokens, SamplingParams(), arrival_time=0.0, max_model_len=99)
+    assert len(s.kv.find_prefix(again)) == 1
+
+
+def test_a_swap_is_predicted_from_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def swap_pays(_: TierCost, num_tokens: int) -> bool:
+        asked.append(num_tokens)
+        return True
+
+    monkeypatch.setattr(TierCost, "swap_pays", swap_pays)
+    preempted("auto", Copying(0.0))
+    assert asked == [2 * BLOCK]
+
+
+def test_what_a_lost_request_was_to_compute_is_kept_nowhere() -> None:
+    cache = CacheConfig(BLOCK, 16, tiers=TierConfig(num_swap_slots=8))
+    s = Scheduler(SchedulerConfig(1000, 2, 200, preemption_mode="swap"), cache)
+    for name in "ab":
+        s.add(request(name, 2 * BLOCK))
+    batch = s.schedule(0.0)
+    s.repair(batch, ModelOutput(token_columns([[5], []])), {"b"}, 0.0)
+    s.check_integrity()
+    assert s.requests["b"].num_preemptions == 1
+    assert s.kv.find_prefix(request("b2", 3 * BLOCK)) == []
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().swapped_out == 0

@@ -11,6 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
+from quire.kv.lower_tiers import PromisedBlocks
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.promises import Promises
 from quire.scheduler.scheduler import Scheduler
@@ -24,7 +25,9 @@ def promised(length: int, promised: int) -> Request:
     return Request("r", [1] * length, given, arrival_time=0.0, max_model_len=999, inputs=inputs)
 
 
-@pytest.mark.parametrize(("length", "wanted"), [(2 * BLOCK + 1, 2), (2 * BLOCK, 1), (BLOCK, 0)])
+@pytest.mark.parametrize(
+    ("length", "wanted"), [(5 * BLOCK, 2), (2 * BLOCK + 1, 2), (2 * BLOCK, 1), (BLOCK, 0)]
+)
 def test_promised_blocks_that_a_prompt_needs_are_counted(length: int, wanted: int) -> None:
     """All but the block of its last token, which is computed anyway."""
     kv = KVCacheManager(CacheConfig(BLOCK, 8))
@@ -38,9 +41,11 @@ def test_promised_blocks_that_a_prompt_needs_are_counted(length: int, wanted: in
 
 def test_only_a_request_with_promised_blocks_ends_with_its_loads() -> None:
     kv = KVCacheManager(CacheConfig(BLOCK, 8))
-    output = Promises(kv, fails=True).broken(promised(BLOCK, 1))
+    ended = promised(BLOCK, 1)
+    output = Promises(kv, fails=True).broken(ended)
     assert output is not None
     assert (output.request_id, output.finish_reason) == ("r", FinishReason.ERROR)
+    assert ended.finish_reason is FinishReason.ERROR
     assert Promises(kv, fails=True).broken(promised(BLOCK, 0)) is None
     assert Promises(kv, fails=False).broken(promised(BLOCK, 1)) is None
 
@@ -54,3 +59,14 @@ def test_a_scheduler_goes_on_until_blocks_are_written(tmp_path: Path) -> None:
     assert s.has_unfinished()
     assert s.schedule(0.0).block_copies is not None
     assert not s.has_unfinished()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_promised_blocks_are_found_from_then_on(fails: bool) -> None:
+    tiers = TierConfig(num_offload_slots=1)
+    kv = KVCacheManager(CacheConfig(BLOCK, 8, tiers=tiers), lower=[PromisedBlocks()])
+    keys = kv.hasher.extend(promised(2 * BLOCK + 1, 0))
+    asked = promised(2 * BLOCK + 1, 0)
+    asked.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(promised=tuple(keys))))
+    Promises(kv, fails=fails).check(asked)
+    assert kv.num_found(asked) == 2

@@ -24,6 +24,13 @@ def test_the_budget_observes_what_a_step_computed(monkeypatch: pytest.MonkeyPatc
     for _ in range(2):
         step(s, times=StepTimes(model=2.0))
     assert seen == [([64], [0], 2.0), ([36], [64], 2.0)]
+    batch = s.schedule(0.0)
+    result = sampled(s, batch, 5)
+    s._step_size.observe(batch, result)  # its time is not known
+    assert len(seen) == 2
+    result.times, result.num_passes = StepTimes(model=3.0, sample=1.0), 2
+    s._step_size.observe(batch, result)
+    assert seen[2:] == [([1], [100], 2.0)]
 
 
 def test_a_prompt_beside_decodes_gets_what_keeps_their_pace() -> None:
