@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire import LLM, SamplingParams
+from quire.core.config import KVEventsConfig
 from quire.frontend.client.core_client import ProcessClient
 from quire.system.hardware import detect
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import Server, serving, until
+from tests.unit.engine.kv_consumer import Consumer
 
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="each replica needs a core")
 
@@ -29,9 +32,20 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def replicas(tiny_model: Path) -> Iterator[Server]:
+def events(tmp_path_factory: pytest.TempPathFactory) -> KVEventsConfig:
+    folder = tmp_path_factory.mktemp("kv")
+    return KVEventsConfig(f"ipc://{folder}/events", f"ipc://{folder}/replay")
+
+
+@pytest.fixture(scope="module")
+def replicas(tiny_model: Path, events: KVEventsConfig) -> Iterator[Server]:
     flags = ("--data-parallel-size", "2", "--num-gpu-blocks-override", str(BLOCKS))
-    with serving(tiny_model, *flags) as running:
+    wanted = {
+        "enable_kv_cache_events": True,
+        "endpoint": events.endpoint,
+        "replay_endpoint": events.replay_endpoint,
+    }
+    with serving(tiny_model, *flags, "--kv-events-config", json.dumps(wanted)) as running:
         yield running
 
 
@@ -96,3 +110,19 @@ def test_what_reads_the_engine_reads_all_replicas(replicas: Server) -> None:
     snapshot = json.loads(line.removeprefix("data: "))
     assert snapshot["kv_map"]["num_blocks"] == snapshot["stats"]["kv_blocks_total"] == 2 * BLOCKS
     replicas.wait_until_idle()
+
+
+def test_each_replica_publishes_its_blocks(replicas: Server, events: KVEventsConfig) -> None:
+    for rank in (0, 1):
+        consumer = Consumer(replace(events, rank=rank))
+        headers = {"X-data-parallel-rank": str(rank)}
+        prompt = [rank + 5] * 70
+        body = {"prompt": prompt, "max_tokens": 1}
+        assert replicas.http.post("/v1/completions", json=body, headers=headers).is_success
+        until(lambda c=consumer: c.catch_up() and c.blocks)  # type: ignore[misc]
+        assert consumer.ranks == {rank}
+        stored = [tokens for _, tokens in consumer.blocks.values()]
+        assert stored.count(prompt[:16]) == 4
+        assert replicas.http.post("/reset_prefix_cache").is_success
+        until(lambda c=consumer: c.catch_up() and not c.blocks)  # type: ignore[misc]
+        consumer.close()

@@ -145,6 +145,28 @@ class TransferConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KVEventsConfig:
+    """Where the changes of the prefix cache are published; see `engine.kv_events`.
+
+    Attributes:
+        endpoint, replay_endpoint: ZMQ's; the second answers consumers that have missed batches.
+        topic: first frame of each message.
+        buffer_steps: most batches that can be replayed.
+        hwm: most messages that wait for one slow consumer.
+        max_queue_size: most batches that wait for the publisher's thread.
+        rank: the replica's number.
+    """
+
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    topic: str = ""
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StateConfig:
     """States of recurrent layers.
 
@@ -176,6 +198,8 @@ class CacheConfig:
     """None without recurrent layers."""
     report_changes: bool = False
     """Whether the pool notes which blocks enter and leave the prefix cache."""
+    report_tokens: bool = False
+    """Whether the manager notes the tokens of blocks that enter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +369,8 @@ class EngineConfig:
     """Set if `model`, `num_threads` and the memory sizes are one worker's."""
     report_cache: bool = False
     """Whether step outputs name the blocks that enter and leave the prefix cache."""
+    kv_events: KVEventsConfig | None = None
+    """Where to publish them; None for nowhere."""
     cpus: tuple[int, ...] = ()
     """CPUs that the core's process may use; () means all that its parent may."""
     draft: EngineConfig | None = None

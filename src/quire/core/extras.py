@@ -15,6 +15,7 @@ _EXTRAS = {
     "torch": "torch",
     "triton": "gpu",
     "xxhash": "xxhash",
+    "zmq": "zmq",
 }
 """Module → extra."""
 

@@ -16,6 +16,7 @@ from quire.core.errors import EngineDeadError, InvalidRequestError, reason_of
 from quire.core.messages import (
     AbortRequests,
     AddRequest,
+    BlockChanges,
     Call,
     CallResult,
     CoreOutput,
@@ -29,6 +30,7 @@ from quire.core.request import FinishReason, Request
 from quire.engine.compiling import Compiling
 from quire.engine.handoff import HandOff
 from quire.engine.isolate import compute_apart
+from quire.engine.kv_events import KVEventPublisher
 from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
@@ -57,6 +59,7 @@ class EngineCore:
     Args:
         executor: not started yet; it loads the model here.
         clock: returns seconds on a monotonic clock; a simulation passes its own.
+        events: publishes the changes of the prefix cache; closed by `shutdown`.
 
     Attributes:
         watch: measures the time of the core's thread (see `CoreTimes`). `step` counts the time
@@ -68,8 +71,10 @@ class EngineCore:
         config: EngineConfig,
         executor: Executor,
         clock: Callable[[], float] = time.monotonic,
+        events: KVEventPublisher | None = None,
     ) -> None:
         self.config = config
+        self._events = events
         self.executor = executor
         self._clock = clock
         executor.start()
@@ -83,7 +88,8 @@ class EngineCore:
             config.model.common_window,
             config.tiers,
             executor.states,
-            config.report_cache,
+            report_changes=config.report_cache or events is not None,
+            report_tokens=events is not None,
         )
         self.scheduler = Scheduler(
             config.scheduler, cache, first_guess(config), executor.lower_tiers
@@ -167,14 +173,7 @@ class EngineCore:
             self._reject(request.request_id, reason_of(error))
 
     def _reject(self, request_id: str, why: str) -> None:
-        self._rejected.append(
-            CoreOutput(
-                request_id=request_id,
-                new_token_ids=[],
-                finish_reason=FinishReason.ERROR,
-                stop_reason=why,
-            )
-        )
+        self._rejected.append(CoreOutput(request_id, [], FinishReason.ERROR, stop_reason=why))
 
     def abort(self, request_ids: list[str]) -> None:
         self._compiling.abort(request_ids)
@@ -184,7 +183,8 @@ class EngineCore:
 
     def has_work(self) -> bool:
         waiting = self._rejected or self._in_flight or self._compiling or self._handoff
-        return self.scheduler.has_unfinished() or bool(waiting)
+        changed = self.scheduler.kv.pool.has_changes  # by a call
+        return self.scheduler.has_unfinished() or changed or bool(waiting)
 
     def step(self) -> StepOutputs | None:
         """Compute one step; return None if there is no work.
@@ -206,7 +206,7 @@ class EngineCore:
             self._handoff.wait()
         outputs.outputs = self._handoff.hold(outputs.outputs)
         outputs.stats = self._stats()
-        outputs.blocks = self.scheduler.kv.pool.take_changes()
+        outputs.blocks = self._take_changes()
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         self._free_adapters()
@@ -216,8 +216,15 @@ class EngineCore:
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
         """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
-        blocks = self.scheduler.kv.pool.take_changes()
-        return StepOutputs(outputs, self._stats(), self._clock(), times, blocks=blocks)
+        now, changes = self._clock(), self._take_changes()
+        return StepOutputs(outputs, self._stats(), now, times, blocks=changes)
+
+    def _take_changes(self) -> BlockChanges | None:
+        """Publish the changes of the prefix cache; return them if the router wants them."""
+        changes = self.scheduler.kv.pool.take_changes()
+        if self._events is not None:
+            self._events.put(changes, self.scheduler.kv.take_runs())
+        return changes if self.config.report_cache else None
 
     def _stats(self) -> SchedulerStats:
         stats = self.scheduler.stats()
@@ -339,4 +346,6 @@ class EngineCore:
         if self.scheduler.kv.has_saves and not self.scheduler.requests and not self._in_flight:
             with contextlib.suppress(Exception):
                 self.step()  # the last blocks go to their files
+        if self._events is not None:
+            self._events.close()
         self.executor.shutdown()

@@ -76,7 +76,18 @@ def load_core(
     from quire.executor.choice import make_executor
 
     imported = time.monotonic() - start
-    core = EngineCore(config, executor or make_executor(config, on_lost))
+    events = None
+    if config.kv_events is not None:
+        from quire.engine.kv_events import KVEventPublisher
+
+        events = KVEventPublisher(config.kv_events, config.block_size)
+    try:
+        executor = executor or make_executor(config, on_lost)
+        core = EngineCore(config, executor, events=events)
+    except BaseException:
+        if events is not None:
+            events.close()
+        raise
     ready = core.ready()
     phases = {"import_engine": imported, **ready.phases}
     return core, msgspec.structs.replace(ready, phases=phases, began=start)

@@ -50,6 +50,11 @@ class BlockPool:
         return self.num_blocks - self.num_free
 
     @property
+    def has_changes(self) -> bool:
+        """Return whether `take_changes` has any to return."""
+        return bool(self._changes) or self._emptied
+
+    @property
     def num_cached(self) -> int:
         """Return the number of free blocks that hold a known prefix."""
         return self.num_free - len(self._blank)
@@ -176,7 +181,7 @@ class BlockPool:
 
     def take_changes(self) -> BlockChanges | None:
         """Return how the prefix cache has changed since the last call; None if it has not."""
-        if not (self._changes or self._emptied):
+        if not self.has_changes:
             return None
         assert self._changes is not None
         entered = [block_hash for block_hash, is_here in self._changes.items() if is_here]

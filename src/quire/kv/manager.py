@@ -12,6 +12,7 @@ from quire.kv.bounds import most_blocks
 from quire.kv.host_tier import SwappedBlocks
 from quire.kv.lower_tiers import LowerTier
 from quire.kv.prefix import NO_BLOCK, TO_LOAD, PrefixCache, needs_all
+from quire.kv.runs import run_of
 from quire.kv.stored import Stored, held_blocks
 
 NEVER = 2**40
@@ -277,6 +278,8 @@ class KVCacheManager(PrefixCache):
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
             self.pool.remember(blocks, hashes[first:full], before)
+            if self._runs is not None:
+                self._runs.append(run_of(request, first, full, self.block_size))
             if self.tier is not None:
                 self.tier.save(blocks, hashes[first:full])
             self.entered.blocks.extend(blocks)

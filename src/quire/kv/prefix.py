@@ -13,6 +13,7 @@ from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier
 from quire.kv.lower_tiers import LowerTier
+from quire.kv.runs import BlockRun
 from quire.kv.states import StateCache
 
 NO_BLOCK = -1
@@ -54,7 +55,14 @@ class PrefixCache:
             self.states = StateCache(config.states, self.block_size, kept)
         of_states = self.states.tier if self.states else None
         self.tiers = [tier for tier in (self.tier, of_states) if tier is not None]
+        self._runs: list[BlockRun] | None = [] if config.report_tokens else None
         self.begin_step()
+
+    def take_runs(self) -> list[BlockRun]:
+        """Return the runs of blocks that entered since the last call."""
+        assert self._runs is not None
+        runs, self._runs = self._runs, []
+        return runs
 
     def begin_step(self) -> None:
         """Start the next step."""

@@ -127,6 +127,10 @@ class EngineArgs:
     """JSON: hands KV blocks from an engine that computes prompts to one that answers them.
     For example {"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}; see
     docs/disaggregation.md."""
+    kv_events_config: str | None = None
+    """JSON: publishes on ZMQ which blocks enter and leave the prefix cache, for an external router.
+    For example {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}; see docs/scaling.md.
+    Needs `quire[zmq]`."""
     max_num_seqs: int = 64
     """Maximum number of sequences in one step."""
     max_num_batched_tokens: int | None = None

@@ -34,6 +34,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, capture_sizes, gib, memory_budget, resolve_device
 from quire.resolve.images import resolve_images
+from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
 from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
 from quire.resolve.parallel import with_workers
@@ -187,7 +188,8 @@ def _completed(
     if args.enable_prompt_embeds and config.model.own_input:
         why = "each layer of this model also looks up the token, and embeddings have none."
         raise value_error(args, "enable_prompt_embeds", why)
-    config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
+    lora, events = lora_config(args, pools=config.pooling is not None), args.kv_events_config
+    config = dataclasses.replace(config, lora=lora, kv_events=kv_events(events))
     config = with_workers(args, config, hardware, notes)
     config = _with_draft(args, config, hardware, notes)
     offload = _cpu_offload(args, config, hardware, notes)

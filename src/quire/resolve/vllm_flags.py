@@ -171,7 +171,7 @@ FOREIGN: dict[str, Foreign] = {
     "disable_sliding_window": Foreign("the model defines its windows", _OFF, switch=True),
     **_each("code_revision ignore_patterns", Foreign("name the files with --revision or a folder")),
     **_each(
-        "kv_events_config ec_transfer_config weight_transfer_config",
+        "ec_transfer_config weight_transfer_config",
         Foreign("one process computes prompts and answers"),
     ),
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),

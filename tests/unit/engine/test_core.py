@@ -18,6 +18,7 @@ from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.core import EngineCore
+from quire.engine.kv_events import KVEventPublisher
 from quire.executor.base import Prepare
 from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
@@ -42,6 +43,7 @@ def make(
     steps: Callable[[SchedulerOutput], bool] | None = None,
     *,
     async_scheduling: bool = False,
+    events: KVEventPublisher | None = None,
 ) -> EngineCore:
     config = EngineConfig(
         model_path="modelled",
@@ -69,7 +71,7 @@ def make(
         clock=clock,
         fails=steps or Steps(),
     )
-    return EngineCore(config, executor, clock)
+    return EngineCore(config, executor, clock, events)
 
 
 def ask(name: str, length: int = 10, max_tokens: int = 3) -> AddRequest:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.config import KVEventsConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -179,6 +180,11 @@ def test_replicas_share_no_core() -> None:
     assert not set(first.cpus) & set(second.cpus)
     assert len(first.cpus) == len(second.cpus)
     assert first.report_cache
+    config = replace(config, kv_events=KVEventsConfig())
+    assert [each.kv_events for each in replica_configs(config, 2)] == [
+        KVEventsConfig(),
+        KVEventsConfig(rank=1),
+    ]
     assert replica_configs(replace(config, num_threads=10_000), 2)[0].cpus == ()
 
 

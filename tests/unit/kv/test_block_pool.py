@@ -105,7 +105,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def take_changes(self) -> None:
-        if (changes := self.pool.take_changes()) is not None:
+        changes = self.pool.take_changes() if self.pool.has_changes else None
+        if changes is not None:
             if changes.emptied:
                 self.reported.clear()
             self.reported.difference_update(changes.left)

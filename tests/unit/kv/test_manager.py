@@ -60,6 +60,25 @@ def test_idle_cached_blocks_are_not_counted_twice() -> None:
     assert not kv.can_admit(second, kv.find_prefix(second), reserved=1)
 
 
+def test_runs_have_the_tokens_of_blocks_that_enter() -> None:
+    kv = KVCacheManager(CacheConfig(BLOCK, 16, report_tokens=True))
+    first = request("first", list(range(3 * BLOCK + 5)))
+    kv.admit(first, [], first.num_tokens)
+    kv.enter(first, BLOCK + 3)
+    kv.enter(first, 3 * BLOCK)
+    hashes = first.block_hashes
+    whole, rest = kv.take_runs()
+    assert (whole.first, whole.hashes, whole.before) == (0, hashes[:1], None)
+    assert (rest.first, rest.hashes, rest.before) == (1, hashes[1:3], hashes[0])
+    assert whole.token_ids.tolist() == list(range(BLOCK))
+    assert rest.token_ids.tolist() == list(range(BLOCK, 3 * BLOCK))
+    assert rest.inputs is first.inputs
+    assert kv.take_runs() == []
+    again = request("again", list(range(3 * BLOCK)))
+    assert len(admit(kv, again)) == 2
+    assert [run.first for run in kv.take_runs()] == [2]
+
+
 def test_blocks_missing_counts_what_a_request_does_not_hold_yet() -> None:
     kv = manager(16)
     chunked = request("chunked", list(range(5 * BLOCK)))

@@ -113,7 +113,7 @@ class Replica:
 
 
 def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
-    """Return one configuration per replica: each has its own CPUs and reports its prefix cache.
+    """Return one configuration per replica: its own CPUs and number; it reports its prefix cache.
 
     Neighbouring cores, and so mostly one memory node, belong to one replica. If there are fewer
     cores than threads, the system distributes the threads.
@@ -125,7 +125,13 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
         return [config]
     from quire.executor.crew import rank_cpus
 
+    events = config.kv_events
     return [
-        replace(config, cpus=tuple(cpus), report_cache=config.enable_prefix_caching)
-        for cpus in rank_cpus(count, config.num_threads)
+        replace(
+            config,
+            cpus=tuple(cpus),
+            report_cache=config.enable_prefix_caching,
+            kv_events=events and replace(events, rank=rank),
+        )
+        for rank, cpus in enumerate(rank_cpus(count, config.num_threads))
     ]
