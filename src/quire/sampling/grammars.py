@@ -176,9 +176,9 @@ class SequenceMatcher:
         self._matcher = grammar.matcher.deep_copy()
         self._eos_token_ids = eos_token_ids
         self._num_followed = 0
-        # Of the present output: filled rows, the drafts before them, and what follows these.
-        self._num_filled = 0
-        self._drafts: list[int] = []
+        # The drafts after the present output whose masks are filled, and what has followed them.
+        # None: the mask after the output is not.
+        self._drafts: list[int] | None = None
         self._fork: LLMatcher | None = None
 
     def fill(self, output: TokenRow, drafts: TokenRow) -> None:
@@ -198,7 +198,7 @@ class SequenceMatcher:
             self._mark.leave()
 
     def _follow(self, output: TokenRow) -> None:
-        if self._num_followed == len(output) and self._num_filled:
+        if self._num_followed == len(output):
             return
         matcher = self._matcher
         if self._num_followed > len(output):  # a failed step's tokens were removed
@@ -207,26 +207,25 @@ class SequenceMatcher:
         for token in output[self._num_followed :].tolist():
             if not matcher.is_stopped():  # else an end token that did not end the request
                 matcher.consume_token(token)
-        self._num_followed, self._num_filled = len(output), 0
+        self._num_followed, self._drafts = len(output), None
 
     def _fill_rows(self, drafts: list[int]) -> None:
         self._reserve(1 + len(drafts))
-        if not self._num_filled:
+        if self._drafts is None:
             self._fill(self._matcher, 0)
             self.error = self._matcher.get_error() or None
-            self._num_filled, self._drafts, self._fork = 1, [], None
-        shared = min(len(self._drafts), len(drafts))
-        if self._drafts[:shared] != drafts[:shared]:
-            self._num_filled, self._drafts, self._fork = 1, [], None
-        for row in range(self._num_filled, 1 + len(drafts)):
+            self._drafts, self._fork = [], None
+        elif any(old != new for old, new in zip(self._drafts, drafts, strict=False)):
+            self._drafts, self._fork = [], None
+        for token in drafts[len(self._drafts) :]:
             if self._fork is None:
                 self._fork = self._matcher.deep_copy()
-            if not self._fork.try_consume_tokens(drafts[row - 1 : row]):
+            row = len(self._drafts) + 1
+            if not self._fork.try_consume_tokens([token]):
                 self.masks[row:] = self.masks[row - 1]
-                self._num_filled, self._drafts, self._fork = 1, [], None
                 return
             self._fill(self._fork, row)
-            self._num_filled, self._drafts = row + 1, drafts[:row]
+            self._drafts.append(token)
 
     def _reserve(self, rows: int) -> None:
         if rows > len(self.masks):
