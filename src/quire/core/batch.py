@@ -65,11 +65,29 @@ class BlockStore(NamedTuple):
 
 
 class BlockLoad(NamedTuple):
-    """Copy the data of a key to a KV block, from a slot or `ON_DISK`."""
+    """Copy the data of a key to a KV block, from a slot, `ON_DISK` or `AT_PEER`.
+
+    Attributes:
+        block: for the scheduler, that of a state is `~slot`.
+    """
 
     slot: int
     block: int
     key: bytes
+
+    @property
+    def from_memory(self) -> bool:
+        """Return whether the step that begins the load ends it, too."""
+        return self.slot >= 0
+
+    @property
+    def of_state(self) -> bool:
+        return self.block < 0
+
+    @property
+    def target(self) -> int:
+        """Return the KV block, or the slot of the state."""
+        return max(self.block, ~self.block)
 
 
 class BlockSave(NamedTuple):

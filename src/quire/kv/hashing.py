@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from struct import pack
 
 import numpy as np
 
 from quire.core.config import HashAlgo
-from quire.core.images import ImageSpan
 from quire.core.request import PrefixDigest, Request
 
 _IMAGE = b"\xfe\xff\xff\xffimage"
@@ -62,33 +62,28 @@ class BlockHasher:
         if request.inputs.prompt_embeds is None and not request.inputs.images:
             hashes += [update(block) or read() for block in blocks]  # `update` returns None
             return hashes
-        if request.inputs.prompt_embeds is None:
-            for index, block in enumerate(blocks, start):
-                update(block)
-                for mark in self._image_marks(request.inputs.images, index):
-                    update(mark)
-                hashes.append(read())
-            return hashes
-        embeds = request.inputs.prompt_embeds
-        size = len(embeds) // request.num_prompt_tokens * self._block_size
         for index, block in enumerate(blocks, start):
             update(block)
-            update(embeds[index * size : (index + 1) * size])
+            update(self._beyond_tokens(request, index * self._block_size))
             hashes.append(read())
         return hashes
 
-    def _image_marks(self, images: Sequence[ImageSpan], index: int) -> list[bytes]:
-        """Return what stands for the images that block `index` has rows of.
+    def _beyond_tokens(self, request: Request, start: int) -> bytes:
+        """Return what the block that begins at `start` depends on besides its tokens: their
+        embeddings, or the images that begin in it.
 
-        A mark begins with bytes that are no token id, so that no text can imitate it.
+        An image's mark begins with bytes that are no token id, so that no text can imitate it.
         """
-        start, end = index * self._block_size, (index + 1) * self._block_size
-        return [
-            _IMAGE + span.start.to_bytes(8, "little") + span.rows.to_bytes(8, "little")
-            + span.digest
-            for span in images
-            if span.start < end and span.end > start
-        ]  # fmt: skip
+        end = start + self._block_size
+        embeds = request.inputs.prompt_embeds
+        if embeds is not None:
+            size = len(embeds) // request.num_prompt_tokens
+            return embeds[start * size : end * size]
+        return b"".join(
+            _IMAGE + pack("<2Q", span.start, span.rows) + span.digest
+            for span in request.inputs.images
+            if start <= span.start < end
+        )
 
     def _root(self, cache_salt: str, adapter: bytes | None = None) -> bytes:
         """Return a digest's first bytes: requests share blocks only with equal salt and adapter."""

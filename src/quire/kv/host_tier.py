@@ -215,10 +215,10 @@ class HostTier:
             slot = self._lower[0].place if below is None else below.place
         return self._load(slot, block, key)
 
-    def cancel(self, block: int, slot: int) -> None:
-        """Stop a load into `block`; one from a slot ends in its step."""
-        if slot < 0:
-            self._copies.cancelled.append(block)
+    def cancel(self, load: BlockLoad) -> None:
+        """Stop a load that may not have ended."""
+        if not load.from_memory:
+            self._copies.cancelled.append(load.target)
 
     def hold(self, key: bytes) -> None:
         """Protect a stored block from eviction until the step is made."""
@@ -227,10 +227,10 @@ class HostTier:
     def lose(self, load: BlockLoad) -> None:
         """Forget the source of a failed load."""
         self._failed += 1
-        if load.slot < 0:
-            self._forget(load.key)
-        else:
+        if load.from_memory:
             self._drop(load.key, load.slot)
+        else:
+            self._forget(load.key)
 
     def undo(self, copies: BlockCopies) -> None:
         """Forget what a step was to store, after it failed or was dropped."""
@@ -239,7 +239,7 @@ class HostTier:
         for store in copies.stores:
             self._drop(store.key, store.slot)
         keys = {store.key for store in copies.stores}
-        lost = [name for name, swapped in self._swapped.items() if swapped.keys[0] in keys]
+        lost = [name for name, each in self._swapped.items() if not keys.isdisjoint(each.keys)]
         for name in lost:
             self.drop_swapped(name)
 

@@ -135,7 +135,7 @@ class KVCacheManager(PrefixCache):
             return self._find_swapped(request, swapped)
         if needs_all(request) or not any(each.may_find for each in self.tiers):
             return None  # always without caching
-        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
+        hashes = self._hashes(request)
         blocks, state = self._stored_blocks(hashes, prefix), None
         while self.states is not None:
             count, state = self.states.stored(hashes[: len(blocks)])
@@ -210,14 +210,13 @@ class KVCacheManager(PrefixCache):
         self._arriving.difference_update(load.key for load in loads)
         lost = [load for load in loads if load.block in failed]
         for load in lost:
-            self.tiers[load.block < 0].lose(load)
+            self.tiers[load.of_state].lose(load)
         return not lost
 
     def cancel_loads(self, loads: Iterable[BlockLoad]) -> None:
         """Stop loads that may not have ended, before their blocks get a new use."""
         for load in loads:
-            of_state = load.block < 0
-            self.tiers[of_state].cancel(~load.block if of_state else load.block, load.slot)
+            self.tiers[load.of_state].cancel(load)
 
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
         """Return whether the host tier has room for a request's first `num_tokens` tokens.

@@ -79,7 +79,7 @@ class PrefixCache:
         """
         if not self.caching or needs_all(request):
             return []
-        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
+        hashes = self._hashes(request)
         if self.states is None:
             return self.find_blocks(hashes)
         while blocks := self.find_blocks(hashes[: self.states.usable(hashes)]):
@@ -99,8 +99,11 @@ class PrefixCache:
         states = self.states
         if states is None or not states.entered or not self.caching or needs_all(request):
             return False
-        end = (request.num_tokens - 1) // self.block_size
-        return states.arrives(request.block_hashes[len(prefix) : end])
+        return states.arrives(self._hashes(request)[len(prefix) :])
+
+    def _hashes(self, request: Request) -> list[bytes]:
+        """Return the hashes of the blocks that may be cached: those before the last token."""
+        return self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
 
     def _find(self, block_hash: bytes) -> int | None:
         """Return the block with this hash, `TO_LOAD` if only the host tier has it, or None."""
@@ -130,7 +133,7 @@ class PrefixCache:
 
         With a sliding window, those before it count, too.
         """
-        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
+        hashes = self._hashes(request)
         return len(self._stored_blocks(hashes, self.find_blocks(hashes)))
 
     def take_copies(self) -> BlockCopies | None:

@@ -119,7 +119,7 @@ class StateCache:
         """Return whether the present step computes a state after one of these blocks."""
         return any(self.pool.find(block_hash) in self.entered for block_hash in hashes)
 
-    def has_room(self, num_leaving: int = 0) -> bool:
+    def has_room(self, num_leaving: int) -> bool:
         """Return whether another request can begin, once `num_leaving` have ended."""
         # One more slot: the snapshot that it begins with leaves the free ones.
         return self.pool.num_free + num_leaving * self._per_request > self._per_request
@@ -154,6 +154,7 @@ class StateCache:
             assert self.tier is not None
             self.tier.hold(stored)  # allocating may evict others
             (start,) = self.pool.allocate(1)
+            load = self.tier.load(stored, start)._replace(block=~start)
         elif prefix:
             found = self.pool.find(request.block_hashes[prefix - 1])
             assert found is not None, "the prefix has no state"
@@ -166,9 +167,6 @@ class StateCache:
         if prefix:
             held.snapshots.append((prefix, start))
         self._held[request.request_id] = held
-        if stored is not None and self.tier is not None:
-            load = self.tier.load(stored, start)
-            load = load._replace(block=~load.block)
         return load
 
     def extend(self, request_id: str, num_blocks: int) -> None:

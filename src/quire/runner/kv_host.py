@@ -111,10 +111,10 @@ class HostKV:
         )
         for (_, slot, key), checksum in zip(copies.stores, stored, strict=True):
             self._keys[slot], self._checksums[slot] = key, checksum
-        below = [load for load in copies.loads if load.slot < 0]
+        below = [load for load in copies.loads if not load.from_memory]
         if below:
             self._open_reader().begin(below)
-        return self._load_slots([load for load in copies.loads if load.slot >= 0])
+        return self._load_slots([load for load in copies.loads if load.from_memory])
 
     def add_files(self, files: BlockFiles) -> None:
         """Add a tier of files; no load may have begun."""

@@ -140,15 +140,16 @@ def test_images_part_exactly_the_blocks_from_their_first_row_on(
 
 
 def test_a_prompt_whose_first_token_sees_the_last_is_hashed_whole() -> None:
-    """And what follows the prompt is not."""
+    """Also its images, and what follows the prompt is not."""
 
-    def hashes(last: int, then: int) -> list[bytes]:
+    def hashes(last: int, then: int, digest: bytes = b"a" * 32) -> list[bytes]:
         asked = request([7] * 11 + [last])
-        spans = (ImageSpan(0, 4, b"a" * 32, None, (1, 1), b"", (0, 12)),)
+        spans = (ImageSpan(4, 4, digest, None, (1, 1), b"", (0, 12)),)
         asked.inputs = RequestInputs(images=spans)
         asked.token_ids.extend([then] * 4)
         return hasher(4).extend(asked)
 
     ours = hashes(7, 7)
-    assert [a == b for a, b in zip(ours, hashes(8, 7), strict=True)] == [False] * 4
+    for others in (hashes(8, 7), hashes(7, 7, b"b" * 32)):
+        assert [a == b for a, b in zip(ours, others, strict=True)] == [False] * 4
     assert [a == b for a, b in zip(ours, hashes(7, 8), strict=True)] == [True] * 3 + [False]

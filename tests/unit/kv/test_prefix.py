@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from quire.core.config import CacheConfig, StateConfig
+import numpy as np
+
+from quire.core.batch import ON_DISK, BlockLoad
+from quire.core.config import CacheConfig, StateConfig, TierConfig
 from quire.kv.manager import KVCacheManager
+from tests.simulation.host_tier import ModelledFiles
 from tests.unit.kv.test_manager import BLOCK, admit, request
 
 
-def recurrent() -> KVCacheManager:
+def recurrent(files: ModelledFiles | None = None) -> KVCacheManager:
     """Return a manager that takes a snapshot after each block."""
     states = StateConfig(num_slots=16, per_request=2, spacing=BLOCK)
-    return KVCacheManager(CacheConfig(BLOCK, 16, states=states))
+    tiers = TierConfig(directory="modelled") if files else TierConfig()
+    return KVCacheManager(
+        CacheConfig(BLOCK, 16, states=states, tiers=tiers), lower=[files] if files else []
+    )
 
 
 def test_who_waits_for_a_state_of_this_step() -> None:
@@ -56,3 +63,46 @@ def test_blocks_that_left_the_window_before_they_were_known_are_not_cached() -> 
     assert kv.entered.blocks == left
     assert [kv.pool.find(each) for each in r.block_hashes] == [None, None, *left]
     kv.check_integrity()
+
+
+def test_what_a_failed_step_computes_is_not_found_and_not_written() -> None:
+    kv = recurrent(ModelledFiles(8))
+    first = request("first", [1] * 40)
+    admit(kv, first)
+    kv.begin_step()
+    copies = kv.take_copies()
+    assert copies is not None
+    assert copies.states is not None
+    assert (len(copies.saves), len(copies.states.saves)) == (2, 2)
+    second = request("second", [2] * 40)
+    admit(kv, second)
+    kv.forget(kv.entered)
+    assert kv.states is not None
+    assert kv.num_found(second) == kv.states.usable(second.block_hashes) == 0
+    assert kv.num_found(first) == kv.states.usable(first.block_hashes) == 2
+    kv.begin_step()
+    assert kv.take_copies() is None
+
+
+def test_blocks_are_counted_wherever_they_are_up_to_the_last_token() -> None:
+    files = ModelledFiles(8)
+    kv = recurrent(files)
+    first = request("first", [1] * 3 * BLOCK)
+    admit(kv, first)
+    files.contents[first.block_hashes[2]] = np.zeros(0, np.uint64)
+    kv.pool.forget(kv.tables["first"][2])
+    for num_tokens, found in ((3 * BLOCK, 2), (3 * BLOCK + 1, 3), (4 * BLOCK + 1, 3)):
+        assert kv.num_found(request("again", [1] * num_tokens)) == found
+
+
+def test_loads_are_cancelled_where_they_come_from() -> None:
+    """Those of blocks and of states, but not those from memory, which have ended."""
+    kv = recurrent(ModelledFiles(8))
+    loads = [BlockLoad(slot, block, b"") for block in (0, ~0) for slot in (ON_DISK, 0)]
+    kv.cancel_loads(loads)
+    for _ in range(2):  # again, if the step that was to cancel them fails
+        copies = kv.take_copies()
+        assert copies is not None
+        assert copies.states is not None
+        assert copies.cancelled == copies.states.cancelled == [0]
+        kv.undo_copies(copies)

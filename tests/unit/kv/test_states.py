@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from quire.core.batch import BlockSave
 from quire.core.config import StateConfig, TierConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.host_tier import HostTier
 from quire.kv.states import StateCache
+from tests.unit.kv.test_host_tier import saves, saving
 
 BLOCK = 16
 
@@ -96,3 +98,70 @@ def test_the_next_block_of_an_answer_replaces_a_snapshot_unless_it_is_at_a_dista
         cache.begin_step()
     found = [cache.pool.find(asked.block_hashes[count - 1]) for count in (14, 15, 16, 17)]
     assert [slot is not None for slot in found] == [True, False, True, True]
+    cache.check_integrity()
+    cache.free("r")
+    assert cache.pool.num_used == 0
+
+
+def test_a_request_begins_with_the_snapshot_behind_its_prefix_and_keeps_it() -> None:
+    cache = StateCache(StateConfig(5, 1, 4096), BLOCK)
+    asked = request(4 * BLOCK + 1)
+    slots = cache.pool.allocate(3)
+    cache.pool.remember(slots, asked.block_hashes[:3])
+    cache.pool.release(slots)
+    cache.admit(asked, 2, 3)
+    assert cache.first("r").start == slots[1]
+    cache.check_integrity()
+    cache.pool.allocate(cache.pool.num_free)
+    assert cache.usable(asked.block_hashes) == 2
+
+
+def test_there_is_room_for_working_slots_and_the_snapshot_that_they_begin_with() -> None:
+    cache = StateCache(StateConfig(4, 2, 4096), BLOCK)
+    assert cache.has_room(0)
+    cache.admit(request(BLOCK), 0, 0)
+    assert not cache.has_room(0)
+    assert cache.has_room(1)
+
+
+def test_snapshots_leave_room_for_another_request() -> None:
+    cache = StateCache(StateConfig(3, 1, 4096), BLOCK)
+    cache.admit(request(BLOCK + 1), 0, 0)
+    cache.extend("r", 3)
+    assert snapshots(cache) == [1]
+
+
+def test_no_snapshots_are_taken_for_no_prefix_cache() -> None:
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK)
+    cache.admit(request(4 * BLOCK + 1), 0, None)
+    cache.extend("r", 4)
+    assert snapshots(cache) == []
+
+
+def test_a_reset_forgets_all_snapshots_and_present_requests_take_no_more() -> None:
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK, HostTier(TierConfig(num_offload_slots=1)))
+    assert cache.tier is not None
+    asked = request(8 * BLOCK + 1)
+    cache.begin_step()
+    cache.admit(asked, 0, 4)
+    cache.extend("r", 4)
+    cache.enter("r", asked.block_hashes, 0, 4)
+    cache.begin_step()
+    cache.tier.offload(0, asked.block_hashes[7])
+    assert cache.stored(asked.block_hashes[:7]) == (4, None)
+    assert cache.stored(asked.block_hashes) == (8, asked.block_hashes[7])
+    cache.reset()
+    assert cache.stored(asked.block_hashes) == (0, None)
+    cache.extend("r", 8)
+    assert snapshots(cache) == [4]
+
+
+def test_snapshots_of_a_prompt_are_written_to_files_and_those_of_an_answer_are_not() -> None:
+    tier = saving()
+    cache = StateCache(StateConfig(40, 0, 4096), BLOCK, tier)
+    asked = request(3 * BLOCK)
+    keys = asked.block_hashes
+    cache.admit(asked, 0, 1)
+    cache.extend("r", 3)
+    cache.enter("r", keys, 0, 3)
+    assert saves(tier) == [BlockSave(cache.table("r")[n], keys[n]) for n in (0, 1)]
