@@ -26,6 +26,7 @@ class ModelledFiles:
     def __init__(self, most: int) -> None:
         self._most = most
         self.contents: dict[bytes, NDArray[np.uint64]] = {}
+        self.used = set[bytes]()
         self._states: ModelledFiles | None = None
 
     @property
@@ -37,7 +38,7 @@ class ModelledFiles:
         return key in self.contents
 
     def use(self, keys: Iterable[bytes]) -> None:
-        pass
+        self.used.update(keys)
 
     def lose(self, key: bytes) -> None:
         pass

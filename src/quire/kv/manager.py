@@ -99,12 +99,18 @@ class KVCacheManager(PrefixCache):
         self.tables[request.request_id] = table
         self._admit_states(request, len(prefix))
         self._num_entered[request.request_id] = len(prefix)
-        if self.caching:
-            self.prefix_queries += request.num_tokens
-            self.prefix_hits += len(prefix) * self.block_size
-            for tier in self.tiers:
-                tier.use(request.block_hashes[: len(prefix)])
+        self._note_found(request, prefix)
         return table
+
+    def _note_found(self, request: Request, blocks: list[int]) -> None:
+        """Count a request's first blocks that need no load as hits, and mark them as used."""
+        if self.caching:
+            known = zip(blocks, request.block_hashes, strict=False)
+            found = [block_hash for block, block_hash in known if block != TO_LOAD]
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += len(found) * self.block_size
+            for tier in self.tiers:
+                tier.use(found)
 
     def _admit_states(
         self, request: Request, prefix: int, stored: bytes | None = None
@@ -188,9 +194,7 @@ class KVCacheManager(PrefixCache):
         # A loaded state enters with the last block.
         entered = min([*to_load, len(stored.blocks) - (state is not None)])
         self._num_entered[request.request_id] = NEVER if stored.private else entered
-        if self.caching:
-            self.prefix_queries += request.num_tokens
-            self.prefix_hits += len(shared) * self.block_size
+        self._note_found(request, stored.blocks)
         if stored.is_swapped:
             name = request.request_id
             return table, [self.tier.swap_in(name, index, table[index]) for index in to_load]
@@ -212,11 +216,6 @@ class KVCacheManager(PrefixCache):
         for load in lost:
             self.tiers[load.of_state].lose(load)
         return not lost
-
-    def cancel_loads(self, loads: Iterable[BlockLoad]) -> None:
-        """Stop loads that may not have ended, before their blocks get a new use."""
-        for load in loads:
-            self.tiers[load.of_state].cancel(load)
 
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
         """Return whether the host tier has room for a request's first `num_tokens` tokens.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from quire.core.batch import BlockCopies
+from quire.core.batch import BlockCopies, BlockLoad
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
@@ -148,6 +148,11 @@ class PrefixCache:
     def has_saves(self) -> bool:
         """Return whether the next step writes files."""
         return any(tier.has_saves for tier in self.tiers)
+
+    def cancel_loads(self, loads: Iterable[BlockLoad]) -> None:
+        """Stop loads that may not have ended, before their blocks get a new use."""
+        for load in loads:
+            self.tiers[load.of_state].cancel(load)
 
     def undo_copies(self, copies: BlockCopies) -> None:
         """Forget what a step was to store, after it failed or was dropped."""

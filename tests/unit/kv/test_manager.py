@@ -299,6 +299,7 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     queries = kv.prefix_queries
     table, loads = kv.admit_stored(again, stored, again.num_tokens)
     assert (kv.prefix_queries - queries, kv.prefix_hits) == (again.num_tokens, BLOCK)
+    assert files.used == {first.block_hashes[0]}  # reading the others marks them
     assert table[:1] == prefix
     assert len(set(table)) == 5
     assert [load.block for load in loads] == table[1:4]
@@ -314,6 +315,15 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     assert not found.arriving
     assert found.keys == stored.keys[:1]
     kv.check_integrity()
+
+
+def test_files_of_blocks_that_a_request_finds_in_the_cache_are_marked_as_used() -> None:
+    files = ModelledFiles(8)
+    kv = tiered(num_blocks=8, slots=0, files=files)
+    first = request("first", [1] * 3 * BLOCK)
+    admit(kv, first)
+    admit(kv, request("second", [*[1] * 2 * BLOCK, 2]))
+    assert files.used == set(first.block_hashes[:2])
 
 
 def test_a_single_block_in_the_host_tier_is_found() -> None:
