@@ -151,6 +151,36 @@ def test_an_image_is_read_once_and_no_other_stands_for_it(llm: LLM) -> None:
     assert (output.num_cached_tokens or 0) <= text, "the last byte differs"
 
 
+# Plain rows, rows with positions of their own, and rows with deep layers behind them.
+@pytest.mark.parametrize("tiny", ["llava", "qwen2_vl", "qwen3_vl"], indirect=True)
+def test_an_image_may_be_given_as_its_rows(tiny: Tiny, llm: LLM) -> None:
+    params, found = PARAMS.replace(max_tokens=16), images()
+    runner = llm._core.executor._worker._runner  # type: ignore[attr-defined]
+    config, model = llm.resolved.config.images, llm.resolved.config.model.vision
+    assert config is not None
+    assert model is not None
+    prepared = [prepare(image, model, config) for image in found]
+    _, spans = expand(PROMPT, prepared, model, llm.tokenizer)
+    given: list[Any] = []
+    for span in spans:
+        rows = torch.from_numpy(np.array(runner._rows._cache._tower.encode(span)))
+        sides = [side // model.patch_size for side in span.size]
+        grid = {"image_grid_thw": torch.tensor([[1, *sides]])} if model.sections else {}
+        given.append({"image_embeds": rows, **grid} if grid else rows)
+    expected = tokens(llm.generate([asked(found)], params, use_tqdm=False))
+    with pytest.raises(InvalidRequestError, match="--enable-prompt-embeds"):
+        llm.generate([asked(given)], params, use_tqdm=False)
+    with tiny.llm(enable_prompt_embeds=True) as taking:
+        uuids = {"multi_modal_uuids": {"image": ["a", "b"]}}
+        assert tokens(taking.generate([asked(given) | uuids], params, use_tqdm=False)) == expected
+        cache = taking._core.executor._worker._runner._rows._cache  # type: ignore[attr-defined]
+        assert cache.encoded_tokens == 0
+        for wrong in (given[0]["image_embeds"] if model.sections else torch.zeros(4, 63),
+                      {"image_embeds": torch.full((4, 64), torch.nan)}):  # fmt: skip
+            with pytest.raises(InvalidRequestError, match=r"image_grid_thw|shape|finite"):
+                taking.generate([asked([wrong, given[1]])], params, use_tqdm=False)
+
+
 @pytest.mark.parametrize("tiny", ["paligemma"], indirect=True)
 def test_a_prompt_needs_an_image(tiny: Tiny, llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="an image in each prompt"):

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.e2e.serving import Server, serving
@@ -29,6 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("vision")
     write_vision_model(folder, "qwen2_vl")
     flags = ("--num-gpu-blocks-override", "64", "--limit-mm-per-prompt", '{"image": 2}')
+    flags += ("--enable-prompt-embeds",)
     with serving(folder, *flags) as running:
         yield running
 
@@ -98,6 +100,30 @@ def test_tokens_are_counted(server: Server) -> None:
     refused = post(server, "/v1/responses/input_tokens", model=server.model, input=messages)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "input"
+
+
+def test_an_image_may_be_sent_as_its_rows(server: Server) -> None:
+    """As base64 of tensors that torch saved; zeros are as good as other rows here."""
+
+    def saved(tensor: torch.Tensor) -> str:
+        out = io.BytesIO()
+        torch.save(tensor, out)
+        return base64.b64encode(out.getvalue()).decode()
+
+    def part(rows: int, width: int = 64) -> dict[str, Any]:
+        grid = saved(torch.tensor([1, 4, 6]))
+        embeds = {"image_embeds": saved(torch.zeros(rows, width)), "image_grid_thw": grid}
+        return {"type": "image_embeds", "image_embeds": embeds, "uuid": "a"}
+
+    counted = post(server, "/tokenize", messages=[{"role": "user", "content": [part(6)]}])
+    assert counted.json()["tokens"].count(IMAGE) == 6
+    assert chat(server, part(6)).status_code == 200
+    for wrong, why in ((part(7), "7 rows"), (part(6, 32), "shape [6, 32]")):
+        refused = chat(server, wrong)
+        assert refused.status_code == 400
+        assert why in refused.json()["error"]["message"]
+    refused = chat(server, {"type": "image_embeds", "image_embeds": saved(torch.zeros(6, 64))})
+    assert "needs image_grid_thw" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

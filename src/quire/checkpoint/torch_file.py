@@ -31,6 +31,7 @@ _STORAGES = {
     "torch.FloatStorage": "float32",
     "torch.HalfStorage": "float16",
     "torch.BFloat16Storage": "bfloat16",
+    "torch.LongStorage": "int64",
 }
 _MARK = object()
 _PLAIN = {"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"}
@@ -56,8 +57,11 @@ class _Tensor(NamedTuple):
     """In elements."""
 
 
-def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
+def read_tensor(data: bytes, max_elements: int, *, integers: bool = False) -> NDArray[np.float32]:
     """Return the values of a saved float32, float16 or bfloat16 tensor as float32.
+
+    Args:
+        integers: it is an int64 tensor instead, of small numbers.
 
     Raises:
         CheckpointError: the file is not a saved tensor, has more than `max_elements`, or is a view
@@ -79,6 +83,8 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
             if f"{root}/byteorder" in members and read("byteorder") != b"little":
                 raise ValueError("its numbers are big-endian")
             tensor = _tensor(read("data.pkl", MAX_PICKLE_BYTES))
+            if (tensor.storage.dtype == "int64") != integers:
+                raise ValueError(f"it is of {tensor.storage.dtype}")
             if np.prod(tensor.shape, dtype=float) > max_elements:
                 raise ValueError(f"it is of shape {list(tensor.shape)}, which is too large")
             return _array(tensor, read(f"data/{tensor.storage.key}"))

@@ -34,6 +34,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
             computed in one step.
         tiling: tiles down and across, and the lines and columns of patches that count of these;
             the whole image stands before them in `pixels`. None if there is one tile.
+        given: `pixels` are the tower's results, float32 [rows, width].
     """
 
     start: int
@@ -44,6 +45,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
     pixels: bytes
     whole: tuple[int, int] | None = None
     tiling: tuple[int, int, int, int] | None = None
+    given: bool = False
 
     @property
     def end(self) -> int:

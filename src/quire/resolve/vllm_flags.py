@@ -176,7 +176,7 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
     "media_io_kwargs": Foreign(_IMAGES, ("{}",)),
-    "enable_mm_embeds": Foreign("images come as files, not as embeddings", _OFF, switch=True),
+    "enable_mm_embeds": Foreign("use --enable-prompt-embeds", _OFF, switch=True),
     "default_mm_loras": Foreign("a request names its adapter as its model"),
     **_drafting(
         model="speculative_model spec_model",

@@ -69,8 +69,11 @@ class EncoderCache:
         if (found := self._rows.get(image.digest)) is not None:
             self._rows.move_to_end(image.digest)
             return found
-        found = self._tower.encode(image)
-        self.encoded_tokens += len(found)
+        if image.given:
+            found = self._tower.given(image)
+        else:
+            found = self._tower.encode(image)
+            self.encoded_tokens += len(found)
         self._rows[image.digest] = found
         self._bytes += found.nbytes
         while self._bytes > self._most and len(self._rows) > 1:

@@ -16,6 +16,8 @@ from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 DATA = "multi_modal_data"
+_UUIDS = "multi_modal_uuids"
+"""Accepted and not used: the digest of an image is its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ def _without_addresses(message: Any, images: list[Any]) -> Any:
             case {"type": "image_url", "image_url": {"url": str(address)}}:
                 images.append(address)
                 parts.append({"type": "image"})
+            case {"type": "image_embeds", "image_embeds": image}:
+                images.append(image if isinstance(image, Mapping) else {"image_embeds": image})
+                parts.append({"type": "image"})
             case {"type": "image_pil", "image_pil": image}:
                 images.append(image)
                 parts.append({"type": "image"})
@@ -72,7 +77,7 @@ def with_images(prompt: Any) -> Any:
     """
     if not isinstance(prompt, Mapping) or DATA not in prompt:
         return prompt
-    plain = {key: value for key, value in prompt.items() if key != DATA}
+    plain = {key: value for key, value in prompt.items() if key not in (DATA, _UUIDS)}
     data = prompt[DATA]
     if not isinstance(data, Mapping):
         raise InvalidRequestError(f"{DATA} must be a mapping.", param=DATA)
@@ -81,13 +86,26 @@ def with_images(prompt: Any) -> Any:
             raise InvalidRequestError(f"{DATA} holds {kind!r}; Quire reads images.", param=DATA)
     images = data.get("image")
     if not isinstance(images, list | tuple):
-        images = [] if images is None else [images]
+        images = [] if images is None else _split(images)
     if not images:
         return plain
     key = next(iter(plain), None)
     if len(plain) != 1 or key not in ("prompt", "prompt_token_ids"):
         raise InvalidRequestError(f"{DATA} needs one of prompt and prompt_token_ids.", param=DATA)
     return ImagePrompt(plain[key], [*images])
+
+
+def is_embeds(image: Any) -> bool:
+    """Return whether an image is given as rows: a mapping, or an array of rows."""
+    shape: tuple[int, ...] = getattr(image, "shape", ())
+    rows = len(shape) == 3 and 3 not in (shape[0], shape[2])
+    return isinstance(image, Mapping) or len(shape) == 2 or rows
+
+
+def _split(images: Any) -> list[Any]:
+    """Return the images of `multi_modal_data`: one, or rows of several [images, rows, width]."""
+    several = len(getattr(images, "shape", ())) == 3 and is_embeds(images)
+    return [*images] if several else [images]
 
 
 def check_count(count: int, config: ImageConfig | None) -> ImageConfig:
@@ -218,6 +236,8 @@ class _Expansion:
     def in_lines_of_tiles(self, image: Prepared) -> None:
         """Write the rows of LLaVA-NeXT: the whole image's, and those of its tiles' lines."""
         vision, tiles = self._vision, image.tiles
+        if tiles[0].rows:
+            return self._rows(image, 0)
         side = tiles[0].width
         edge = side // vision.patch_size
         lines, columns = _unpadded((edge * image.grid[0], edge * image.grid[1]), image.size)
@@ -234,13 +254,14 @@ class _Expansion:
             )
         )
         self._tokens += [vision.image_token] * rows
+        return None
 
     def _rows(self, image: Prepared, number: int) -> None:
         """Write the placeholders of a tile's rows, and its span."""
         vision, tile = self._vision, image.tiles[number]
         unit = vision.patch_size * vision.merge
         grid = tile.height // unit, tile.width // unit
-        start, rows = len(self._tokens), grid[0] * grid[1]
+        start, rows = len(self._tokens), tile.rows or grid[0] * grid[1]
         self._spans.append(
             ImageSpan(
                 start=start,
@@ -250,6 +271,7 @@ class _Expansion:
                 size=(tile.height, tile.width),
                 pixels=tile.pixels,
                 whole=(start, start + rows) if vision.whole == "image" else None,
+                given=tile.rows > 0,
             )
         )
         self._tokens += [vision.image_token] * rows

@@ -32,11 +32,16 @@ _MOST_ASPECT = 200
 
 
 class Tile(msgspec.Struct, array_like=True):
-    """Pixels that the tower reads at once: uint8 [height, width, 3]."""
+    """Pixels that the tower reads at once: uint8 [height, width, 3].
+
+    Attributes:
+        rows: if not 0, `pixels` holds so many of the tower's results in float32 instead.
+    """
 
     height: int
     width: int
     pixels: bytes
+    rows: int = 0
 
 
 class Prepared(msgspec.Struct, array_like=True):

@@ -84,7 +84,7 @@ class InputProcessor:
         self.model = config.model
         self.pooling = config.pooling
         self.images = config.images
-        self._config = config
+        self.config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self.max_model_len = config.scheduler.max_model_len
@@ -96,7 +96,7 @@ class InputProcessor:
 
         The seed count continues, so that no two unseeded requests get the same seed.
         """
-        self._cache_tokens = cache_tokens(self._config, ready)
+        self._cache_tokens = cache_tokens(self.config, ready)
         self.max_total_tokens = min(self.max_model_len, self._cache_tokens)
         if self._cache_tokens < self.max_model_len:
             logger.warning(
@@ -170,7 +170,7 @@ class InputProcessor:
         if inputs.prompt_embeds is not None:
             check_embeds(params)
         check_params(params, self.model.vocab_size)
-        check_options(inputs.options, self._config.transfer)
+        check_options(inputs.options, self.config.transfer)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
         seed = params.seed
@@ -186,7 +186,7 @@ class InputProcessor:
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
         base = packed_params(base, self.model.vocab_size)
-        options = without_surplus(inputs.options, len(token_ids) // self._config.block_size)
+        options = without_surplus(inputs.options, len(token_ids) // self.config.block_size)
         inputs = replace(inputs, options=options, eos_token_ids=self.eos_token_ids)
         packed = pack_tokens(token_ids)
         children = [
@@ -228,7 +228,7 @@ class InputProcessor:
             if list(prompt) == ["prompt_embeds"]:
                 from quire.frontend.input.embeds import embeds_of
 
-                return embeds_of(prompt["prompt_embeds"], self._config)
+                return embeds_of(prompt["prompt_embeds"], self.config)
             prompt = _from_mapping(prompt)
         if isinstance(prompt, ChatPrompt):
             return prompt

@@ -22,10 +22,11 @@ from quire.frontend.images.expand import (
     check_count,
     check_without,
     expand,
+    is_embeds,
     with_images,
 )
 from quire.frontend.images.fetch import Media
-from quire.frontend.images.prepare import prepare
+from quire.frontend.images.prepare import Prepared, prepare
 from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
@@ -204,7 +205,9 @@ class Intake:
         prepared = []
         for source in images:
             image = await self._media.load(source)
-            if self._pool is not None and isinstance(image, bytes):
+            if is_embeds(image):
+                prepared.append(await self._threads.run(partial(_embedded, image, processor)))
+            elif self._pool is not None and isinstance(image, bytes):
                 prepared.append(await self._pool.prepare(image))
             else:
                 prepared.append(await self._threads.run(partial(prepare, image, vision, config)))
@@ -273,6 +276,12 @@ def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
         return sum(map(len, prompt)) > INLINE_CHARACTERS
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)
+
+
+def _embedded(image: Any, processor: InputProcessor) -> Prepared:
+    from quire.frontend.images.embeds import prepare_embeds  # numpy: not in the API process
+
+    return prepare_embeds(image, processor.config)
 
 
 def _has_embeds(prompt: Prompt) -> bool:

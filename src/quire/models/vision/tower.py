@@ -71,6 +71,11 @@ class Tower:
         assert len(found) == image.rows, "the image has another number of rows"
         return found
 
+    def given(self, image: ImageSpan) -> HostArray:
+        """Return the rows that a client sent, in the model's dtype."""
+        rows = np.frombuffer(image.pixels, np.float32).reshape(image.rows, -1)
+        return converted(rows, self._dtype)
+
     def _encode_tiles(self, image: ImageSpan) -> HostArray:
         """Return the rows of the whole image, then line by line those of its tiles."""
         assert image.tiling is not None, "the image is one tile"

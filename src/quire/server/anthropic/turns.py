@@ -28,7 +28,7 @@ from quire.server.openai.protocol import (
     ChatMessage,
     ImageAddress,
     ImagePart,
-    RefusalPart,
+    Part,
     TextPart,
 )
 
@@ -49,7 +49,7 @@ class Turn:
 
     role: Role
     texts: list[str] = field(default_factory=list)
-    parts: list[TextPart | RefusalPart | ImagePart] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolUseBlock] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)

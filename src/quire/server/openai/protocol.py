@@ -195,10 +195,21 @@ class ImagePart(Strict, tag_field="type", tag="image_url"):
     rules: ClassVar[Rules] = {"uuid": ignored("The digest of an image is its key.")}
 
 
+class ImageEmbedsPart(Strict, tag_field="type", tag="image_embeds"):
+    """An image as the rows that the tower would compute; see docs/images.md."""
+
+    image_embeds: str | dict[str, Any]
+
+    rules: ClassVar[Rules] = ImagePart.rules
+
+
 class RefusalPart(Strict, tag_field="type", tag="refusal"):
     """The assistant's refusal to answer."""
 
     refusal: str
+
+
+Part = TextPart | RefusalPart | ImagePart | ImageEmbedsPart
 
 
 class CalledFunction(Strict):
@@ -220,7 +231,7 @@ class CalledTool(Strict):
 class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """`function` is the older form of `tool`."""
-    content: str | Messages[TextPart | RefusalPart | ImagePart] | None = None
+    content: str | Messages[Part] | None = None
     name: str | None = None
     tool_calls: Tools[CalledTool] | None = None
     """The assistant's."""
@@ -239,7 +250,9 @@ class ChatMessage(Strict):
 
     def __post_init__(self) -> None:
         parts = self.content if isinstance(self.content, list) else ()
-        if self.role != "user" and any(isinstance(part, ImagePart) for part in parts):
+        if self.role != "user" and any(
+            isinstance(part, ImagePart | ImageEmbedsPart) for part in parts
+        ):
             raise ValueError("only messages of the role user have images")
 
 

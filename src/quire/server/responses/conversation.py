@@ -13,7 +13,7 @@ from quire.server.openai.protocol import (
     ImageAddress,
     ImagePart,
     JsonSchema,
-    RefusalPart,
+    Part,
     ResponseFormat,
     TextPart,
 )
@@ -137,7 +137,7 @@ def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool
 Parts = Sequence[InputText | AnswerText | RefusalText | InputImage]
 
 
-def _content(content: str | Parts) -> str | list[TextPart | RefusalPart | ImagePart]:
+def _content(content: str | Parts) -> str | list[Part]:
     """Return a message's text, or its parts if it has images."""
     if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
         return _text(content)

@@ -288,7 +288,7 @@ async def test_a_prompt_as_embeddings() -> None:
         assert "--enable-prompt-embeds" in refused.json()["error"]["message"]
         processor = app.engine._intake.processor
         assert processor is not None
-        processor._config = replace(processor._config, enable_prompt_embeds=True)
+        processor.config = replace(processor.config, enable_prompt_embeds=True)
         body = (await app.complete(prompt="", prompt_embeds=[file(3, 8), file(5, 8)])).json()
         # The model without weights goes on from the last token, which is none.
         assert [c["text"] for c in body["choices"]] == ["\0\x01\x02"] * 2
