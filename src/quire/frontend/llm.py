@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec.structs import replace
 
-from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
@@ -20,7 +19,6 @@ from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
-from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
 from quire.frontend.images.expand import ImagePrompt, pictured, without_images
 from quire.frontend.input.input_processor import Prompt
@@ -33,6 +31,8 @@ from quire.resolve.engine import engine_args
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+    from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 
 Message = dict[str, Any]
 
@@ -162,6 +162,8 @@ class LLM(LLMEngine, PoolingMethods):
         Raises:
             InvalidRequestError: a prompt cannot be served, or has no room for `max_tokens`.
         """
+        from quire.frontend.beam_search import beam_search
+
         ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in _as_list(prompts)]
         found = beam_search(
             lambda beams, one: self.generate(beams, one, use_tqdm=False),

@@ -27,12 +27,12 @@ from quire.frontend.not_there import NotThere
 from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.remote_steps import RemoteSteps
 from quire.frontend.sync_loop import SyncLoop
-from quire.metrics.reader import Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.user_tokenizer import UserTokenizer
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore
+    from quire.metrics.reader import Metric
 
 EngineOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
@@ -176,6 +176,8 @@ class LLMEngine(NotThere):
 
     def get_metrics(self) -> list[Metric]:
         """Return the engine's counters, under the names of `GET /metrics`."""
+        from quire.metrics.reader import read_metrics
+
         return read_metrics(self.stats, self.args.model)
 
     def sleep(self, level: int = 1) -> None:

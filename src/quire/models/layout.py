@@ -8,9 +8,10 @@ cost read these declarations (`models.specs`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
 from quire.core.model_config import Activation, ModelConfig
@@ -136,11 +137,11 @@ class Layout:
         """Return the declaration with the factors of its linear layers' results."""
         factors = self._config.row_factors
         changes: dict[str, Any] = {}
-        for each in fields(mixer) if factors else ():
-            linear = getattr(mixer, each.name)
+        for name in mixer.__struct_fields__ if factors else ():
+            linear = getattr(mixer, name)
             if isinstance(linear, LinearSpec):
                 found = factors.get(linear.stem.removeprefix(prefix), ())
-                changes[each.name] = replace(linear, factors=found)
+                changes[name] = replace(linear, factors=found)
         return replace(mixer, **changes)
 
     def _mixer(self, prefix: str, index: int, kind: SubLayerKind) -> Mixer:

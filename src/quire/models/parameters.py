@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from quire.core.dtypes import DType, HostArray
@@ -22,8 +23,7 @@ Run = tuple[int, int]
 Kind = Literal["linear", "router", "heads", "head", "table", "norm", "bias", "exact"]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """One tensor of the model.
 
     Attributes:

@@ -7,15 +7,16 @@ of `models.builder.Builder`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from quire.core.layers import DeltaConfig, RecurrentConfig, ShortConvConfig
 from quire.core.model_config import Activation, RopeConfig
 from quire.models.parameters import Cut, Kind, Parameter, Run
 
 
-@dataclass(frozen=True, slots=True)
-class NormSpec:
+class NormSpec(msgspec.Struct, frozen=True):
     """A norm over rows of `width`."""
 
     stem: str
@@ -30,8 +31,7 @@ class NormSpec:
             yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
 
 
-@dataclass(frozen=True, slots=True)
-class LinearSpec:
+class LinearSpec(msgspec.Struct, frozen=True):
     """A linear layer; attributes as those of `Parameter`, and the activation that follows it.
 
     With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's. With
@@ -90,8 +90,7 @@ class LinearSpec:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class VectorSpec:
+class VectorSpec(msgspec.Struct, frozen=True):
     """Numbers that stay float32."""
 
     name: str
@@ -102,8 +101,7 @@ class VectorSpec:
         yield Parameter(self.name, (self.width,), (self.width,), "exact", self.cut)
 
 
-@dataclass(frozen=True, slots=True)
-class ConvSpec:
+class ConvSpec(msgspec.Struct, frozen=True):
     """A causal convolution of each channel over `width` tokens; `parts` are channels."""
 
     stem: str
@@ -123,8 +121,7 @@ class ConvSpec:
             yield Parameter(f"{self.stem}.bias", shape[:1], self.parts, "exact", self.cut)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
+class AttentionSpec(msgspec.Struct, frozen=True):
     """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
     `sinks` has a score per head; `sub_norm` stands before `out`. With `kv_heads` 0 it reads
     the keys and values of another layer."""
@@ -149,8 +146,7 @@ class AttentionSpec:
         return (self.qkv,)
 
 
-@dataclass(frozen=True, slots=True)
-class LatentSpec:
+class LatentSpec(msgspec.Struct, frozen=True):
     """Latent attention (see `LatentConfig`).
 
     Attributes:
@@ -180,8 +176,7 @@ class LatentSpec:
         return self.q_down or self.q, self.kv
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentSpec:
+class RecurrentSpec(msgspec.Struct, frozen=True):
     """A recurrent layer.
 
     Attributes:
@@ -255,8 +250,7 @@ def recurrent_spec(stem: str, recurrent: RecurrentConfig, hidden: int) -> Recurr
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MLPSpec:
+class MLPSpec(msgspec.Struct, frozen=True):
     """A feed-forward; where it is gated, `up` is gate and up in one. `sub_norm` stands before
     `down`."""
 
@@ -273,8 +267,7 @@ class MLPSpec:
         return (self.up,)
 
 
-@dataclass(frozen=True, slots=True)
-class MoESpec:
+class MoESpec(msgspec.Struct, frozen=True):
     """A mixture of experts, and the experts that every token passes, if there are some.
 
     Attributes:
@@ -303,8 +296,7 @@ class MoESpec:
         return tuple(reader for reader in found if reader is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnInputSpec:
+class OwnInputSpec(msgspec.Struct, frozen=True):
     """What adds a layer's own embedding: out(activation(gate(residual)) · embedding).
 
     Attributes:
@@ -324,8 +316,7 @@ class OwnInputSpec:
         return (self.gate,)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnInputsSpec:
+class OwnInputsSpec(msgspec.Struct, frozen=True):
     """The embeddings that each layer has of its own: (norm(linear(embedding)) + table[token]) / √2,
     each scaled.
 
@@ -343,8 +334,7 @@ class OwnInputsSpec:
         yield from self.norm.parameters()
 
 
-@dataclass(frozen=True, slots=True)
-class FusionSpec:
+class FusionSpec(msgspec.Struct, frozen=True):
     """What makes a draft head's input of the target's rows and of embeddings.
 
     Attributes:
@@ -365,8 +355,7 @@ class FusionSpec:
 Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec | OwnInputSpec
 
 
-@dataclass(frozen=True, slots=True)
-class SubLayerSpec:
+class SubLayerSpec(msgspec.Struct, frozen=True):
     """residual + after(mixer(before(residual))), or the norm `total` of that sum.
 
     With `parallel`, the next sub-layer reads before(residual) too, and has no `before`. `factor`

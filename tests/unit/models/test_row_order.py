@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -61,7 +62,7 @@ def test_biases_move_with_their_rows() -> None:
 
 
 def test_rows_have_the_factor_of_their_part() -> None:
-    parameter = replace(QKV, factors=(2.0, 0.5, 1.0))
+    parameter = msgspec.structs.replace(QKV, factors=(2.0, 0.5, 1.0))
     factors = np.repeat([2.0, 0.5, 1.0], [32, 16, 16]).astype(np.float32)
     assert packed_bias(parameter, np.ones(64, np.float32)).tolist() == factors.tolist()
     whole = drawn()
@@ -76,7 +77,8 @@ def test_scales_of_quantized_rows_have_their_factor(name: str) -> None:
     assert rounder is not None
     whole = np.tile(drawn(), (1, 8))
     part = rounder.quantize(whole)
-    [found] = packed_rows(replace(QKV, paired=0, factors=(2.0, 0.5, 4.0)), [part])
+    parameter = msgspec.structs.replace(QKV, paired=0, factors=(2.0, 0.5, 4.0))
+    [found] = packed_rows(parameter, [part])
     assert isinstance(found, QuantizedWeight)
     factors = np.repeat([2.0, 0.5, 4.0], [32, 16, 16])[:, np.newaxis]
     assert np.array_equal(found.dequantize(), part.dequantize() * factors)  # powers of two

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import http.client
 import ipaddress
 import os
 import socket
@@ -99,6 +98,8 @@ class Media:
             raise _refused("there is no such file below --allowed-local-media-path") from None
 
     def _fetch(self, url: SplitResult) -> bytes:
+        from http.client import HTTPException  # it imports `email`: 10 ms of each start
+
         until = time.monotonic() + SECONDS
         for _ in range(MOST_REDIRECTS + 1):
             self._check_host(url)
@@ -106,7 +107,7 @@ class Media:
                 found = _get(url, until)
             except InvalidRequestError:
                 raise
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 raise _refused(f"{url.hostname} did not send it ({type(error).__name__})") from None
             if isinstance(found, bytes):
                 return found
@@ -160,12 +161,14 @@ def _split(address: str) -> SplitResult:
 
 def _get(url: SplitResult, until: float) -> bytes | str:
     """Return the content, or where it has moved to."""
+    from http.client import HTTPConnection
+
     host, port = url.hostname or "", url.port or _PORTS[url.scheme]
     raw = _connect(host, port, until)
     try:
         if url.scheme == "https":
             raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
-        connection = http.client.HTTPConnection(host, port)
+        connection = HTTPConnection(host, port)
         connection.sock = raw
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("GET", target, headers={"Accept": "image/*", "Connection": "close"})
