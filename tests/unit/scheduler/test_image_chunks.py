@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from quire.core.config import CacheConfig, SchedulerConfig, SpeculativeConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
 from quire.core.options import RequestInputs
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.image_chunks import ImageChunks
+from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.steps import BLOCK, Tokens, step
+from tests.unit.scheduler.steps import request as text
 
 
 def request(*spans: tuple[int, int]) -> Request:
@@ -146,3 +150,53 @@ def test_what_no_step_can_hold_is_refused() -> None:
     spans.check(request((4, 12)), 4)
     with pytest.raises(InvalidRequestError, match="--max-num-batched-tokens"):
         spans.check(request((4, 12)), 5)
+
+
+def whole(name: str, rows: int) -> Request:
+    """A prompt that begins with an image whose rows see each other."""
+    asked = text(name, rows + 3)
+    asked.inputs = RequestInputs(images=(ImageSpan(0, rows, b"", None, (8, 8), b"", (0, rows)),))
+    return asked
+
+
+def test_an_image_fits_beside_all_others() -> None:
+    """Their pace leaves 9 tokens of the budget, and the step has room for 61 more."""
+    limits = SchedulerConfig(1000, 4, 64, max_itl_stretch=4.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 64), Tokens())
+    for name in "abc":
+        s.add(text(name, 4))
+    step(s)
+    s.add(whole("d", 61))
+    assert step(s)[0] == {"a": 1, "b": 1, "c": 1, "d": 61}
+
+
+def test_an_image_waits_while_drafts_take_its_room() -> None:
+    drafts = SpeculativeConfig("ngram", 3, num_speculative_tokens_per_batch_size=((1, 9, 3),))
+    s = Scheduler(SchedulerConfig(1000, 4, 64, speculative=drafts), CacheConfig(BLOCK, 64))
+    for name in "ab":
+        s.add(text(name, 4, max_tokens=50))
+    step(s)
+    s.add(whole("d", 61))
+    assert step(s)[0] == {"a": 1, "b": 1}
+    s.abort("b")
+    assert step(s)[0] == {"a": 1}
+    s.abort("a")
+    assert step(s)[0] == {"d": 64}
+
+
+def test_the_rest_of_an_image_waits_for_a_budget() -> None:
+    """32 of its rows are cached, and a step has room for the others, but others spend the pace."""
+    limits = SchedulerConfig(1000, 5, 64, max_itl_stretch=4.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 64), Tokens())
+    for asked in (whole("d", 40), *(text(name, 4, max_tokens=50) for name in "abc")):
+        s.add(asked)
+        step(s)
+    s.abort("d")
+    s.add(text("e", 100))
+    step(s)
+    s.add(whole("d2", 40))
+    given, _ = step(s)
+    assert given.keys() == {"a", "b", "c", "e"}
+    s.abort("e")
+    given, _ = step(s)
+    assert given["d2"] == 9

@@ -8,6 +8,8 @@ import pytest
 
 from quire.core.batch import AT_PEER, SchedulerOutput
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.core.images import ImageSpan
+from quire.core.options import RequestInputs
 from quire.core.request import RequestStatus
 from quire.kv.lower_tiers import PromisedBlocks
 from quire.scheduler.scheduler import Scheduler
@@ -190,3 +192,16 @@ def test_who_loads_keeps_the_blocks_for_the_rest_of_its_prompt() -> None:
     s.add(request("b", 3 * BLOCK, max_tokens=1))
     assert s.schedule(0.0).empty
     assert s.kv.pool.num_free == 3
+
+
+def test_an_image_has_no_room_beside_who_is_ready() -> None:
+    """Of 64 tokens, a takes 4, and b's image would need 61."""
+    s = make()
+    step = s.schedule(0.0)
+    blocks = loads(step)
+    land(s, step, pending=blocks)
+    asked = request("b", 64)
+    asked.inputs = RequestInputs(images=(ImageSpan(0, 61, b"", None, (1, 1), b"", (0, 61)),))
+    land(s, s.schedule(0.0))
+    s.add(asked)
+    assert s.schedule(0.0).request_ids == ["a"]

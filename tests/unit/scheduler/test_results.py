@@ -109,3 +109,16 @@ def test_a_failed_row_says_why_once_and_no_token() -> None:
     (output,) = s.update(batch, result, now=0.0).each()
     assert output == CoreOutput("a", [], FinishReason.ERROR, "NaN")
     assert (r.finish_reason, r.stop_reason) == (FinishReason.ERROR, "NaN")
+
+
+def test_a_prompts_logprobs_are_given_once() -> None:
+    """After a preemption its prompt is computed again."""
+    s = make()
+    r = request("a", 4, prompt_logprobs=1, logprobs=1)
+    s.add(r)
+    entry = TokenLogprobs([5], [-1.0], 1)
+    _, first = step(s, prompt_logprobs={"a": [entry] * 3})
+    assert first["a"].prompt_logprobs == [entry] * 3
+    batch = s.schedule(0.0)
+    s.update(batch, sampled(s, batch, 5, prompt_logprobs={"a": [entry] * 3}), 0.0)
+    assert r.prompt_logprobs == []
