@@ -200,3 +200,20 @@ def test_the_rest_of_an_image_waits_for_a_budget() -> None:
     s.abort("e")
     given, _ = step(s)
     assert given["d2"] == 9
+
+
+def test_an_image_waits_behind_an_admitted_text() -> None:
+    """Of 64 tokens the text takes 4, and the image would need 61."""
+    s = Scheduler(SchedulerConfig(1000, 4, 64), CacheConfig(BLOCK, 64))
+    s.add(text("a", 4))
+    s.add(whole("b", 61))
+    assert step(s)[0] == {"a": 4}
+
+
+def test_the_first_chunk_of_a_prompt_ends_before_its_image() -> None:
+    s = Scheduler(SchedulerConfig(1000, 4, 64), CacheConfig(BLOCK, 64))
+    s.add(text("a", 50))
+    asked = text("b", 40)
+    asked.inputs = RequestInputs(images=(ImageSpan(10, 20, b"", None, (8, 8), b"", (10, 30)),))
+    s.add(asked)
+    assert step(s)[0] == {"a": 50, "b": 10}

@@ -205,3 +205,10 @@ def test_an_image_has_no_room_beside_who_is_ready() -> None:
     land(s, s.schedule(0.0))
     s.add(asked)
     assert s.schedule(0.0).request_ids == ["a"]
+
+
+def test_who_needs_the_same_blocks_waits_for_them() -> None:
+    s = make()
+    s.add(request("a2", LENGTH))
+    assert len(loads(s.schedule(0.0))) == 3
+    assert s.kv.tables.keys() == {"a"}

@@ -199,3 +199,13 @@ def test_what_a_lost_request_was_to_compute_is_kept_nowhere() -> None:
     assert s.kv.find_prefix(request("b2", 3 * BLOCK)) == []
     assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 0
+
+
+def test_a_request_began_when_it_was_first_scheduled() -> None:
+    s = Scheduler(SchedulerConfig(1000, 2, 64), CacheConfig(BLOCK, 16))
+    s.add(request("a", 4))
+    for now in (3.0, 5.0):
+        batch = s.schedule(now)
+        s._preemption.preempt_last()
+        s.update(batch, ModelOutput(token_columns([[]])), now)
+    assert s.requests["a"].first_scheduled_time == 3.0
