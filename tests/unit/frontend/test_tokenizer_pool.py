@@ -31,7 +31,11 @@ DEADLY = (
     "    if prompt == 'hang': time.sleep(600)\n"
     "    if prompt == 'mark': open(sys.argv[1], 'a').write('x')\n"
     "    return original(tokenizer, prompt)\n"
-    "w.tokenize = tokenize; sys.exit(w.main(sys.stdin.buffer, sys.stdout.buffer))"
+    "def answer(tokenizer, prompt, setup, given=w.answer):\n"
+    "    if isinstance(prompt, w.ImageFile): tokenize(tokenizer, prompt.data.decode())\n"
+    "    return given(tokenizer, prompt, setup)\n"
+    "w.tokenize = tokenize; w.answer = answer\n"
+    "sys.exit(w.main(sys.stdin.buffer, sys.stdout.buffer))"
 )
 
 
@@ -82,6 +86,20 @@ async def test_a_prompt_that_ends_two_workers_is_given_up() -> None:
     async with running() as pool:
         with pytest.raises(RuntimeError, match="ended two tokenizer processes"):
             await pool.tokenize("die")
+        assert (await pool.tokenize("a")).token_ids
+
+
+async def test_images_that_hang_or_end_workers_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer_pool, "IMAGE_SECONDS", 0.05)
+    async with running() as pool:
+        with pytest.raises(InvalidRequestError, match=r"more than 0\.05 s") as caught:
+            await pool.prepare(b"hang")
+        assert caught.value.param == "image"
+        monkeypatch.setattr(tokenizer_pool, "IMAGE_SECONDS", 60)
+        with pytest.raises(InvalidRequestError, match="ended two processes"):
+            await pool.prepare(b"die")
         assert (await pool.tokenize("a")).token_ids
 
 

@@ -25,6 +25,8 @@ MAX_PIXELS = 50_000_000
 """Of an image, before it is decoded."""
 MAX_BYTES = 20 * 2**20
 """Of a file."""
+MAX_MEMORY = 2 * 2**30
+"""Of decoding a file: five copies of the largest image, and what the decoder needs."""
 _LARGEST_SIDE = 4096
 """Idefics 3: of an image before it is cut into tiles."""
 _MOST_ASPECT = 200

@@ -31,6 +31,7 @@ from quire.frontend.workers.grammar_messages import (
     Setup,
 )
 from quire.frontend.workers.pipe import frame, read_frame
+from quire.system.limits import bound
 from quire.system.parent import end_with
 from quire.text.grammar import checked
 from quire.text.structures import refused
@@ -75,9 +76,9 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     check = check or _checks(setup)
-    _bound(resource.RLIMIT_AS, ADDRESS_BYTES)
-    _bound(resource.RLIMIT_STACK, STACK_BYTES)
-    _bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
+    bound(resource.RLIMIT_AS, ADDRESS_BYTES)
+    bound(resource.RLIMIT_STACK, STACK_BYTES)
+    bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
     with suppress(OSError):  # the first process to be killed if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
@@ -93,13 +94,6 @@ def _checks(setup: Setup) -> Check:
     tokenizer = byte_tokenizer(len(setup.specials))
     specials = {name: token for token, name in enumerate(setup.specials, FIRST_SPECIAL)}
     return partial(checked, tokenizer, specials=specials, others=setup.specials)
-
-
-def _bound(what: int, most: int) -> None:
-    """Limit a resource to `most`, or to the process's hard limit if that is lower."""
-    hard = resource.getrlimit(what)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (most, hard))
 
 
 if __name__ == "__main__":

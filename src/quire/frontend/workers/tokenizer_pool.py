@@ -11,7 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.errors import ContextLengthError, EngineDeadError, class_of_code
+from quire.core.errors import (
+    ContextLengthError,
+    EngineDeadError,
+    InvalidRequestError,
+    class_of_code,
+)
 from quire.core.images import ImageConfig, VisionConfig
 from quire.frontend.images.prepare import Prepared
 from quire.frontend.workers.child import LOST, Child
@@ -25,12 +30,17 @@ ABANDONED_SECONDS = 1.0
 """How long a worker may work for a cancelled caller. A new one takes as long to start."""
 
 
+IMAGE_SECONDS = 30.0
+"""How long a worker may prepare an image. A file of a few kilobytes can take hours to decode."""
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A prompt and its worker."""
+    """A prompt, or an image, and its worker."""
 
     request: bytes
     worker: Child
+    is_image: bool
     abandoned: bool = False
 
 
@@ -81,7 +91,7 @@ class TokenizerPool:
             RuntimeError: the prompt ended two workers, or a worker failed.
         """
         request = json_frame(prompt)
-        job = _Job(request, await self._idle.get())
+        job = _Job(request, await self._idle.get(), isinstance(prompt, ImageFile))
         task = asyncio.create_task(self._work(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -110,13 +120,20 @@ class TokenizerPool:
         try:
             for _ in range(2):
                 try:
-                    return self._decoder.decode(await job.worker.ask(job.request))
+                    async with asyncio.timeout(IMAGE_SECONDS if job.is_image else None):
+                        answer = await job.worker.ask(job.request)
+                    return self._decoder.decode(answer)
+                except TimeoutError:
+                    job.worker = await self._replace(job.worker, expected=True)
+                    return _refused(f"decoding it takes more than {IMAGE_SECONDS:g} s")
                 except LOST:
                     job.worker = await self._replace(job.worker, expected=job.abandoned)
                 if job.abandoned:
                     break
         finally:
             self._idle.put_nowait(job.worker)
+        if job.is_image:
+            return _refused("decoding it ended two processes")
         return Tokenized(error_code="died", error="It ended two tokenizer processes.")
 
     def _abandon(self, job: _Job, task: asyncio.Task[Tokenized]) -> None:
@@ -153,6 +170,11 @@ class TokenizerPool:
         worker.writer.write(self._setup)
         self._workers.add(worker)
         return worker
+
+
+def _refused(why: str) -> Tokenized:
+    error = f"The image cannot be read: {why}."
+    return Tokenized(error_code=InvalidRequestError.code, error=error, error_param="image")
 
 
 def _error_of(result: Tokenized) -> Exception:

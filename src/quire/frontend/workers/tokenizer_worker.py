@@ -20,8 +20,9 @@ import msgspec
 from quire.core.errors import ContextLengthError, InvalidRequestError, QuireError
 from quire.core.images import ImageConfig, VisionConfig
 from quire.core.log import setup_logging
-from quire.frontend.images.prepare import Prepared, prepare
+from quire.frontend.images.prepare import MAX_MEMORY, Prepared, prepare
 from quire.frontend.workers.pipe import frame, read_frame
+from quire.system.limits import memory_bounded
 from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizers.tokenizer import Side, Tokenizer, load_tokenizer
@@ -114,7 +115,8 @@ def answer(tokenizer: Tokenizer, prompt: Question, setup: Setup | None = None) -
             assert setup is not None, "images need their settings"
             assert setup.vision is not None, "the model reads no images"
             assert setup.images is not None, "the engine accepts no images"
-            found = prepare(prompt.data, setup.vision, setup.images)
+            with memory_bounded(MAX_MEMORY):
+                found = prepare(prompt.data, setup.vision, setup.images)
             return Tokenized(image=found, seconds=time.thread_time() - start)
         if isinstance(prompt, BadWords):
             sequences = word_tokens(tokenizer, prompt.words)
