@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.torch_ops import reference
+from quire.ops.torch_ops.activations import ACTIVATIONS, activation
 from quire.ops.triton import rows
 from quire.ops.weights import GATED
 
@@ -54,9 +54,9 @@ def test_layer_norm(dtype: torch.dtype) -> None:
     assert torch.equal(rows.layer_norm(total, gain, bias, 1e-5), found)
 
 
-@pytest.mark.parametrize("kind", reference._ACTIVATIONS)
+@pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activations(kind: Any) -> None:
-    plain: Callable[[Tensor, Any], Tensor] = reference.activation
+    plain: Callable[[Tensor, Any], Tensor] = activation
     for dtype, half in HALF.items():
         x = 4.0 * random(5, 70, dtype=dtype, seed=7)
         expected = plain(x, kind).double()

@@ -6,11 +6,11 @@ arithmetic cannot change from one step to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cache, partial
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -25,12 +25,12 @@ from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import attention as native_attention
-from quire.ops.native import latent as native_latent
-from quire.ops.native import lora as native_lora
-from quire.ops.native import moe as native_moe
 from quire.ops.native.fused import FusedKernels
 from quire.ops.native.gemm import Form, PackedLinear, Pool, packed_linear
 from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.latent import LatentKernels
+from quire.ops.native.lora import LoraKernels
+from quire.ops.native.moe import MoeKernels
 from quire.ops.native.quantized import DENSE_KINDS, pack_quantized
 from quire.ops.native.recurrent import RecurrentKernels
 from quire.ops.native.sampling import SamplingKernels
@@ -40,22 +40,10 @@ from quire.ops.sample_row import SampleRow
 from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _method(
-    op: Callable[Concatenate[NativeKernels, Pool, P], R],
-) -> Callable[Concatenate[CpuOps, P], R]:
-    """Return the method that runs `op` on the provider's kernels and threads."""
-
-    def method(self: CpuOps, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return op(self._table, self._threads, *args, **kwargs)
-
-    return method
-
-
-class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
+class CpuOps(
+    FusedKernels, RecurrentKernels, LatentKernels, LoraKernels, MoeKernels, Ops[HostArray]
+):
     """Operations on the kernels of `isa`, the most capable if None.
 
     Args:
@@ -68,6 +56,7 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
     """
 
     provider = "cpu"
+    _threads: Pool
 
     def __init__(
         self,
@@ -201,13 +190,6 @@ class CpuOps(FusedKernels, RecurrentKernels, Ops[HostArray]):
             super()._norm_all_heads(parts, weights, eps, head_dim)
         else:
             self._group.norm_all_heads(self._table, self._threads, parts, weights, eps, head_dim)
-
-    lora_add = _method(native_lora.lora_add)
-    route = _method(native_moe.route)
-    moe = _method(native_moe.moe)
-    latent_kv_write = _method(native_latent.latent_kv_write)
-    head_linear = _method(native_latent.head_linear)
-    latent_attention = _method(native_latent.latent_attention)
 
     def paged_attention(
         self,

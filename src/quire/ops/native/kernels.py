@@ -4,10 +4,18 @@ The functions of the `native_*` modules take them: each checks what the kernels 
 dtype, shape, layout), and passes addresses on.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
 from quire import _native
 from quire.ops.isa import available_isas, cpu_features, emulated_isas
 
-__all__ = ["NativeKernels", "available_isas", "cpu_features", "emulated_isas"]
+__all__ = ["NativeKernels", "OnPool", "available_isas", "cpu_features", "emulated_isas", "method"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class NativeKernels:
@@ -32,3 +40,21 @@ class NativeKernels:
     def isa(self) -> str:
         """Return the name of the instruction set."""
         return self._kernels.isa
+
+
+class OnPool:
+    """Ops of one instruction set's kernels, on one pool of threads."""
+
+    _table: NativeKernels
+    _threads: _native.Pool
+
+
+def method(
+    op: Callable[Concatenate[NativeKernels, _native.Pool, P], R],
+) -> Callable[Concatenate[OnPool, P], R]:
+    """Return the method that runs `op` on its object's kernels and threads."""
+
+    def run(self: OnPool, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return op(self._table, self._threads, *args, **kwargs)
+
+    return run

@@ -22,7 +22,7 @@ from quire.ops.native.checks import (
     view,
 )
 from quire.ops.native.gemm import packed_linear
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import NativeKernels, OnPool, method
 from quire.ops.weights import LinearWeight
 
 
@@ -120,3 +120,11 @@ def latent_attention(
 def _rows(x: HostArray) -> _native.Matrix:
     """Return [T, heads, width] as a row per token."""
     return view(x.reshape(len(x), x.shape[1] * x.shape[2]))
+
+
+class LatentKernels(OnPool):
+    """These ops, for the provider."""
+
+    latent_kv_write = method(latent_kv_write)
+    head_linear = method(head_linear)
+    latent_attention = method(latent_attention)

@@ -7,7 +7,7 @@ from quire.core.dtypes import HostArray
 from quire.ops.array import address
 from quire.ops.lora import LoraTable
 from quire.ops.native.checks import describe, indices, matrix
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import NativeKernels, OnPool, method
 
 
 def lora_add(
@@ -36,3 +36,9 @@ def lora_add(
         table.ends, numbers,
     )  # fmt: skip
     return y
+
+
+class LoraKernels(OnPool):
+    """The op, for the provider."""
+
+    lora_add = method(lora_add)

@@ -10,7 +10,7 @@ from quire.core.layers import RouteSpec
 from quire.ops.array import address
 from quire.ops.native.checks import INT64, contiguous, describe, view
 from quire.ops.native.gemm import packed_linear
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import NativeKernels, OnPool, method
 from quire.ops.weights import LinearWeight
 
 
@@ -72,3 +72,10 @@ def moe(
 def _expect(name: str, x: HostArray, dtype: DType, shape: tuple[int, ...]) -> None:
     if x.dtype != dtype or x.shape != shape or not x.flags.c_contiguous:
         raise ValueError(f"{name} is {describe(x)}; wanted contiguous {dtype} {list(shape)}")
+
+
+class MoeKernels(OnPool):
+    """These ops, for the provider."""
+
+    route = method(route)
+    moe = method(moe)

@@ -232,3 +232,9 @@ def _gather(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tensor) -
     elif unit != 1.0:
         tokens *= unit
     return tokens.transpose(0, 1).flatten(1, 2)
+
+
+class AttentionOps:
+    """The op, for a provider."""
+
+    paged_attention = staticmethod(paged_attention)

@@ -16,54 +16,26 @@ from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.packed_file import StoredLinear
-from quire.ops.torch_ops import (
-    arrays,
-    latent,
-    lora,
-    moe,
-    paged_attention,
-    quantized,
-    recurrent,
-    reference,
-    sampling,
-)
+from quire.ops.torch_ops import arrays, quantized
+from quire.ops.torch_ops.activations import ActivationOps
 from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.torch_ops.devices import torch_device
+from quire.ops.torch_ops.latent import LatentOps
+from quire.ops.torch_ops.lora import LoraOps, TensorTable
+from quire.ops.torch_ops.moe import MoeOps
+from quire.ops.torch_ops.paged_attention import AttentionOps
+from quire.ops.torch_ops.quantized import QuantizedWeight
+from quire.ops.torch_ops.recurrent import RecurrentOps
+from quire.ops.torch_ops.reference import ReferenceOps, pack_linear
+from quire.ops.torch_ops.sampling import SamplingOps
 from quire.ops.weights import Epilogue, LinearWeight
 
 
-class TorchOps(Ops[Tensor]):
-    """All operations in plain torch."""
-
-    embedding = staticmethod(reference.embedding)
-    add = staticmethod(reference.add)
-    linear = staticmethod(reference.linear)
-    logits = staticmethod(reference.logits)
-    all_reduce = staticmethod(reference.all_reduce)
-    all_gather = staticmethod(reference.all_gather)
-    vocab_embedding = staticmethod(reference.vocab_embedding)
-    rms_norm = staticmethod(reference.rms_norm)
-    add_rms_norm = staticmethod(reference.add_rms_norm)
-    layer_norm = staticmethod(reference.layer_norm)
-    add_layer_norm = staticmethod(reference.add_layer_norm)
-    rope_kv_write = staticmethod(reference.rope_kv_write)
-    paged_attention = staticmethod(paged_attention.paged_attention)
-    latent_kv_write = staticmethod(latent.latent_kv_write)
-    head_linear = staticmethod(latent.head_linear)
-    latent_attention = staticmethod(latent.latent_attention)
-    causal_conv1d = staticmethod(recurrent.causal_conv1d)
-    gated_delta_rule = staticmethod(recurrent.gated_delta_rule)
-    mamba2_scan = staticmethod(recurrent.mamba2_scan)
-    gated_norm = staticmethod(recurrent.gated_norm)
-    activation = staticmethod(reference.activation)
-    scale = staticmethod(reference.scale)
-    softcap = staticmethod(reference.softcap)
-    lora_add = staticmethod(lora.lora_add)
-    route = staticmethod(moe.route)
-    moe = staticmethod(moe.moe)
-    argmax = staticmethod(sampling.argmax)
-    sample = staticmethod(sampling.sample)
-    logprobs = staticmethod(sampling.logprobs)
+class TorchOps(
+    ReferenceOps, ActivationOps, AttentionOps, LatentOps, RecurrentOps, LoraOps, MoeOps,
+    SamplingOps, Ops[Tensor],
+):  # fmt: skip
+    """All operations in plain torch: the classes of the files of this folder."""
 
     provider = "reference"
 
@@ -89,12 +61,27 @@ class TorchOps(Ops[Tensor]):
         experts: int = 1,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
-            raise TypeError("torch takes no stored weight")
+            raise TypeError(f"{self.provider} ops take no stored weight")
         parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
         given = None if bias is None else tensor(bias).to(self._torch)
-        return reference.pack_linear(
-            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype), experts=experts
+        model_dtype = torch_dtype(dtype)
+        coded = self._coded(parts, given, epilogue, experts, model_dtype)
+        if coded is not None:
+            return coded
+        return pack_linear(
+            parts, given, epilogue=epilogue, head=head, dtype=model_dtype, experts=experts
         )
+
+    def _coded(
+        self,
+        parts: list[Tensor] | list[QuantizedWeight],
+        bias: Tensor | None,
+        epilogue: Epilogue,
+        experts: int,
+        dtype: torch.dtype,
+    ) -> LinearWeight | None:
+        """Return quantized parts as codes; None if the product takes dense weights."""
+        return None
 
     def array(self, values: HostArray) -> Tensor:
         return tensor(values).to(self._torch)
@@ -110,7 +97,7 @@ class TorchOps(Ops[Tensor]):
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
     ) -> LoraTable:
-        return lora.TensorTable(columns, parts, adapters, dtype, self._torch)
+        return TensorTable(columns, parts, adapters, dtype, self._torch)
 
     def inference(self) -> AbstractContextManager[object]:
         return torch.inference_mode()

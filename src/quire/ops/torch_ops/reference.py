@@ -18,8 +18,6 @@ between machines and numbers of threads.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,9 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.dtypes import DType
-from quire.core.model_config import Activation
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import int4
+from quire.ops.torch_ops.activations import activation
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.quantized import QuantizedWeight, Weights, dense, parts_of
 from quire.ops.weights import Epilogue, LinearWeight
@@ -309,24 +307,6 @@ def rope_kv_write(
     return q
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) · up of [T, 2 · width] → [T, width]; computed in float32."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gate / (1.0 + torch.exp(-gate)) * up).to(gate_up.dtype)
-
-
-def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    """Return gelu_tanh(gate) · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gelu_tanh(gate) * up).to(gate_up.dtype)
-
-
-def gelu_mul(gate_up: Tensor) -> Tensor:
-    """Return gelu(gate) · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gelu(gate) * up).to(gate_up.dtype)
-
-
 def scale(x: Tensor, factor: float) -> Tensor:
     """Return x · factor, rounded once; the factor is float32."""
     return x * factor
@@ -337,65 +317,20 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return torch.tanh(x / cap) * cap
 
 
-def gelu(x: Tensor) -> Tensor:
-    """Return x · Φ(x), Φ by the error function; computed in float32."""
-    wide = x.float()
-    return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+class ReferenceOps:
+    """These ops, for a provider."""
 
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return GELU by its tanh approximation (GPT-2's `gelu_new`); computed in float32."""
-    wide = x.float()
-    inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
-    return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """Return x · sigmoid(1.702 · x) (CLIP); computed in float32."""
-    wide = x.float()
-    return (wide / (1.0 + torch.exp(-1.702 * wide))).to(x.dtype)
-
-
-def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0)."""
-    return torch.relu(x)
-
-
-def relu2(x: Tensor) -> Tensor:
-    """Return max(x, 0)², rounded once (So et al. 2021)."""
-    return torch.relu(x.float()).square().to(x.dtype)
-
-
-def relu2_mul(gate_up: Tensor) -> Tensor:
-    """Return max(gate, 0)² · up of [T, 2 · width] → [T, width]; in float32, rounded once."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (torch.relu(gate).square() * up).to(gate_up.dtype)
-
-
-def swigluoai_mul(gate_up: Tensor) -> Tensor:
-    """Return gate · sigmoid(1.702 · gate) · (up + 1) of [T, 2 · width], as in gpt-oss.
-
-    gate is at most 7, up within ±7; computed in float32, rounded once.
-    """
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
-    return (gate / (1.0 + torch.exp(-1.702 * gate)) * (up + 1.0)).to(gate_up.dtype)
-
-
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "silu_mul": silu_mul,
-    "gelu_tanh_mul": gelu_tanh_mul,
-    "gelu_mul": gelu_mul,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "relu2": relu2,
-    "swigluoai_mul": swigluoai_mul,
-    "relu2_mul": relu2_mul,
-    "quick_gelu": quick_gelu,
-}
-
-
-def activation(x: Tensor, kind: Activation) -> Tensor:
-    """Return the activation of x [..., cols]; a gated one halves the columns."""
-    return _ACTIVATIONS[kind](x)
+    embedding = staticmethod(embedding)
+    add = staticmethod(add)
+    linear = staticmethod(linear)
+    logits = staticmethod(logits)
+    all_reduce = staticmethod(all_reduce)
+    all_gather = staticmethod(all_gather)
+    vocab_embedding = staticmethod(vocab_embedding)
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    layer_norm = staticmethod(layer_norm)
+    add_layer_norm = staticmethod(add_layer_norm)
+    rope_kv_write = staticmethod(rope_kv_write)
+    scale = staticmethod(scale)
+    softcap = staticmethod(softcap)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.core.dtypes import FLOAT32, DType, HostArray
-from quire.core.quantized import Weights
+import torch
+from torch import Tensor
+
+from quire.core.dtypes import DType
 from quire.ops.device import CPU, Device
 from quire.ops.lora import LoraTable
-from quire.ops.packed_file import StoredLinear
-from quire.ops.torch_ops import quantized, reference
-from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.quantized import QuantizedWeight
@@ -77,28 +76,17 @@ class TritonOps(TorchOps):
     def isa(self) -> str:
         return "triton interpreter" if self.device.is_host else "triton cuda"
 
-    def pack_linear(
+    def _coded(
         self,
-        weight: Weights | StoredLinear,
-        bias: HostArray | None = None,
-        *,
-        epilogue: Epilogue = "none",
-        head: bool = False,
-        exact: bool = False,
-        dtype: DType = FLOAT32,
-        experts: int = 1,
-    ) -> LinearWeight:
-        if isinstance(weight, StoredLinear):
-            raise TypeError("Triton takes no stored weight")
-        parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
-        given = None if bias is None else tensor(bias).to(self._torch)
-        if all(isinstance(part, QuantizedWeight) for part in parts):
-            packed = coded(parts, given, epilogue, experts, torch_dtype(dtype))
-            if packed is not None and packed.shape[0] % experts == 0:
-                return packed
-        return reference.pack_linear(
-            parts, given, epilogue=epilogue, head=head, dtype=torch_dtype(dtype), experts=experts
-        )
+        parts: list[Tensor] | list[QuantizedWeight],
+        bias: Tensor | None,
+        epilogue: Epilogue,
+        experts: int,
+        dtype: torch.dtype,
+    ) -> LinearWeight | None:
+        codes = [part for part in parts if isinstance(part, QuantizedWeight)]
+        packed = coded(codes, bias, epilogue, experts, dtype) if len(codes) == len(parts) else None
+        return packed if packed is not None and packed.shape[0] % experts == 0 else None
 
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType

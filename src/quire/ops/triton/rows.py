@@ -66,7 +66,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def activation(x: Tensor, kind: Activation) -> Tensor:
-    """See `reference.activation`."""
+    """See `torch_ops.activations`."""
     gated = kind in GATED
     rows = _rows(x)
     width = rows.shape[1] // (1 + gated)
