@@ -27,8 +27,12 @@ from quire.ops.native import latent as native_latent
 from quire.ops.native import lora as native_lora
 from quire.ops.native import moe as native_moe
 from quire.ops.native import sampling as native_sampling
+from quire.ops.native.kernels import available_isas, emulated_isas
 from quire.ops.torch_ops import quantized
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
+
+ISAS = [*reversed(available_isas()), *emulated_isas()]
+"""Instruction sets to test kernels on: where one of them is enough, the best, which users have."""
 
 
 def arrays(value: Any) -> Any:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from quire.ops.native.kernels import available_isas, emulated_isas
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.tiny_models import (
@@ -25,6 +24,7 @@ from tests.golden.tiny_models import (
     make_tiny,
     of_each_kind,
 )
+from tests.native import ISAS
 
 NUM_TOKENS = 160
 MODELS = of_each_kind() + [name for name in RECURRENT_MODELS if name != "mamba2"]
@@ -66,7 +66,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("isa", available_isas() + emulated_isas())
+@pytest.mark.parametrize("isa", ISAS)
 def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
     ops = load_ops("cpu", isa=isa)
     decoder = load_decoder(case.folder, MAX_POSITIONS, ops, torch.bfloat16)

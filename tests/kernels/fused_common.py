@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
-from tests.native import FusedKernels
+from quire.ops.native.kernels import NativeKernels
+from tests.native import ISAS, FusedKernels
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -23,7 +23,7 @@ INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float1
 # Around every vector width and unrolled block.
 COLS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 257, 1000]
 
-each_isa = pytest.mark.parametrize("isa", available_isas() + emulated_isas())
+each_isa = pytest.mark.parametrize("isa", ISAS)
 each_dtype = pytest.mark.parametrize(
     "dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch.")
 )

@@ -42,7 +42,8 @@ def odd_shape(
     head_dim = size[0] or 8 * pick(generator, 0, 36) + pick(generator, 1, 7)
     if cache[0] == torch.uint8:
         head_dim += head_dim % 2
-    group = choose(generator, 1, 2, 3, 5, 16, 71 if head_dim < 128 else 6)
+    groups = (1, 2, 3, 5, 6) if head_dim > 128 else (1, 2, 3, 5, 16, 71)
+    group = choose(generator, *groups)
     kv_heads = 1 if group > 16 else choose(generator, 1, 2, 3)
     dtype = list(UNIT)[pick(generator, 0, 2)]
     return Shape(kv_heads * group, kv_heads, head_dim, size[1], dtype, *cache)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from quire.core.model_config import Activation
 from quire.ops.native.gemm import Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
-from tests.native import FusedKernels, PackedLinear
+from tests.native import ISAS, FusedKernels, PackedLinear
 
 pytestmark = pytest.mark.matrix
 
@@ -31,7 +31,7 @@ EPS = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # 
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
 
 
-@pytest.fixture(params=available_isas() + emulated_isas())
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> NativeKernels:
     return NativeKernels(request.param)
 
@@ -147,12 +147,12 @@ def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
     x = draw(generator, torch.float32, 37, 333)
     results = [
         PackedLinear(NativeKernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
-        for isa in available_isas() + emulated_isas()
+        for isa in ISAS
     ]
     assert all(torch.equal(results[0], other) for other in results)
 
 
-@pytest.mark.parametrize("isa", [i for i in available_isas() + emulated_isas() if "amx" in i])
+@pytest.mark.parametrize("isa", [i for i in ISAS if "amx" in i])
 def test_tiles_add_as_the_manual_says(isa: str) -> None:
     """TDPBF16PS adds even columns and odd ones apart, and takes subnormal numbers for zero."""
     huge, tiny = 2.0**24, 2.0**-70

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from quire.core.model_config import Activation
 from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
-from tests.native import PackedLinear, is_float8, pack_float8
+from tests.native import ISAS, PackedLinear, is_float8, pack_float8
 
 pytestmark = pytest.mark.matrix
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
-ISAS = available_isas() + emulated_isas()
 CODES = [torch.float8_e4m3fn, torch.float8_e5m2]
 GROUPS = (32, 64, 128, 256, 1 << 20)  # the last: a scale a row
 EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding

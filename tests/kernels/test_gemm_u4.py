@@ -14,16 +14,15 @@ from torch import Tensor
 
 from quire.ops.native.codes import GroupedCodes
 from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
-from tests.native import PackedLinear
+from tests.native import ISAS, PackedLinear
 
 pytestmark = pytest.mark.matrix
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
-ISAS = available_isas() + emulated_isas()
 GROUPS = (32, 64, 128)
 LOST = {
     "u4": {32: 0.0054, 64: 0.0073, 128: 0.0090},

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from quire.ops.native.codes import BITS, GROUPS, GroupedCodes
 from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
-from tests.native import PackedLinear
+from tests.native import ISAS, PackedLinear
 
 pytestmark = pytest.mark.matrix
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
-ISAS = available_isas() + emulated_isas()
 KINDS = [*map(str, BITS), "book"]
 SECONDS = ("zero", "zeros", "offsets")
 SHAPES = [(1, 1), (33, 31), (97, 65), (64, 272)]

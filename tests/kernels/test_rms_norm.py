@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels, available_isas
 from tests.kernels.fused_common import (
     DTYPES,
     TINY,
@@ -16,7 +16,7 @@ from tests.kernels.fused_common import (
     new_kernels,
     pick,
 )
-from tests.native import FusedKernels, view
+from tests.native import ISAS, FusedKernels, view
 
 pytestmark = pytest.mark.matrix
 
@@ -25,7 +25,7 @@ EPS = 1e-5
 COLS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127, 128, 257, 896, 1024, 4096]
 
 
-@pytest.fixture(params=available_isas() + emulated_isas())
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> FusedKernels:
     return new_kernels(request.param)
 

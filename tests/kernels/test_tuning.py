@@ -9,16 +9,16 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.gemm import Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import NativeKernels
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
-from tests.native import PackedLinear, paged_attention
+from tests.native import ISAS, PackedLinear, paged_attention
 
 POOL = Pool(2)
 ROWS = (1, 2, 3, 7, 33, 120)
 
 
-@pytest.fixture(params=available_isas() + emulated_isas())
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> NativeKernels:
     return NativeKernels(request.param)
 
