@@ -292,13 +292,14 @@ def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
 
 
 def random_shape(generator: torch.Generator, isa: str, **given: object) -> Shape:
-    kv_heads = choose(generator, 1, 2, 3)
     groups = (1, 2, 3, 4, 7, 8, 16, 17, 48, 64)
     few = slow(isa) or "head_dim" in given
+    group = choose(generator, *groups[: 8 if few else None])
+    kv_heads = 1 if group > 8 else choose(generator, 1, 2, 3)
     dtypes = list(UNIT)
     drawn: dict[str, object] = {
         "kv_heads": kv_heads,
-        "heads": kv_heads * choose(generator, *groups[: 8 if few else None]),
+        "heads": given.get("kv_heads", kv_heads) * group,
         "head_dim": 8 * pick(generator, 4, 32),
         "block_size": choose(generator, 8, 16, 32),
         "dtype": dtypes[pick(generator, 0, 2)],

@@ -44,7 +44,7 @@ def odd_shape(
         head_dim += head_dim % 2
     groups = (1, 2, 3, 5, 6) if head_dim > 128 else (1, 2, 3, 5, 16, 71)
     group = choose(generator, *groups)
-    kv_heads = 1 if group > 16 else choose(generator, 1, 2, 3)
+    kv_heads = 1 if group > 5 else choose(generator, 1, 2, 3)
     dtype = list(UNIT)[pick(generator, 0, 2)]
     return Shape(kv_heads * group, kv_heads, head_dim, size[1], dtype, *cache)
 
