@@ -8,7 +8,7 @@ from typing import get_args
 from benchmarks import explain_faults, explain_served
 from quire.explain.analyse import explain
 from quire.explain.report import Cause
-from tests.unit.explain.test_causes import FAULTS
+from tests.unit.explain.made_faults import FAULTS
 from tests.unit.explain.test_faults import CAUSES, SERVED
 
 DOCS = Path(__file__).parents[3] / "docs/explain.md"

@@ -14,7 +14,7 @@ from quire.explain import probe
 from quire.explain.analyse import explain
 from quire.explain.report import Report
 from quire.server.monitoring.explain import Explained, report_on
-from tests.unit.explain.test_causes import FAULTS
+from tests.unit.explain.made_faults import FAULTS
 from tests.unit.server.fake_engine import Running, running
 
 
