@@ -12,11 +12,17 @@ import torch
 from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
-from tests.golden.tiny_models import KINDS, MAX_POSITIONS, RECURRENT_MODELS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import (
+    FEW_KINDS,
+    MAX_POSITIONS,
+    RECURRENT_MODELS,
+    VOCAB_SIZE,
+    make_tiny,
+)
 
 NUM_SEQUENCES, FEW = 64, 8
 NUM_TOKENS = 6
-IN_MAKE_TEST = {*KINDS, *RECURRENT_MODELS, "llama"}
+IN_MAKE_TEST = {*FEW_KINDS, *RECURRENT_MODELS, "llama"}
 """Of `FEW_CASES`, `make test` runs these."""
 DTYPES = {
     "float32": torch.float32,

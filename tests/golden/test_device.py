@@ -19,7 +19,7 @@ from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
 from tests.golden.tiny_encoders import TEXTS, make_encoder
-from tests.golden.tiny_models import of_each_kind, save_byte_tokenizer
+from tests.golden.tiny_models import FEW_KINDS, of_each_kind, save_byte_tokenizer
 
 ARCHITECTURES = [
     "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
@@ -116,7 +116,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.mark.parametrize("name", of_each_kind(ARCHITECTURES))
+@pytest.mark.parametrize("name", of_each_kind(ARCHITECTURES, kinds=FEW_KINDS))
 def test_every_architecture(name: str, tiny_folder: Path, tokenizer: str, gpu: FakeDevice) -> None:
     """A long prompt in chunks, beside a short one. How tokens are drawn is the same in all."""
     params = SamplingParams(temperature=0.0, max_tokens=2, logprobs=2, prompt_logprobs=1)

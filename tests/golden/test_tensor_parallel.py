@@ -24,7 +24,7 @@ from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import (
-    KINDS,
+    FEW_KINDS,
     MAX_POSITIONS,
     RECURRENT_MODELS,
     TINY_MODELS,
@@ -80,7 +80,7 @@ def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
     ("name", "count"),
     [
         *(
-            pytest.param(name, 2, marks=[] if name in KINDS else pytest.mark.slow)
+            pytest.param(name, 2, marks=[] if name in FEW_KINDS else pytest.mark.slow)
             for name in TINY_MODELS
             if not name.startswith("bitnet")  # refused
         ),

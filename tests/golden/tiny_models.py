@@ -18,8 +18,8 @@ from tests.golden.tiny_experts import EXPERT_MODELS
 from tests.golden.tiny_recurrent import RECURRENT_MODELS
 
 __all__ = [
-    "KINDS", "MAX_POSITIONS", "ONE_PLUS", "RECURRENT_MODELS", "TINY_MODELS", "VOCAB_SIZE",
-    "make_tiny", "of_each_kind", "save_byte_tokenizer", "tiny_config",
+    "FEW_KINDS", "KINDS", "MAX_POSITIONS", "ONE_PLUS", "RECURRENT_MODELS", "TINY_MODELS",
+    "VOCAB_SIZE", "make_tiny", "of_each_kind", "save_byte_tokenizer", "tiny_config",
 ]  # fmt: skip
 
 TINY_MODELS: dict[str, TinyModel] = DENSE_MODELS | EXPERT_MODELS
@@ -33,6 +33,13 @@ KINDS = frozenset({
 })  # fmt: skip
 """Models that have between them what any of `TINY_MODELS` has, such as each activation, norm
 position and kind of router (`test_native_ops`)."""
+FEW_KINDS = frozenset({
+    "llama-rope-llama3", "llama-mha-tied-biases", "qwen2-sliding-tied", "phi3-longrope", "gemma4",
+    "gemma4-values-of-keys", "olmo2", "smollm3", "cohere2", "bitnet", "gpt2", "opt-untied-gelu",
+    "qwen2-moe", "gpt-oss", "llama4", "deepseek-v3", "minicpm3",
+})  # fmt: skip
+"""Of `KINDS`, enough for a suite of what lies around the layers: each kind of cache, of order of
+norms and sub-layers, of positions and of experts."""
 ONE_PLUS = frozenset({
     "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text",
 })  # fmt: skip
@@ -41,9 +48,11 @@ _PUBLISHED = {"internlm3": "InternLM3ForCausalLM"}
 """Model types that Transformers saves under another class than the published files have."""
 
 
-def of_each_kind(names: Iterable[str] = TINY_MODELS, *more: str) -> list[Any]:
-    """Return all names as a test's parameters; `make test` takes those of `KINDS`, and `more`."""
-    kept = KINDS.union(more)
+def of_each_kind(
+    names: Iterable[str] = TINY_MODELS, *more: str, kinds: frozenset[str] = KINDS
+) -> list[Any]:
+    """Return all names as a test's parameters; `make test` takes those of `kinds`, and `more`."""
+    kept = kinds.union(more)
     return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
