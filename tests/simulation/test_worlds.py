@@ -11,7 +11,7 @@ from tests.simulation.soak import failure, main, replay_command
 from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
-BATCHES = 40
+BATCHES = 80
 FAST = range(1, 2)
 """Batches in `make test`. The zeroth is that of `test_worlds_preempt_and_share`."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]

@@ -49,9 +49,9 @@ def test_what_fails_or_is_not_there_is_named() -> None:
     [
         (7883, scheduling.prefix_hits),
         (1562, scheduling.full_steps),
-        (13259, scheduling.first_of_many),
+        pytest.param(13259, scheduling.first_of_many, marks=pytest.mark.slow),
         (12266, answers.forward_passes),
-        (15253, answers.preemption),
+        pytest.param(15253, answers.preemption, marks=pytest.mark.slow),
         (18728, answers.scaled_positions),
         (18728, answers.static_warning),
         (20898, answers.embeddings),
