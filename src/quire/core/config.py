@@ -132,12 +132,15 @@ class TransferConfig:
         policy: what to do with a request whose promised blocks cannot be loaded.
         address: where a producer serves its blocks, and where a consumer asks for them; None if
             they share the folder.
+        prefill_replicas: the first replicas of this engine, which compute prompts for the others;
+            0 if all are alike.
     """
 
     role: KVRole
     engine_id: str
     policy: LoadFailurePolicy = "recompute"
     address: tuple[str, int] | None = None
+    prefill_replicas: int = 0
 
     @property
     def produces(self) -> bool:

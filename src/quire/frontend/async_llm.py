@@ -274,10 +274,7 @@ class AsyncLLM(VllmMethods):
 
     def _send(self, state: RequestState, rank: int | None = None) -> None:
         """Send a request to the replica `rank`, or to the one that the router chooses."""
-        replica = self._fleet.choose(state.request.children, rank)
-        state.replica = replica.number
-        for child in state.request.children:
-            replica.core.client.send(child)
+        self._fleet.submit(state, rank)
         if self._lag is not None:
             self._lag.start()
 

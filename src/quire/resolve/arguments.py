@@ -180,6 +180,11 @@ class EngineArgs:
     """Copies of the model (replicas) behind one port. Each has its own process, and a part of the
     cores and of the memory. A router sends each request where its prefix is cached or the queue is
     short. Use it if one process cannot use all cores: one replica per memory node (NUMA)."""
+    prefill_replicas: int = 0
+    """Replicas that compute prompts for the others, so that answers do not wait for them. Set
+    --decode-replicas, too. Their sum replaces --data-parallel-size. See docs/disaggregation.md."""
+    decode_replicas: int = 0
+    """Replicas that answer the prompts of --prefill-replicas."""
     nnodes: int = 1
     """Machines that share the pipeline stages. Each runs `quire serve` with the same flags and its
     own --node-rank."""
@@ -234,6 +239,11 @@ class EngineArgs:
     enable_sleep_mode: bool = False
     """Offer POST /sleep, POST /wake_up and GET /is_sleeping. A sleeping server frees its
     weights and KV cache. In Python, `sleep` and `wake_up` always work."""
+
+    def __post_init__(self) -> None:
+        if self.data_parallel_size == 1 and self.prefill_replicas and self.decode_replicas:
+            count = self.prefill_replicas + self.decode_replicas
+            object.__setattr__(self, "data_parallel_size", count)
 
     @staticmethod
     def add_cli_args(

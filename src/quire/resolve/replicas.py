@@ -9,6 +9,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import Hardware
 
 _NAME = "data_parallel_size"
+_HALVES = ("prefill_replicas", "decode_replicas")
 
 
 def replica_share(
@@ -23,6 +24,17 @@ def replica_share(
             replica only.
     """
     count = args.data_parallel_size
+    for name, other in (_HALVES, _HALVES[::-1]):
+        if getattr(args, name) and not getattr(args, other):
+            raise ConfigError(f"{name} needs {other}.", param=name)
+    prefill, decode = args.prefill_replicas, args.decode_replicas
+    if prefill and count != prefill + decode:
+        raise ConfigError(
+            f"{_NAME} is {count}, but prefill_replicas {prefill} and decode_replicas {decode} "
+            f"are {prefill + decode}.",
+            fix=f"Omit {_NAME}.",
+            param=_NAME,
+        )
     if count == 1:
         return args, hardware
     threads = args.num_threads

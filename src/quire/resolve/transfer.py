@@ -49,9 +49,17 @@ def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, Trans
     Raises:
         ConfigError: a field is unknown, wrong or does not fit the other flags.
     """
-    if args.kv_transfer_config is None:
+    if args.kv_transfer_config is not None:
+        wanted = _parse(args.kv_transfer_config)
+    elif args.prefill_replicas:
+        wanted = _Wanted("kv_both")
+    else:
         return args, None
-    wanted = _parse(args.kv_transfer_config)
+    if args.prefill_replicas and (wanted.kv_role != "kv_both" or wanted.kv_port is not None):
+        raise _error(
+            "with --prefill-replicas the server computes prompts and answers.",
+            """Set "kv_role": "kv_both", and omit kv_port.""",
+        )
     if not args.enable_prefix_caching:
         raise _error("without prefix caching there are no blocks to hand over.")
     folder = wanted.kv_connector_extra_config.get("shared_storage_path")
@@ -77,7 +85,8 @@ def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, Trans
     args = dataclasses.replace(args, kv_offloading_dir=directory, kv_offloading_disk_size=size)
     name = wanted.engine_id or uuid.uuid4().hex
     policy = wanted.kv_load_failure_policy
-    return args, TransferConfig(wanted.kv_role, name, policy, _address(args, wanted))
+    address = _address(args, wanted)
+    return args, TransferConfig(wanted.kv_role, name, policy, address, args.prefill_replicas)
 
 
 def _address(args: EngineArgs, wanted: _Wanted) -> tuple[str, int] | None:

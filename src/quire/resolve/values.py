@@ -42,6 +42,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tensor_parallel_size": (1, 1024),
     "pipeline_parallel_size": (1, 1024),
     "data_parallel_size": (1, 256),
+    "prefill_replicas": (0, 255),
+    "decode_replicas": (0, 255),
     "nnodes": (1, 1024),
     "master_port": (1, 2**16 - 1),
     "pack_cache_bytes": (0, _BYTES),

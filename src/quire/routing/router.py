@@ -112,6 +112,10 @@ class CacheAwareRouter:
         assert chosen >= 0, "a router needs a replica to choose"
         return chosen
 
+    def num_uncached(self, prompt: Prompt, among: int) -> int:
+        """Return the fewest prompt tokens that one of these replicas has to compute."""
+        return self._left(prompt.num_tokens, self._cache.num_blocks(prompt.hashes, among))
+
     def add(self, replica: int, request_id: str, prompt: Prompt) -> None:
         """See `Router`."""
         cached = self._cache.num_blocks(prompt.hashes, 1 << replica)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import KVEventsConfig
+from quire.core.config import KVEventsConfig, TransferConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -180,7 +180,12 @@ def test_replicas_share_no_core() -> None:
     assert not set(first.cpus) & set(second.cpus)
     assert len(first.cpus) == len(second.cpus)
     assert first.report_cache
-    config = replace(config, kv_events=KVEventsConfig())
+    config = replace(config, transfer=TransferConfig("kv_both", "e", prefill_replicas=1))
+    prompts, answers = replica_configs(config, 2)
+    assert (prompts.transfer, prompts.tiers.read_only) == (config.transfer, False)
+    assert answers.transfer is not None
+    assert (answers.transfer.role, answers.tiers.read_only) == ("kv_consumer", True)
+    config = replace(config, transfer=None, kv_events=KVEventsConfig())
     assert [each.kv_events for each in replica_configs(config, 2)] == [
         KVEventsConfig(),
         KVEventsConfig(rank=1),

@@ -28,6 +28,16 @@ def test_replicas_share_cores_and_memory() -> None:
     assert (ranks.tensor_parallel_size, ranks.num_threads) == (2, 4)
 
 
+def test_replicas_for_prompts_and_for_answers() -> None:
+    halves = args(1, prefill_replicas=1, decode_replicas=3)
+    assert halves == args(4, prefill_replicas=1, decode_replicas=3)
+    config = resolve(halves, MACHINE).config
+    assert config.num_threads == 2
+    assert config.transfer is not None
+    assert (config.transfer.role, config.transfer.prefill_replicas) == ("kv_both", 1)
+    assert config.tiers.directory is not None
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -37,6 +47,9 @@ def test_replicas_share_cores_and_memory() -> None:
         ({"count": 2, "nnodes": 2, "pipeline_parallel_size": 2}, "omit --nnodes"),
         ({"count": 4, "tensor_parallel_size": 4}, "this machine has 2"),
         ({"count": 0}, "at least 1"),
+        ({"count": 1, "prefill_replicas": 1}, "prefill_replicas needs decode_replicas"),
+        ({"count": 2, "decode_replicas": 2}, "decode_replicas needs prefill_replicas"),
+        ({"count": 4, "prefill_replicas": 1, "decode_replicas": 2}, "are 3"),
     ],
 )
 def test_what_replicas_cannot_share(fields: dict[str, Any], why: str) -> None:

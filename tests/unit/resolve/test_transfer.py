@@ -68,6 +68,12 @@ def test_engines_of_a_user_meet_in_shared_memory() -> None:
         (PRODUCER | {"kv_port": 70_000}, {}, "kv_port is 70000"),
         (PRODUCER | {"kv_port": 5}, {"tensor_parallel_size": 2}, "one process"),
         (PRODUCER | {"kv_port": 5}, {}, "needs a key"),
+        (PRODUCER, {"prefill_replicas": 1, "decode_replicas": 1}, "prompts and answers"),
+        (
+            {"kv_role": "kv_both", "kv_port": 5},
+            {"prefill_replicas": 1, "decode_replicas": 1},
+            "omit kv_port",
+        ),
     ],
 )
 def test_refusals(

@@ -57,6 +57,15 @@ def serve(router: CacheAwareRouter, replica: int, name: str, wanted: Prompt) -> 
     router.note(replica, outputs(done, blocks=BlockChanges([*wanted.hashes], [])))
 
 
+def test_uncached_tokens_of_the_best_of_some_replicas(router: CacheAwareRouter) -> None:
+    long = prompt("a", 5)
+    serve(router, 1, "whole", long)
+    serve(router, 2, "part", prompt("a", 2))
+    assert router.num_uncached(long, 0b110) == 1
+    assert router.num_uncached(long, 0b101) == 3 * BLOCK + 1
+    assert router.num_uncached(long, 0b001) == long.num_tokens
+
+
 def test_equal_replicas_take_turns_while_they_work(router: CacheAwareRouter) -> None:
     assert [send(router, str(i), prompt(str(i), 2)) for i in range(6)] == [0, 1, 2, 0, 1, 2]
 

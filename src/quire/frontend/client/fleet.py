@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
@@ -17,10 +17,14 @@ from quire.core.messages import (
     Ready,
     StepOutputs,
 )
+from quire.frontend.client.halves import ALONE, Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
 from quire.frontend.client.supervisor import CoreState
+
+if TYPE_CHECKING:
+    from quire.frontend.output.request_state import RequestState
 
 T = TypeVar("T")
 
@@ -36,7 +40,8 @@ class Fleet:
     """The replicas of an engine; mostly one.
 
     With several, the router of `quire.routing` chooses one for each request. All sequences of a
-    request go to the same one.
+    request go to the same one. With `prefill_replicas`, one computes the prompt and another
+    answers it (`halves`).
 
     Args:
         config: of one replica.
@@ -66,6 +71,10 @@ class Fleet:
             from quire.frontend.client.routes import Routes  # NumPy
 
             self._routes = Routes(config, count)
+        self._halves = None
+        prefill = config.transfer.prefill_replicas if config.transfer else 0
+        if prefill and config.pooling is None:
+            self._halves = Halves(prefill, count)
 
     @property
     def separate(self) -> bool:
@@ -114,8 +123,8 @@ class Fleet:
                 param="data_parallel_rank",
             )
 
-    def choose(self, children: Sequence[AddRequest], rank: int | None = None) -> Replica:
-        """Return the replica that gets the sequences of a request.
+    def submit(self, state: RequestState, rank: int | None = None) -> None:
+        """Send the sequences of a request, or first its prompt, to a replica.
 
         Args:
             rank: the wanted replica; None lets the router choose among the ready ones.
@@ -123,22 +132,57 @@ class Fleet:
         Raises:
             QuireError: no replica is ready, or the wanted one is not.
         """
-        chosen = self._choose(children[0]) if rank is None else rank
+        children = state.request.children
+        if rank is not None:
+            self._place(state, rank, children)
+            return
+        if (error := self.error) is not None:
+            raise error
+        ready, halves = self._ready, self._halves
+        if halves is None:
+            self._place(state, self._choose(children[0], ready), children)
+        elif self._needs_prefill(children[0], ready):
+            chosen = self._choose(children[0], ready & halves.prompts)
+            self._place(state, chosen, [halves.begin(state)])
+        else:
+            self._place(state, self._choose(children[0], ready & halves.answers or ready), children)
+
+    @property
+    def _ready(self) -> int:
+        """Return the mask of the ready replicas."""
+        return sum(1 << replica.number for replica in self.replicas if replica.is_ready)
+
+    def _needs_prefill(self, first: AddRequest, ready: int) -> bool:
+        """Return whether a replica for prompts should compute a request's prompt."""
+        assert self._halves is not None
+        assert self._routes is not None
+        if not ready & self._halves.prompts or not self._halves.divides(first):
+            return False
+        answers = ready & self._halves.answers
+        return answers > 0 and self._routes.num_uncached(first, answers) > ALONE
+
+    def _choose(self, first: AddRequest, among: int) -> int:
+        return 0 if self._routes is None else self._routes.choose(first, among)
+
+    def _place(self, state: RequestState, chosen: int, messages: Sequence[AddRequest]) -> None:
+        """Send a request's messages to a replica."""
         replica = self.replicas[chosen]
         if replica.core.error is not None:
             raise replica.core.error
+        state.replica = chosen
         if self._routes is not None:
-            self._routes.add(chosen, children)
+            self._routes.add(chosen, messages)
         replica.wake_watchdog()
-        return replica
+        for message in messages:
+            replica.send(message)
 
-    def _choose(self, first: AddRequest) -> int:
-        if (error := self.error) is not None:
-            raise error
-        if self._routes is None:
-            return 0
-        ready = sum(1 << replica.number for replica in self.replicas if replica.is_ready)
-        return self._routes.choose(first, ready)
+    def _go_on(self, state: RequestState) -> None:
+        """Send a request whose prompt is computed to a replica for answers, if one is ready."""
+        assert self._halves is not None
+        children = state.request.children
+        among = self._ready & self._halves.answers or 1 << state.replica
+        with contextlib.suppress(QuireError):  # a loss is reported, and moves the request
+            self._place(state, self._choose(children[0], among), children)
 
     def abort(self, replica: int, ids: list[str]) -> None:
         """Drop sequences from a replica; ignore unknown ones and a lost core."""
@@ -148,6 +192,8 @@ class Fleet:
     def send(self, replica: int, message: CoreInput) -> None:
         """Send a message about requests that a replica has; raises as `CoreClient.send`."""
         if self._routes is not None and isinstance(message, AbortRequests):
+            if self._halves is not None:
+                message = AbortRequests(self._halves.abort(message.request_ids))
             self._routes.remove(message.request_ids)
         self.replicas[replica].send(message)
 
@@ -225,6 +271,9 @@ class Fleet:
         if step is not None:
             if self._routes is not None:
                 self._routes.note(replica, step)
+            if self._halves is not None:
+                for state in self._halves.take(step):
+                    self._go_on(state)
             self.stepped.set()  # who waits goes on after the step's outputs
         return step
 
@@ -232,6 +281,8 @@ class Fleet:
         """See `ReplicaUser`."""
         if self._routes is not None:
             self._routes.forget(replica)
+        if self._halves is not None:
+            self._halves.forget(replica)
         self._user.on_lost(replica, error)
         self.stepped.set()
 

@@ -125,10 +125,13 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
         return [config]
     from quire.executor.crew import rank_cpus
 
-    events = config.kv_events
+    events, transfer, tiers = config.kv_events, config.transfer, config.tiers
+    prefill = transfer.prefill_replicas if transfer is not None else 0
+    consumer = transfer and replace(transfer, role="kv_consumer")
+    answers = replace(config, transfer=consumer, tiers=replace(tiers, read_only=True))
     return [
         replace(
-            config,
+            answers if prefill and rank >= prefill else config,
             cpus=tuple(cpus),
             report_cache=config.enable_prefix_caching,
             kv_events=events and replace(events, rank=rank),

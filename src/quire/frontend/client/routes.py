@@ -33,6 +33,10 @@ class Routes:
         """Return a replica for a request; see `Router.choose`."""
         return self._router.choose(self._prompt(message), among)
 
+    def num_uncached(self, message: AddRequest, among: int) -> int:
+        """Return the fewest prompt tokens that one of these replicas has to compute."""
+        return self._router.num_uncached(self._prompt(message), among)
+
     def add(self, replica: int, children: Sequence[AddRequest]) -> None:
         """Note that a request's sequences were sent to a replica."""
         prompt = self._prompt(children[0])

@@ -1,0 +1,126 @@
+"""`--prefill-replicas 1 --decode-replicas 1`: one engine's answers, whichever side is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.sampling_params import RequestOutputKind
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client.core_client import ProcessClient
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
+
+pytestmark = pytest.mark.skipif(detect().cores < 2, reason="each replica needs a core")
+
+BLOCKS, SECONDS = 256, 120
+LENGTHS = (300, 20, 260, 301, 129, 270)
+KINDS = [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3}, {"temperature": 0.9, "n": 2}]
+
+
+def prompts(seed: int) -> list[list[int]]:
+    draw = Random(seed)
+    return [[draw.randrange(3, 250) for _ in range(length)] for length in LENGTHS]
+
+
+def params(index: int) -> SamplingParams:
+    kind = {"seed": 5, **KINDS[index % len(KINDS)]}
+    return SamplingParams(max_tokens=12, ignore_eos=True, output_kind=FINAL, **kind)
+
+
+FINAL = RequestOutputKind.FINAL_ONLY
+Tokens = list[list[int]]
+
+
+async def answer(engine: AsyncLLM, prompt: list[int], index: int) -> Tokens:
+    stream = engine.generate({"prompt_token_ids": prompt}, params(index))
+    *_, last = [output async for output in stream]
+    return [list(sequence.token_ids) for sequence in last.outputs]
+
+
+def kill(engine: AsyncLLM, replica: int) -> None:
+    client = engine._fleet.replicas[replica].core.client
+    assert isinstance(client, ProcessClient)
+    os.kill(client.pid, signal.SIGKILL)
+
+
+async def until_ready(engine: AsyncLLM) -> None:
+    for _ in range(SECONDS * 20):
+        if all(replica.is_ready for replica in engine._fleet.replicas):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("a core did not come back")
+
+
+async def test_answers_are_those_of_one_engine(tiny_model: Path, tmp_path: Path) -> None:
+    rounds = [prompts(seed) for seed in range(3)]
+    with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
+        expected = [
+            [
+                [list(sequence.token_ids) for sequence in found.outputs]
+                for index, prompt in enumerate(asked)
+                for found in llm.generate({"prompt_token_ids": prompt}, params(index))
+            ]
+            for asked in rounds
+        ]
+    args = EngineArgs(
+        str(tiny_model),
+        num_gpu_blocks_override=BLOCKS,
+        kv_offloading_dir=str(tmp_path),
+        prefill_replicas=1,
+        decode_replicas=1,
+    )
+    engine = await AsyncLLM.start(args)
+    try:
+        for victim, (asked, wanted) in zip(
+            (None, 0, 1), zip(rounds, expected, strict=True), strict=True
+        ):
+            tasks = [asyncio.create_task(answer(engine, p, i)) for i, p in enumerate(asked)]
+            if victim is not None:
+                await asyncio.sleep(0.01)
+                kill(engine, victim)
+            assert await asyncio.wait_for(asyncio.gather(*tasks), SECONDS) == wanted
+            if victim is None:
+                check_shares(engine)
+            await until_ready(engine)
+            assert await engine.call("check_integrity") is None
+            assert engine._fleet._halves is not None
+            assert not engine._fleet._halves._waiting
+        await check_abort(engine)
+    finally:
+        engine.shutdown()
+
+
+def check_shares(engine: AsyncLLM) -> None:
+    """All answers come from one replica, and all long prompts from the other."""
+    answering = engine.stats.of(1)
+    assert engine.stats.of(0).generation_tokens == 0
+    assert answering.generation_tokens > 0
+    tier = answering.scheduler.host_tier if answering.scheduler else None
+    assert tier is not None
+    assert tier.loaded == sum(length // 16 for length in LENGTHS if length > 128)
+    assert (tier.failed, tier.saved) == (0, 0)
+
+
+async def check_abort(engine: AsyncLLM) -> None:
+    """A request whose prompt is being computed ends at once."""
+    task = asyncio.create_task(answer(engine, prompts(9)[0], 0))
+    halves = engine._fleet._halves
+    assert halves is not None
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        if halves._waiting:
+            break
+    assert halves._waiting
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not halves._waiting
+    assert engine.num_unfinished == 0
+    assert await engine.call("check_integrity") is None
