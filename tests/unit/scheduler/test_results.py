@@ -119,6 +119,6 @@ def test_a_prompts_logprobs_are_given_once() -> None:
     entry = TokenLogprobs([5], [-1.0], 1)
     _, first = step(s, prompt_logprobs={"a": [entry] * 3})
     assert first["a"].prompt_logprobs == [entry] * 3
-    batch = s.schedule(0.0)
-    s.update(batch, sampled(s, batch, 5, prompt_logprobs={"a": [entry] * 3}), 0.0)
+    _, second = step(s, prompt_logprobs={"a": [entry] * 3})
+    assert second["a"].prompt_logprobs is None
     assert r.prompt_logprobs == []
