@@ -6,6 +6,7 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from tests.unit.scheduler.steps import BLOCK, make, request, sampled, step
@@ -122,3 +123,19 @@ def test_a_prompts_logprobs_are_given_once() -> None:
     _, second = step(s, prompt_logprobs={"a": [entry] * 3})
     assert second["a"].prompt_logprobs is None
     assert r.prompt_logprobs == []
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_an_ended_request_names_the_blocks_of_its_prompt(hands_over: bool) -> None:
+    """To the engine that is to go on; the block of the prompt's rest is not whole."""
+    s = make()
+    r = request("a", 2 * BLOCK + 3, max_tokens=2 * BLOCK, stop_token_ids=[7])
+    r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(hands_over=hands_over)))
+    s.add(r)
+    _, first = step(s)
+    assert first["a"].kv_blocks is None
+    for _ in range(2 * BLOCK - 1):
+        _, last = step(s)
+    assert last["a"].finish_reason is FinishReason.LENGTH
+    assert last["a"].kv_blocks == (r.block_hashes[:2] if hands_over else None)
+    assert len(r.block_hashes) > 2
