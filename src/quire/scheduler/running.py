@@ -210,12 +210,10 @@ class RunningBatch:
         self._replace([self.requests[row] for row in order])
         return np.argsort(order)
 
-    def pop(self) -> Request:
-        """Remove and return the last request."""
-        request = self.requests[-1]
-        self._leave(request)
+    def pop(self) -> None:
+        """Remove the last request."""
+        self._leave(self.requests[-1])
         self._replace(self.requests[:-1])
-        return request
 
     def remove_finished(self) -> None:
         """Remove all finished requests."""

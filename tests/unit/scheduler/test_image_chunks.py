@@ -166,6 +166,8 @@ def test_an_image_fits_beside_all_others() -> None:
     for name in "abc":
         s.add(text(name, 4))
     step(s)
+    with pytest.raises(InvalidRequestError, match="a step holds 61 of a prompt"):
+        s.add(whole("e", 62))
     s.add(whole("d", 61))
     assert step(s)[0] == {"a": 1, "b": 1, "c": 1, "d": 61}
 

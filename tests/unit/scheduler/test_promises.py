@@ -15,7 +15,7 @@ from quire.kv.lower_tiers import PromisedBlocks
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.promises import Promises
 from quire.scheduler.scheduler import Scheduler
-from tests.unit.scheduler.steps import BLOCK, request, step
+from tests.unit.scheduler.steps import BLOCK, request, sampled, step
 
 
 def promised(length: int, promised: int) -> Request:
@@ -70,3 +70,24 @@ def test_promised_blocks_are_found_from_then_on(fails: bool) -> None:
     asked.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(promised=tuple(keys))))
     Promises(kv, fails=fails).check(asked)
     assert kv.num_found(asked) == 2
+
+
+def test_a_request_ends_with_its_promise() -> None:
+    """At once if a block is missing, or when its load fails."""
+    tiers = TierConfig(num_offload_slots=1)
+    limits = SchedulerConfig(1000, 4, 64, fails_without_blocks=True)
+    s = Scheduler(limits, CacheConfig(BLOCK, 8, tiers=tiers), lower=[PromisedBlocks()])
+    asked = promised(2 * BLOCK + 1, 0)
+    keys = tuple(s.kv.hasher.extend(promised(2 * BLOCK + 1, 0)))
+    asked.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(promised=keys)))
+    with pytest.raises(InvalidRequestError, match="were promised"):
+        s.add(promised(2 * BLOCK + 1, 2))
+    assert not s.has_unfinished()
+    s.add(asked)
+    batch = s.schedule(0.0)
+    assert batch.block_copies is not None
+    failed = [batch.block_copies.loads[1].block]
+    (output,) = s.update(batch, sampled(s, batch, 5, failed_loads=failed), 0.0).outputs
+    assert (output.request_id, output.finish_reason) == ("r", FinishReason.ERROR)
+    assert not s.has_unfinished()
+    s.check_integrity()

@@ -238,3 +238,44 @@ def test_what_the_tower_has_read_adds_up() -> None:
     step(s)
     step(s, encoded_tokens=2)
     assert s.stats().encoded_tokens == 7
+
+
+def test_micro_batches_share_the_decoding_requests() -> None:
+    """A step in flight has the next tokens of its part, so the other part is in the next one."""
+    s = new(micro_batches=2, seats=5)
+    for name in "abcde":
+        s.add(request(name, 4, max_tokens=50))
+    step(s)
+    first, second, third = s.schedule(0.0), s.schedule(0.0), s.schedule(0.0)
+    assert (first.request_ids, second.request_ids) == ([*"abc"], [*"de"])
+    assert third.empty
+    s.check_integrity()
+
+
+def test_with_micro_batches_no_step_is_like_the_one_before() -> None:
+    s = new(micro_batches=2)
+    s.add(request("a", 4, max_tokens=50))
+    for _ in range(3):
+        step(s)
+        assert s.running.quiet == 0
+
+
+def test_a_prompt_has_no_drafts() -> None:
+    s = drafting()
+    s.add(request("a", 4, max_tokens=50))
+    step(s)
+    s.add(request("b", 80))
+    step(s)
+    batch = s.schedule(0.0)
+    assert batch.request_ids == ["a", "b"]
+    assert batch.max_new_tokens is not None
+    assert batch.max_new_tokens.tolist() == [4, 1]
+
+
+def test_steps_in_flight_share_an_array_that_nobody_changes() -> None:
+    s = make()
+    s.add(request("a", 4))
+    step(s)
+    assert s.schedule(0.0).num_scheduled_tokens is s.running.ones
+    with pytest.raises(ValueError, match="read-only"):
+        s.running.ones[0] = 2

@@ -212,3 +212,14 @@ def test_nothing_is_ready_beside_the_last_step_of_all_requests() -> None:
     assert not s.has_ready()
     s.update(batch, sampled(s, batch, 5), 1.0)
     assert not s.has_ready()
+
+
+def test_one_of_eight_quiet_steps_is_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = SchedulerConfig(1000, 6, 64, max_itl_stretch=4.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 64), Tokens())
+    s.add(request("a", 4, max_tokens=60))
+    seen: list[int] = []
+    monkeypatch.setattr(s._step_size, "observe", lambda batch, _: seen.append(batch.step))
+    for _ in range(40):
+        step(s)
+    assert seen == [1, 8, 16, 24, 32, 40]
