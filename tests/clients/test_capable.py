@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -75,6 +74,8 @@ def test_responses(client: openai.OpenAI, choice: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "any", "tool"])
 def test_messages(server: Server, choice: str) -> None:
+    import anthropic  # takes seconds
+
     named: Any = {"type": choice, **({"name": "get_weather"} if choice == "tool" else {})}
     fields: dict[str, Any] = {
         "model": "tiny",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import anthropic
 import pytest
 from pydantic import BaseModel
 
 from tests.e2e.serving import Server
+
+if TYPE_CHECKING:
+    import anthropic  # takes seconds: each test that needs it imports it
 
 HI: list[Any] = [{"role": "user", "content": "Tell me a story."}]
 TOOL: Any = {
@@ -29,6 +31,8 @@ GREEDY: Any = {"extra_body": {"temperature": 0}}
 
 @pytest.fixture
 def client(server: Server) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
@@ -64,6 +68,8 @@ def test_a_tool(client: anthropic.Anthropic) -> None:
 
 
 def test_errors_are_typed(client: anthropic.Anthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         client.messages.create(model="tiny", messages=HI, max_tokens=0)
     with pytest.raises(anthropic.NotFoundError):
@@ -186,6 +192,8 @@ def test_a_parsed_answer(client: anthropic.Anthropic) -> None:
 
 
 def test_a_tool_runner(client: anthropic.Anthropic) -> None:
+    import anthropic
+
     asked: list[str] = []
 
     @anthropic.beta_tool
@@ -209,6 +217,8 @@ def test_a_tool_runner(client: anthropic.Anthropic) -> None:
 
 
 def test_models_and_errors_of_every_path(client: anthropic.Anthropic) -> None:
+    import anthropic
+
     [model] = client.models.list()
     assert (model.id, model.type) == ("tiny", "model")
     assert client.models.retrieve("tiny").display_name == "tiny"

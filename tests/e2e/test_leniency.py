@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -156,6 +155,8 @@ def test_a_context_that_is_too_short(client: openai.OpenAI, context: int) -> Non
 
 
 def test_anthropics_words_for_it(server: Server, context: int) -> None:
+    import anthropic  # takes seconds
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens >"):
             client.messages.create(
