@@ -96,17 +96,21 @@ def served() -> Iterator[str]:
         raise faults[0]
 
 
-def fuzz(count: int, seed: int) -> Counter[int]:
-    """Statuses of the answers to about `count` requests for each operation and kind of request."""
+def fuzz(count: int, seed: int, *, in_turn: bool = False) -> Counter[int]:
+    """Statuses of the answers to about `count` requests for each operation and kind of request.
+
+    Args:
+        in_turn: operations take turns in which kind they get: right requests or wrong ones.
+    """
     statuses: Counter[int] = Counter()
     with served() as url:
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-        for result in schema.get_all_operations():
-            operation = result.ok()
-            if operation.path not in LEFT_OUT:
-                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                    with suppress(Unsatisfiable):  # nothing is wrong where nothing is asked for
-                        ask(operation, mode, count, seed, statuses)
+        kinds = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+        operations = [result.ok() for result in schema.get_all_operations()]
+        for number, operation in enumerate(o for o in operations if o.path not in LEFT_OUT):
+            for mode in [kinds[number % 2]] if in_turn else kinds:
+                with suppress(Unsatisfiable):  # nothing is wrong where nothing is asked for
+                    ask(operation, mode, count, seed, statuses)
     return statuses
 
 
