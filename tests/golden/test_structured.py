@@ -7,7 +7,7 @@ import pytest
 from quire import LLM
 from tests.golden.structured_generations import generate, is_valid
 
-COUNT = 24
+COUNT = 18
 PLAIN = {"model": "embedded", "max_model_len": 512, "num_gpu_blocks_override": 512}
 
 
