@@ -169,10 +169,10 @@ class Scheduler:
         teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
         if teaches:
             self._step_size.observe(step, result)
-        if self._state.tier_cost is not None and step.block_copies is not None:
-            self._state.tier_cost.observe(step.block_copies, result.copy_seconds)
-        if self._state.tier_cost is not None and result.reads[0]:
-            self._state.tier_cost.observe_reads(*result.reads)
+        if (tier_cost := self._state.tier_cost) is not None:
+            if step.block_copies is not None:
+                tier_cost.observe(step.block_copies, result.copy_seconds)
+            tier_cost.observe_reads(*result.reads)
         outputs = StepOutputs(failures, None, now)
         if flight.requests:
             before = len(self.requests)

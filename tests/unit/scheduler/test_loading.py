@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +19,7 @@ from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.loading import Loading
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.tier_cost import TierCost
-from tests.unit.scheduler.steps import request
+from tests.unit.scheduler.steps import request, sampled
 
 BLOCK = 16
 
@@ -439,3 +440,18 @@ def test_who_is_ready_inside_an_image_waits_for_budget_and_room() -> None:
     assert [admitted.scheduled for admitted in loading.run(6, 11)] == [4]
     assert loading.run(0, 200) == loading.run(1, 7) == []
     assert [admitted.scheduled for admitted in loading.run(1, 8)] == [24 - BLOCK]
+
+
+def test_reads_and_copies_correct_the_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a step without copies: files are read in the background."""
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(TierCost, "observe", lambda _, *given: seen.append(given))
+    monkeypatch.setattr(TierCost, "observe_reads", lambda _, *given: seen.append(given))
+    s, _ = evicted(Copying(0.1))
+    seen.clear()
+    loading = s.schedule(0.0)
+    compute(s, loading, copy_seconds=2.0)
+    assert seen == [(loading.block_copies, 2.0), (0.0, 0.0)]
+    running = s.schedule(0.0)
+    s.update(running, sampled(s, running, 5, reads=(3.0, 0.5)), 0.0)
+    assert seen[2:] == [(3.0, 0.5)]

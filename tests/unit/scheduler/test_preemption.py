@@ -209,3 +209,16 @@ def test_a_request_began_when_it_was_first_scheduled() -> None:
         s._preemption.preempt_last()
         s.update(batch, ModelOutput(token_columns([[]])), now)
     assert s.requests["a"].first_scheduled_time == 3.0
+
+
+def test_a_step_behind_a_repaired_one_never_happened() -> None:
+    s = Scheduler(SchedulerConfig(1000, 2, 64), CacheConfig(BLOCK, 16))
+    for name in "ab":
+        s.add(request(name, 4))
+    batch, _ = s.schedule(0.0), s.schedule(0.0)
+    s.repair(batch, ModelOutput(token_columns([[5], [5]])), set(), 0.0)
+    s.check_integrity()
+    again = s.schedule(0.0)
+    assert again.request_ids == ["a", "b"]
+    assert again.num_scheduled_tokens.tolist() == [5, 5]
+    compute(s, again)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_columns
-from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.config import CacheConfig, SchedulerConfig, SpeculativeConfig
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.steps import NO_BLOCKS
 from tests.unit.scheduler.steps import BLOCK, Tokens, make, request, sampled, step
@@ -223,3 +223,18 @@ def test_one_of_eight_quiet_steps_is_observed(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(40):
         step(s)
     assert seen == [1, 8, 16, 24, 32, 40]
+
+
+def test_drafts_learn_from_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times between the others count, too."""
+    fixed = SpeculativeConfig("ngram", 3, num_speculative_tokens_per_batch_size=((1, 9, 0),))
+    s = Scheduler(SchedulerConfig(1000, 6, 64, speculative=fixed), CacheConfig(BLOCK, 64))
+    assert s._depth is not None
+    s.add(request("a", 4, max_tokens=60))
+    seen: list[str] = []
+    monkeypatch.setattr(s._depth, "observe", lambda *_: seen.append("observe"))
+    monkeypatch.setattr(s._depth, "rest", lambda _: seen.append("rest"))
+    for _ in range(17):
+        step(s)
+    learned = [place + 1 for place, call in enumerate(seen) if call == "observe"]
+    assert (len(seen), learned) == (17, [1, 2, 8, 16])
