@@ -46,7 +46,7 @@ class StepSize:
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
         """Return the token budget of a step that computes prompts only."""
         running, queue = self._state.running, self._state.waiting
-        rows = (wanted > 1).nonzero()[0]
+        rows = wanted.nonzero()[0]
         if len(rows):
             length, computed = (int(c[rows[0]]) for c in (running.num_tokens, running.num_computed))
         elif queue:

@@ -219,3 +219,27 @@ def test_the_first_chunk_of_a_prompt_ends_before_its_image() -> None:
     asked.inputs = RequestInputs(images=(ImageSpan(10, 20, b"", None, (8, 8), b"", (10, 30)),))
     s.add(asked)
     assert step(s)[0] == {"a": 50, "b": 10}
+
+
+def test_later_chunks_end_before_an_image_too() -> None:
+    s = Scheduler(SchedulerConfig(1000, 4, 64), CacheConfig(BLOCK, 64))
+    asked = text("a", 140)
+    asked.inputs = RequestInputs(images=(ImageSpan(100, 30, b"", None, (8, 8), b"", (100, 130)),))
+    s.add(asked)
+    assert [step(s)[0]["a"] for _ in range(3)] == [64, 36, 40]
+
+
+def test_a_prompt_that_an_image_cuts_to_one_token_has_no_drafts() -> None:
+    drafts = SpeculativeConfig("ngram", 3, num_speculative_tokens_per_batch_size=((1, 9, 3),))
+    s = Scheduler(SchedulerConfig(1000, 4, 64, speculative=drafts), CacheConfig(BLOCK, 64))
+    s.add(text("a", 4, max_tokens=50))
+    step(s)
+    asked = text("b", 40)
+    spans = [ImageSpan(place, 1, b"", None, (8, 8), b"") for place in range(3)]
+    asked.inputs = RequestInputs(images=tuple(spans))
+    s.add(asked)
+    assert step(s)[0] == {"a": 1, "b": 1}
+    batch = s.schedule(0.0)
+    assert batch.num_scheduled_tokens.tolist() == [1, 1]
+    assert batch.max_new_tokens is not None
+    assert batch.max_new_tokens.tolist() == [4, 0]

@@ -216,8 +216,11 @@ def test_a_step_behind_a_repaired_one_never_happened() -> None:
     for name in "ab":
         s.add(request(name, 4))
     batch, _ = s.schedule(0.0), s.schedule(0.0)
-    s.repair(batch, ModelOutput(token_columns([[5], [5]])), set(), 0.0)
+    outputs = s.repair(batch, ModelOutput(token_columns([[5], [5]])), set(), 0.0)
     s.check_integrity()
+    assert [output.new_token_ids for output in outputs.each()] == [[5], [5]]
+    left = [event.request_id for event in outputs.events if event.kind == "preempted"]
+    assert left == ["b", "a"]
     again = s.schedule(0.0)
     assert again.request_ids == ["a", "b"]
     assert again.num_scheduled_tokens.tolist() == [5, 5]

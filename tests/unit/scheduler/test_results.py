@@ -139,3 +139,14 @@ def test_an_ended_request_names_the_blocks_of_its_prompt(hands_over: bool) -> No
     assert last["a"].finish_reason is FinishReason.LENGTH
     assert last["a"].kv_blocks == (r.block_hashes[:2] if hands_over else None)
     assert len(r.block_hashes) > 2
+
+
+def test_a_block_is_found_as_soon_as_it_is_full() -> None:
+    s = make()
+    s.add(request("a", BLOCK - 1))
+    step(s)
+    step(s)
+    assert int(s.running.num_computed[0]) == BLOCK
+    longer = request("b", 2 * BLOCK)
+    longer.token_ids[:BLOCK] = s.requests["a"].token_ids[:BLOCK]
+    assert len(s.kv.find_prefix(longer)) == 1
