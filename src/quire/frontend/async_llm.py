@@ -274,7 +274,9 @@ class AsyncLLM(VllmMethods):
 
     def _send(self, state: RequestState, rank: int | None = None) -> None:
         """Send a request to the replica `rank`, or to the one that the router chooses."""
-        self._fleet.submit(state, rank)
+        replica, messages = self._fleet.choose(state, rank)
+        for message in messages:
+            replica.core.client.send(message)
         if self._lag is not None:
             self._lag.start()
 

@@ -123,8 +123,10 @@ class Fleet:
                 param="data_parallel_rank",
             )
 
-    def submit(self, state: RequestState, rank: int | None = None) -> None:
-        """Send the sequences of a request, or first its prompt, to a replica.
+    def choose(
+        self, state: RequestState, rank: int | None = None
+    ) -> tuple[Replica, Sequence[AddRequest]]:
+        """Return the replica that gets a request, and the messages to send to it.
 
         Args:
             rank: the wanted replica; None lets the router choose among the ready ones.
@@ -134,18 +136,17 @@ class Fleet:
         """
         children = state.request.children
         if rank is not None:
-            self._place(state, rank, children)
-            return
+            return self._place(state, rank, children)
         if (error := self.error) is not None:
             raise error
         ready, halves = self._ready, self._halves
         if halves is None:
-            self._place(state, self._choose(children[0], ready), children)
-        elif self._needs_prefill(children[0], ready):
+            return self._place(state, self._choose(children[0], ready), children)
+        if self._needs_prefill(children[0], ready):
             chosen = self._choose(children[0], ready & halves.prompts)
-            self._place(state, chosen, [halves.begin(state)])
-        else:
-            self._place(state, self._choose(children[0], ready & halves.answers or ready), children)
+            return self._place(state, chosen, [halves.begin(state)])
+        chosen = self._choose(children[0], ready & halves.answers or ready)
+        return self._place(state, chosen, children)
 
     @property
     def _ready(self) -> int:
@@ -164,8 +165,10 @@ class Fleet:
     def _choose(self, first: AddRequest, among: int) -> int:
         return 0 if self._routes is None else self._routes.choose(first, among)
 
-    def _place(self, state: RequestState, chosen: int, messages: Sequence[AddRequest]) -> None:
-        """Send a request's messages to a replica."""
+    def _place(
+        self, state: RequestState, chosen: int, messages: Sequence[AddRequest]
+    ) -> tuple[Replica, Sequence[AddRequest]]:
+        """Note that a replica gets these messages of a request."""
         replica = self.replicas[chosen]
         if replica.core.error is not None:
             raise replica.core.error
@@ -173,8 +176,7 @@ class Fleet:
         if self._routes is not None:
             self._routes.add(chosen, messages)
         replica.wake_watchdog()
-        for message in messages:
-            replica.send(message)
+        return replica, messages
 
     def _go_on(self, state: RequestState) -> None:
         """Send a request whose prompt is computed to a replica for answers, if one is ready."""
@@ -182,7 +184,9 @@ class Fleet:
         children = state.request.children
         among = self._ready & self._halves.answers or 1 << state.replica
         with contextlib.suppress(QuireError):  # a loss is reported, and moves the request
-            self._place(state, self._choose(children[0], among), children)
+            replica, messages = self._place(state, self._choose(children[0], among), children)
+            for message in messages:
+                replica.send(message)
 
     def abort(self, replica: int, ids: list[str]) -> None:
         """Drop sequences from a replica; ignore unknown ones and a lost core."""
