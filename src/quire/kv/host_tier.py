@@ -140,7 +140,7 @@ class HostTier:
     def drop_swapped(self, request_id: str) -> None:
         """Free a request's swap slots, if it has any."""
         if swapped := self._swapped.pop(request_id, None):
-            self._free_swap += reversed(swapped.slots)
+            self._free_swap += swapped.slots
 
     # -- blocks of the prefix cache --------------------------------------------------------
 

@@ -67,43 +67,41 @@ class BlockFolder:
         self.digest = digest
         self.folder = directory / (PREFIX + digest.hex())
         self._start = f"{self.folder}{os.sep}"
-        self._seen: dict[bytes, float] = {}
-        self._used: dict[bytes, float] = {}
+        self._seen = _Recent(TRUSTED)
+        self._used = _Recent(USED_EVERY)
         self._reset_ns = 0
 
     @property
     def of_states(self) -> BlockFolder:
         """Return the folder of states."""
-        return BlockFolder(self.directory, bytes([self.digest[0] ^ 0xFF]) + self.digest[1:])
+        return BlockFolder(self.directory, bytes(byte ^ 0xFF for byte in self.digest))
 
     def path(self, key: bytes) -> str:
         """Return the file of a block."""
         return self._start + key.hex()
 
     def find(self, key: bytes) -> bool:
-        now = time.monotonic()
-        if now - self._seen.get(key, -TRUSTED) < TRUSTED:
+        if self._seen.has(key):
             return True
         try:
             found = os.stat(self.path(key)).st_mtime_ns > self._reset_ns
         except OSError:
             return False
         if found:
-            _remember(self._seen, key, now)
+            self._seen.note(key)
         return found
 
     def use(self, keys: Iterable[bytes]) -> None:
-        now = time.monotonic()
         for key in keys:
-            if now - self._used.get(key, -USED_EVERY) >= USED_EVERY:
-                _remember(self._used, key, now)
+            if not self._used.has(key):
+                self._used.note(key)
                 touch(self.path(key))
 
     def lose(self, key: bytes) -> None:
-        self._seen.pop(key, None)
+        self._seen.until.pop(key, None)
 
     def forget_all(self) -> None:
-        self._seen.clear()
+        self._seen.until.clear()
         self._reset_ns = time.time_ns()
 
     def promise(self, keys: Iterable[bytes]) -> None:
@@ -150,7 +148,17 @@ def touch(path: str) -> None:
         os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
 
 
-def _remember(times: dict[bytes, float], key: bytes, now: float) -> None:
-    if len(times) >= MOST_REMEMBERED:
-        times.clear()
-    times[key] = now
+class _Recent:
+    """Keys that were noted in the last `seconds`: at most `MOST_REMEMBERED`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.until: dict[bytes, float] = {}
+
+    def has(self, key: bytes) -> bool:
+        return time.monotonic() < self.until.get(key, 0.0)
+
+    def note(self, key: bytes) -> None:
+        if len(self.until) == MOST_REMEMBERED:
+            self.until.clear()
+        self.until[key] = time.monotonic() + self._seconds

@@ -311,6 +311,7 @@ class KVCacheManager(PrefixCache):
 
     def check_integrity(self) -> None:
         """Assert that tables and pool agree: no block leaked, all counts are right."""
+        assert self._num_entered.keys() == self.tables.keys(), "a request leaked"
         if self.tier:
             self.tier.check_integrity()
         if self.states is not None:

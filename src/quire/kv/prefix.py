@@ -80,12 +80,9 @@ class PrefixCache:
         if not self.caching or needs_all(request):
             return []
         hashes = self._hashes(request)
-        if self.states is None:
-            return self.find_blocks(hashes)
-        while blocks := self.find_blocks(hashes[: self.states.usable(hashes)]):
-            hashes = hashes[: len(blocks)]
-            if self.states.usable(hashes) == len(blocks):
-                break
+        blocks = self.find_blocks(hashes)
+        while self.states and (count := self.states.usable(hashes[: len(blocks)])) < len(blocks):
+            blocks = self.find_blocks(hashes[:count])
         return blocks
 
     def find_blocks(self, hashes: list[bytes]) -> list[int]:
@@ -97,7 +94,7 @@ class PrefixCache:
     def arrives(self, request: Request, prefix: list[int]) -> bool:
         """Return whether this step computes a state that spares `request` tokens in the next."""
         states = self.states
-        if states is None or not states.entered or not self.caching or needs_all(request):
+        if states is None or not states.entered or needs_all(request):
             return False
         return states.arrives(self._hashes(request)[len(prefix) :])
 
