@@ -127,6 +127,12 @@ def test_freeing_twice_is_caught() -> None:
         pool.release(blocks)
 
 
+def test_a_pool_that_is_not_asked_for_changes_notes_none() -> None:
+    pool = BlockPool(2)
+    pool.remember(pool.allocate(1), [b"a"])
+    assert pool.take_changes() is None
+
+
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="0 blocks"):
         BlockPool(0)

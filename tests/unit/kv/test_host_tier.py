@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quire.core.batch import ON_DISK, BlockCopies, BlockSave
+from quire.core.batch import AT_PEER, ON_DISK, BlockCopies, BlockSave
 from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
 from quire.kv.host_tier import HostTier
+from quire.kv.lower_tiers import PromisedBlocks
 from tests.simulation.host_tier import ModelledFiles
 
 KEYS = [bytes([n]) for n in range(12)]
@@ -159,6 +160,8 @@ def test_a_block_is_written_behind_the_step_that_computes_it_and_once() -> None:
     tier.save([4, 5, 6], KEYS[:3])
     assert tier.has_saves
     assert tier.take_copies() is None
+    tier.begin_step()
+    assert tier.has_saves
     assert saves(tier) == [BlockSave(4, KEYS[0]), BlockSave(5, KEYS[1])]
     assert not tier.has_saves
     assert tier.stats().saved == 2
@@ -191,6 +194,29 @@ def test_wrong_values_are_removed_from_files_and_not_written() -> None:
     assert copies.saves == [BlockSave(5, KEYS[2])]
 
 
+def test_wrong_values_are_removed_from_host_memory() -> None:
+    tier = HostTier(TierConfig(num_offload_slots=1))
+    tier.offload(0, KEYS[0])
+    tier.discard(KEYS[:2])
+    assert not tier.find(KEYS[0])
+    tier.check_integrity()
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_what_another_engine_promised_is_found_until_it_fails(discards: bool) -> None:
+    tier = HostTier(TierConfig(directory="modelled"), [files_of(KEYS[1]), PromisedBlocks()])
+    assert tier.may_find
+    tier.promise(KEYS[:1])
+    loads = [tier.load(key, 3) for key in KEYS[:3]]
+    # The last one's file was evicted since it was found: the load will fail.
+    assert [load.slot for load in loads] == [AT_PEER, ON_DISK, ON_DISK]
+    if discards:
+        tier.discard(KEYS[:1])
+    else:
+        tier.lose(loads[0])
+    assert not tier.find(KEYS[0])
+
+
 def test_a_block_whose_file_was_evicted_is_written_when_it_leaves_the_cache() -> None:
     tier = saving(KEYS[0])
     for block, key in enumerate(KEYS[:2]):
@@ -201,6 +227,8 @@ def test_a_block_whose_file_was_evicted_is_written_when_it_leaves_the_cache() ->
 def test_a_reset_writes_nothing_of_before() -> None:
     tier = saving(KEYS[0])
     tier.save([4], KEYS[1:2])
+    tier.begin_step()
+    tier.save([5], KEYS[2:3])
     tier.forget_all()
     assert not tier.find(KEYS[0])
     assert saves(tier) == []
@@ -258,7 +286,7 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
         assert [store.block for store in copies.stores][-1] == block
     assert [tier.in_memory(key) for key in KEYS[:4]] == [False, True, True, False]
     assert tier.may_find
-    loads = [tier.swap_in("a", index, block) for index, block in enumerate((8, 9))]
+    loads = [tier.swap_in("a", index, block) for index, block in ((1, 8), (2, 9))]
     loads += [tier.load(key, block) for block, key in enumerate(KEYS[:2])]
     copies = tier.take_copies()
     assert copies is not None
@@ -282,6 +310,8 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
     assert swapped is not None
     assert (swapped.first, swapped.num_tokens, swapped.private) == (1, 40, False)
     assert len({*swapped.slots, *swapped.keys}) == 6
+    assert [load.slot for load in loads[:2]] == swapped.slots[:2]
+    assert [load.key for load in loads[:2]] == swapped.keys[:2]
 
 
 def test_a_failed_step_leaves_nothing_that_it_was_to_write() -> None:

@@ -200,6 +200,10 @@ def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
     admit(kv, ahead)
     assert kv.can_swap_out(ahead, 4 * BLOCK)
     assert not kv.can_swap_out(ahead, 4 * BLOCK + 1)
+    kv.swap_out(ahead, 3 * BLOCK + 1)
+    stored = kv.find_stored(ahead, [])
+    assert stored is not None
+    assert stored.blocks == [*kv.table("ahead")[:3], TO_LOAD]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def picture(found: KVSnapshot) -> list[tuple[int, str | None]]:
     for kind, owner, count in zip(kv_map.kind, kv_map.owner, kv_map.count, strict=True):
         blocks += [(kind, kv_map.owners[owner] if owner >= 0 else None)] * count
     assert len(blocks) == kv_map.num_blocks
+    assert min(kv_map.owner) >= -1
     return blocks
 
 
@@ -72,6 +73,7 @@ def expected(s: Scheduler) -> list[tuple[int, str | None]]:
 def nodes(found: KVSnapshot) -> dict[int, tuple[int | None, int, int]]:
     """Parent, blocks and users by id."""
     tree = found.tree
+    assert min(tree.parent, default=-1) >= -1
     columns = zip(tree.id, tree.parent, tree.blocks, tree.users, strict=True)
     return {i: (p if p >= 0 else None, blocks, users) for i, p, blocks, users in columns}
 

@@ -61,6 +61,19 @@ def test_a_stored_state_that_a_step_computes_is_not_loaded_again() -> None:
     cache.pool.release([slot])
     cache.pool.allocate(cache.pool.num_free)  # evicts it into the tier
     assert cache.stored(keys) == (4, keys[3])
+    cache.tier.offload(0, keys[2])
+    assert cache.stored([*keys[:3], b""]) == (3, keys[2])
+    cache.begin_step()
+    cache.pool.remember([slot], keys[3:])
+    cache.entered = [slot]
+    assert cache.stored(keys) == (3, keys[2])
+
+
+def test_a_long_prompt_has_snapshots_at_equal_distances() -> None:
+    """Of 2,048 tokens: at each 256th, an eighth of it."""
+    cache, _ = admitted(2048)
+    cache.extend("r", 128)
+    assert snapshots(cache) == [*range(16, 128, 16), 127, 128]
 
 
 def test_a_state_is_not_evicted_from_the_tier_to_make_room_for_it() -> None:
@@ -86,6 +99,7 @@ def test_a_snapshot_behind_one_block_is_usable() -> None:
     keys = request(2 * BLOCK).block_hashes
     cache.pool.remember([slot], keys[:1])
     assert cache.usable(keys) == 1
+    assert cache.stored(keys) == (1, None)
 
 
 def test_the_next_block_of_an_answer_replaces_a_snapshot_unless_it_is_at_a_distance() -> None:
@@ -99,8 +113,9 @@ def test_the_next_block_of_an_answer_replaces_a_snapshot_unless_it_is_at_a_dista
     found = [cache.pool.find(asked.block_hashes[count - 1]) for count in (14, 15, 16, 17)]
     assert [slot is not None for slot in found] == [True, False, True, True]
     cache.check_integrity()
+    assert cache.num_held == 1
     cache.free("r")
-    assert cache.pool.num_used == 0
+    assert cache.pool.num_used == cache.num_held == 0
 
 
 def test_a_request_begins_with_the_snapshot_behind_its_prefix_and_keeps_it() -> None:
@@ -165,3 +180,5 @@ def test_snapshots_of_a_prompt_are_written_to_files_and_those_of_an_answer_are_n
     cache.extend("r", 3)
     cache.enter("r", keys, 0, 3)
     assert saves(tier) == [BlockSave(cache.table("r")[n], keys[n]) for n in (0, 1)]
+    cache.begin_step()
+    assert cache.pool.num_used == 1  # no later step begins with the others
