@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFDescription
 from quire.checkpoint.gguf_experts import EXPERTS, LATENT, latent
-from quire.checkpoint.gguf_families import CHANGES, rotated_part, sliding_types
+from quire.checkpoint.gguf_families import CHANGES, MISSING, Metadata, rotated_part, sliding_types
 from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS
 from quire.checkpoint.gguf_rope import rope_scaling
-from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.errors import UnsupportedModelError
 
 _EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
 _EITHER = ("llama", "granitehybrid")
@@ -23,84 +20,6 @@ _DTYPES = {"F32": "float32", "F16": "float16"}
 _PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe")
 _UNROTATED = ("nemotron_h", "nemotron_h_moe")
 _LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
-_NO_TOKEN = 0xFFFFFFFF
-_MISSING = object()
-
-
-class _Metadata:
-    """Typed access to the keys of one architecture; errors name the file and the key."""
-
-    def __init__(self, file: GGUFDescription) -> None:
-        self.file = file
-        architecture = file.metadata.get("general.architecture")
-        if not isinstance(architecture, str):
-            raise self._error("general.architecture", "is missing")
-        self.architecture = architecture
-
-    def integer(self, key: str, default: Any = _MISSING) -> Any:
-        value = self._get(key, default)
-        if isinstance(value, list) and NAMES[self.architecture].recurrent:
-            value = [each for each in value if each != 0]  # of layers of another kind
-        if isinstance(value, list) and value and value.count(value[0]) == len(value):
-            value = value[0]  # one number a layer, all the same
-        if isinstance(value, list):
-            raise UnsupportedModelError(
-                f"{self.file.path.name}: {self.architecture}.{key} differs between layers.",
-                fix="Quire has no architecture whose layers differ in shape.",
-            )
-        if value is not default and (type(value) is not int or value < 0):
-            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a whole number")
-        return value
-
-    def number(self, key: str, default: Any = _MISSING) -> Any:
-        value = self._get(key, default)
-        if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a number")
-        return value if type(value) is not float else _decimal(value)
-
-    def flag(self, key: str) -> bool:
-        """Return whether the key is present and true."""
-        value = self._get(key, False)
-        if type(value) is not bool:
-            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not true or false")
-        return value
-
-    def text(self, key: str, default: Any = _MISSING) -> Any:
-        value = self._get(key, default)
-        if value is not default and not isinstance(value, str):
-            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a string")
-        return value
-
-    def token(self, key: str) -> int | None:
-        value = self.file.metadata.get(f"tokenizer.ggml.{key}")
-        return value if type(value) is int and 0 <= value < _NO_TOKEN else None
-
-    def extent(self, tensor: str, axis: int) -> int:
-        if tensor not in self.file.tensors:
-            raise self._error(f"tensor {tensor}", "is missing")
-        shape = self.file.tensors[tensor].shape
-        if axis >= len(shape):
-            raise self._error(f"tensor {tensor}", f"has the shape {list(shape)}")
-        return shape[axis]
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
-        if value is _MISSING:
-            raise self._error(f"{self.architecture}.{key}", "is missing")
-        return value
-
-    def _error(self, key: str, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.file.path.name}: {key} {what}.",
-            fix="The file is damaged or no model; convert or download it again.",
-        )
-
-
-def _decimal(value: float) -> float:
-    """Return the shortest decimal number that float32 rounds to `value`: 1e-6, not 9.9999999e-7."""
-    with np.errstate(over="ignore"):
-        rounded = np.float32(value)
-    return float(str(rounded)) if rounded == value else value
 
 
 def hf_config(file: GGUFDescription) -> dict[str, Any]:
@@ -110,7 +29,7 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
         UnsupportedModelError: the architecture, or a feature of it, is unknown.
         CheckpointError: a needed key is missing or of the wrong type; names it.
     """
-    meta = _Metadata(file)
+    meta = Metadata(file)
     _check_architecture(meta)
     names = NAMES[meta.architecture]
     model_type = names.model_type
@@ -140,7 +59,7 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
     return config if changes is None else config | changes(meta, config)
 
 
-def _check_architecture(meta: _Metadata) -> None:
+def _check_architecture(meta: Metadata) -> None:
     name, file = meta.architecture, meta.file.path.name
     if name not in NAMES:
         raise UnsupportedModelError(
@@ -162,7 +81,7 @@ def generation_config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in tokens if config[key] is not None}
 
 
-def _eos(meta: _Metadata) -> int | list[int] | None:
+def _eos(meta: Metadata) -> int | list[int] | None:
     """Return the end-of-text token and, if different, the end of a chat turn."""
     found = [meta.token(key) for key in ("eos_token_id", "eot_token_id")]
     tokens = list(dict.fromkeys(token for token in found if token is not None))
@@ -174,7 +93,7 @@ def _dtype(file: GGUFDescription) -> str:
     return _DTYPES.get(file.tensors["token_embd.weight"].type.name, "bfloat16")
 
 
-def _gpt2(meta: _Metadata) -> dict[str, Any]:
+def _gpt2(meta: Metadata) -> dict[str, Any]:
     return {
         "activation_function": "gelu_new",
         "layer_norm_epsilon": meta.number("attention.layer_norm_epsilon"),
@@ -187,14 +106,11 @@ def _gpt2(meta: _Metadata) -> dict[str, Any]:
     }
 
 
-def _llama(meta: _Metadata) -> dict[str, Any]:
+def _llama(meta: Metadata) -> dict[str, Any]:
     heads = meta.integer("attention.head_count")
     hidden = meta.integer("embedding_length")
     if not heads or hidden % heads:
-        raise UnsupportedModelError(
-            f"{meta.file.path.name}: {hidden} hidden elements do not divide into {heads} heads.",
-            fix="The file is damaged or no model; convert or download it again.",
-        )
+        raise meta.damaged(f"{hidden} hidden elements do not divide into {heads} heads")
     if meta.architecture in LATENT:
         widths = latent(meta, heads)
         rotated = widths["qk_rope_head_dim"]
@@ -203,7 +119,7 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
         groups = meta.integer("attention.head_count_kv", heads)
         widths = {"head_dim": rotated, "num_key_value_heads": groups}
     norm = "layer_norm" if meta.architecture in _LAYER_NORMED else "layer_norm_rms"
-    inner = 0 if meta.architecture == "qwen35moe" else _MISSING  # all its layers are sparse
+    inner = 0 if meta.architecture == "qwen35moe" else MISSING  # all its layers are sparse
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in meta.file.tensors,
@@ -230,7 +146,7 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
     return config
 
 
-def _head_dim(meta: _Metadata, default: int) -> int:
+def _head_dim(meta: Metadata, default: int) -> int:
     """Return the elements of a head."""
     head_dim: int = meta.integer("attention.key_length", default)
     if not head_dim or meta.integer("attention.value_length", head_dim) != head_dim:
@@ -247,7 +163,7 @@ def _head_dim(meta: _Metadata, default: int) -> int:
     return head_dim
 
 
-def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+def _phi3(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Return Phi-3's own fields; the MLP's width is half of the merged matrix's rows."""
     head_dim = config["head_dim"]
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
@@ -256,7 +172,7 @@ def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     return trained if rotary_dim == head_dim else trained | rotated_part(rotary_dim, head_dim)
 
 
-def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+def _layer_normed(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of architectures that name a Llama's fields differently."""
     eps, bias = config.pop("rms_norm_eps"), config.pop("attention_bias")
     if meta.architecture == "starcoder2":
@@ -271,7 +187,7 @@ def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+def _gemma(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Return Gemma's fields; those missing in the file are constants of the family."""
     heads, head_dim = config["num_attention_heads"], config["head_dim"]
     changes: dict[str, Any] = {
@@ -297,7 +213,7 @@ def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
+def _sliding_layers(meta: Metadata, layers: int) -> dict[str, Any]:
     """Return which of Gemma 3's layers slide: a number, or one bool per layer."""
     types = sliding_types(meta, layers)
     if types is not None:

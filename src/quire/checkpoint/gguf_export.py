@@ -10,9 +10,9 @@ from typing import Any
 
 from quire.checkpoint.gguf_experts import expert_keys, latent_keys
 from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
-from quire.checkpoint.gguf_names import MIXTRAL, NAMES, WIDEST_LAYERS, Names, translation_of
-from quire.checkpoint.gguf_rope import scaling_keys
-from quire.checkpoint.gguf_translation import Translation
+from quire.checkpoint.gguf_names import MIXTRAL, NAMES, WIDEST_LAYERS, Names
+from quire.checkpoint.gguf_rope import not_in_gguf, scaling_keys
+from quire.checkpoint.gguf_translation import Translation, translation_of
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import QueryGrowth, yarn_magnitude
@@ -94,9 +94,8 @@ def exported_tensors(
             name = _EMBEDDINGS
         translation = translation_of(name, architecture, config) if name else None
         if name is None or translation is None:
-            raise UnsupportedModelError(
-                f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}.",
-                fix="Write compressed-tensors instead.",
+            raise not_in_gguf(
+                f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}."
             )
         shape = shapes[sources[0]]
         if _EXPERT.search(sources[0]):
@@ -223,10 +222,9 @@ def _granite(model: ModelConfig) -> dict[str, Value]:
 def _growth(growth: QueryGrowth, rope: RopeConfig) -> dict[str, Value]:
     unsharp = rope.scaling == "yarn" and math.isclose(yarn_magnitude(rope.params), 1.0)
     if not unsharp or rope.params["original_max_position_embeddings"] != growth.length:
-        raise UnsupportedModelError(
+        raise not_in_gguf(
             "GGUF has no way to say how queries grow with their position, except by YaRN's trained "
-            "length and with its cosines unsharpened.",
-            fix="Write compressed-tensors instead.",
+            "length and with its cosines unsharpened."
         )
     return {
         "attention.temperature_scale": growth.beta,
@@ -261,10 +259,9 @@ def _check_layers(model: ModelConfig) -> None:
         case _:
             return
     if not fits:
-        raise UnsupportedModelError(
+        raise not_in_gguf(
             "Some layers slide, or have RoPE of their own, and GGUF has no way to say which in "
-            "this architecture.",
-            fix="Write compressed-tensors instead.",
+            "this architecture."
         )
 
 
@@ -281,9 +278,8 @@ def _check_attention_scale(model: ModelConfig) -> None:
     widest = WIDEST_LAYERS[_architecture(model)] == model.num_hidden_layers
     implied = model.hidden_size / model.num_attention_heads if widest else model.head_dim
     if not math.isclose(model.attention_scale or 0.0, implied**-0.5, rel_tol=1e-6):
-        raise UnsupportedModelError(
-            f"Queries are scaled by {model.attention_scale}, and GGUF has no way to say it.",
-            fix="Write compressed-tensors instead.",
+        raise not_in_gguf(
+            f"Queries are scaled by {model.attention_scale}, and GGUF has no way to say it."
         )
 
 
@@ -292,8 +288,7 @@ def _pattern(model: ModelConfig) -> int:
     slides = model.sliding_layers or ()
     pattern = next((i + 1 for i, slide in enumerate(slides) if not slide), len(slides) + 1)
     if slides != tuple((i + 1) % pattern != 0 for i in range(len(slides))):
-        raise UnsupportedModelError(
-            "The layers that slide follow no pattern, and GGUF has no other way to say which.",
-            fix="Write compressed-tensors instead.",
+        raise not_in_gguf(
+            "The layers that slide follow no pattern, and GGUF has no other way to say which."
         )
     return pattern

@@ -8,30 +8,105 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from quire.checkpoint.gguf import GGUFDescription
+from quire.checkpoint.gguf_names import NAMES
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 Config = dict[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
 EXAONE4_LAYERS = 64
 """Layers of the one EXAONE 4 that has windows."""
+MISSING = object()
+"""The default of a key that must be there."""
+_NO_TOKEN = 0xFFFFFFFF
 PERIOD = 4
 """Of layers: the last of each period attends to all, or has no positions."""
 
 
-class Metadata(Protocol):
-    """The keys of one architecture; each raises an error that names the key."""
+class Metadata:
+    """Typed access to the keys of one architecture; errors name the file and the key."""
 
-    file: GGUFDescription
-    architecture: str
+    def __init__(self, file: GGUFDescription) -> None:
+        self.file = file
+        architecture = file.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise self.damaged("general.architecture is missing")
+        self.architecture = architecture
 
-    def integer(self, key: str, default: Any = ...) -> Any: ...
-    def number(self, key: str, default: Any = ...) -> Any: ...
-    def text(self, key: str, default: Any = ...) -> Any: ...
-    def flag(self, key: str) -> bool: ...
-    def extent(self, tensor: str, axis: int) -> int: ...
+    def integer(self, key: str, default: Any = MISSING) -> Any:
+        value = self._get(key, default)
+        if isinstance(value, list) and NAMES[self.architecture].recurrent:
+            value = [each for each in value if each != 0]  # of layers of another kind
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]  # one number a layer, all the same
+        if isinstance(value, list):
+            raise UnsupportedModelError(
+                f"{self.file.path.name}: {self.architecture}.{key} differs between layers.",
+                fix="Quire has no architecture whose layers differ in shape.",
+            )
+        if value is not default and (type(value) is not int or value < 0):
+            raise self.damaged(f"{self.architecture}.{key} is {value!r}, not a whole number")
+        return value
+
+    def number(self, key: str, default: Any = MISSING) -> Any:
+        value = self._get(key, default)
+        if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise self.damaged(f"{self.architecture}.{key} is {value!r}, not a number")
+        return value if type(value) is not float else _decimal(value)
+
+    def flag(self, key: str) -> bool:
+        """Return whether the key is present and true."""
+        value = self._get(key, False)
+        if type(value) is not bool:
+            raise self.damaged(f"{self.architecture}.{key} is {value!r}, not true or false")
+        return value
+
+    def text(self, key: str, default: Any = MISSING) -> Any:
+        value = self._get(key, default)
+        if value is not default and not isinstance(value, str):
+            raise self.damaged(f"{self.architecture}.{key} is {value!r}, not a string")
+        return value
+
+    def token(self, key: str) -> int | None:
+        value = self.file.metadata.get(f"tokenizer.ggml.{key}")
+        return value if type(value) is int and 0 <= value < _NO_TOKEN else None
+
+    def extent(self, tensor: str, axis: int) -> int:
+        if tensor not in self.file.tensors:
+            raise self.damaged(f"tensor {tensor} is missing")
+        shape = self.file.tensors[tensor].shape
+        if axis >= len(shape):
+            raise self.damaged(f"tensor {tensor} has the shape {list(shape)}")
+        return shape[axis]
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
+        if value is MISSING:
+            raise self.damaged(f"{self.architecture}.{key} is missing")
+        return value
+
+    def check_layers(self, layers: int) -> None:
+        """Check that so many layers, of which a list is made, can be in the file."""
+        if layers > len(self.file.tensors):
+            key = f"{self.architecture}.block_count"
+            raise self.damaged(f"{key} is {layers}, more than it has tensors")
+
+    def damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.file.path.name}: {what}.",
+            fix="The file is damaged or no model; convert or download it again.",
+        )
+
+
+def _decimal(value: float) -> float:
+    """Return the shortest decimal number that float32 rounds to `value`: 1e-6, not 9.9999999e-7."""
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value)
+    return float(str(rounded)) if rounded == value else value
 
 
 def sliding_types(meta: Metadata, layers: int) -> list[str] | None:
@@ -47,12 +122,7 @@ def window_types(meta: Metadata, layers: int, period: int) -> list[str]:
     types = sliding_types(meta, layers)
     if types is not None:
         return types
-    if layers > len(meta.file.tensors):
-        raise CheckpointError(
-            f"{meta.file.path.name}: {meta.architecture}.block_count is {layers}, more than it has "
-            "tensors.",
-            fix="The file is damaged or no model; convert or download it again.",
-        )
+    meta.check_layers(layers)
     period = meta.integer("attention.sliding_window_pattern", period)
     slides = (period == 0 or layer % period < period - 1 for layer in range(layers))
     return [SLIDING if slide else FULL for slide in slides]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from quire.checkpoint.gguf_experts import counts, groups, routed
 from quire.checkpoint.gguf_families import Config, Metadata, granite, rotated_part
-from quire.core.errors import CheckpointError
 
 
 def _kinds(meta: Metadata, layers: int, kinds: dict[str, str]) -> list[str]:
@@ -18,21 +17,13 @@ def _kinds(meta: Metadata, layers: int, kinds: dict[str, str]) -> list[str]:
     Args:
         kinds: tensor of a layer → its kind; the first that the layer has decides.
     """
+    meta.check_layers(layers)
     tensors = meta.file.tensors
-    if layers > len(tensors):
-        raise CheckpointError(
-            f"{meta.file.path.name}: {meta.architecture}.block_count is {layers}, more than it has "
-            "tensors.",
-            fix="The file is damaged or no model; convert or download it again.",
-        )
     found = []
     for layer in range(layers):
         names = [n for n in kinds if f"blk.{layer}.{n}.weight" in tensors]
         if not names:
-            raise CheckpointError(
-                f"{meta.file.path.name}: layer {layer} has none of the tensors {', '.join(kinds)}.",
-                fix="The file is damaged or no model; convert or download it again.",
-            )
+            raise meta.damaged(f"layer {layer} has none of the tensors {', '.join(kinds)}")
         found.append(kinds[names[0]])
     return found
 

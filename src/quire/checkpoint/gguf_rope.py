@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf_families import Metadata
-from quire.checkpoint.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
+from quire.checkpoint.gguf_translation import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import yarn_magnitude
@@ -203,19 +203,19 @@ def scaling_keys(rope: RopeConfig, architecture: str) -> dict[str, Value]:
                 "rope.scaling.original_context_length": p["original_max_position_embeddings"],
                 "rope.scaling.attn_factor": p["attention_factor"],
             }
-    raise UnsupportedModelError(
-        f"GGUF cannot say that RoPE is scaled in the way {rope.scaling!r}.",
-        fix="Write compressed-tensors instead.",
-    )
+    raise not_in_gguf(f"GGUF cannot say that RoPE is scaled in the way {rope.scaling!r}.")
+
+
+def not_in_gguf(what: str) -> UnsupportedModelError:
+    return UnsupportedModelError(what, fix="Write compressed-tensors instead.")
 
 
 def _yarn_keys(p: dict[str, Any], architecture: str) -> dict[str, Value]:
     """Return YaRN's keys; GGUF readers round its range and sharpen by the factor alone."""
     exact = architecture == "gpt-oss"
     if p.get("truncate", True) == exact:
-        raise UnsupportedModelError(
-            f"YaRN's truncate is {str(not exact).lower()}, and GGUF has no way to say it.",
-            fix="Write compressed-tensors instead.",
+        raise not_in_gguf(
+            f"YaRN's truncate is {str(not exact).lower()}, and GGUF has no way to say it."
         )
     keys: dict[str, Value] = {
         "rope.scaling.type": "yarn",

@@ -152,7 +152,7 @@ class GGUFWeights(Weights):
 
     def __init__(self, file: GGUFFile) -> None:
         from quire.checkpoint.gguf_config import hf_config  # as much code as all other formats'
-        from quire.checkpoint.gguf_names import translate
+        from quire.checkpoint.gguf_translation import translate
 
         self.tensors = {}
         self.aliases = {}

@@ -103,9 +103,7 @@ def flag(hf: HFConfig, name: str, *, default: bool) -> bool:
 def activation(hf: HFConfig, name: str, default: str) -> Literal["silu"] | PlainActivation:
     _, value = _stated(hf, (name,), default)
     if not isinstance(value, str) or value not in _ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"config.json: {name} is {value!r}; known: {', '.join(_ACTIVATIONS)}.", param=name
-        )
+        raise unsupported(name, value, f"known: {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[value]
 
 
@@ -113,19 +111,14 @@ def plain_activation(hf: HFConfig, name: str, default: str) -> PlainActivation:
     """Return the activation of a feed-forward without a gate."""
     found = activation(hf, name, default)
     if found == "silu":
-        raise UnsupportedModelError(
-            f"config.json: {name} is {hf[name]!r}; Quire computes it with a gate only.", param=name
-        )
+        raise unsupported(name, hf[name], "Quire computes it with a gate only")
     return found
 
 
 def only(hf: HFConfig, name: str, supported: Any, why: str) -> None:
     """Refuse a model whose field `name` is set to anything but `supported`."""
     if hf.get(name) is not None and hf[name] != supported:
-        raise UnsupportedModelError(
-            f"config.json: {name} is {hf[name]!r}; Quire computes only {supported!r} ({why}).",
-            param=name,
-        )
+        raise unsupported(name, hf[name], f"Quire computes only {supported!r} ({why})")
 
 
 def dtype(hf: HFConfig) -> str:
@@ -133,9 +126,7 @@ def dtype(hf: HFConfig) -> str:
     name, value = _stated(hf, ("torch_dtype", "dtype"), "float32")
     value = str(value).removeprefix("torch.")
     if value not in _DTYPES:
-        raise UnsupportedModelError(
-            f"config.json: {name} is {value!r}; known: {', '.join(_DTYPES)}.", param=name
-        )
+        raise unsupported(name, value, f"known: {', '.join(_DTYPES)}")
     return value
 
 
@@ -261,6 +252,10 @@ def _stated(hf: HFConfig, names: tuple[str, ...], default: Any) -> tuple[str, An
             param=names[0],
         )
     return names[0], default
+
+
+def unsupported(name: str, value: Any, what: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"config.json: {name} is {value!r}; {what}.", param=name)
 
 
 def wrong(name: str, value: Any, wanted: str) -> CheckpointError:

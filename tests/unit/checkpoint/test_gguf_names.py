@@ -12,7 +12,8 @@ import pytest
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_config import generation_config, hf_config
-from quire.checkpoint.gguf_names import MIXTRAL, NAMES, translation_of
+from quire.checkpoint.gguf_names import MIXTRAL, NAMES
+from quire.checkpoint.gguf_translation import translation_of
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.errors import CheckpointError, UnsupportedModelError

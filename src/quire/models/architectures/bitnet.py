@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
@@ -19,10 +18,7 @@ NAMES = llama.NAMES.but(
 def parse(config: hf.HFConfig) -> ModelConfig:
     activation = hf.activation(config, "hidden_act", "relu2")
     if activation not in hf.GATED:
-        raise UnsupportedModelError(
-            f"config.json: hidden_act is {config['hidden_act']!r}; Quire has no gate of it.",
-            param="hidden_act",
-        )
+        raise hf.unsupported("hidden_act", config["hidden_act"], "Quire has no gate of it")
     return llama.parse(
         config,
         architecture="bitnet",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.layers import LatentConfig, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
@@ -42,10 +41,7 @@ def _route(config: hf.HFConfig) -> RouteSpec:
     hf.only(config, "scoring_func", "softmax", "DeepSeek-V2's")
     method = config.get("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
-        raise UnsupportedModelError(
-            f"config.json: topk_method is {method!r}; known: greedy, group_limited_greedy.",
-            param="topk_method",
-        )
+        raise hf.unsupported("topk_method", method, "known: greedy, group_limited_greedy")
     count, chosen = experts.groups(config, (None, None)) if method != "greedy" else (1, 1)
     return RouteSpec(
         hf.integer(config, "num_experts_per_tok"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
@@ -32,9 +31,7 @@ def parse(
     for field in ("hidden_act", "hidden_activation"):
         found = hf.activation(config, field, "gelu_pytorch_tanh")
         if found not in ("gelu", "gelu_tanh"):
-            raise UnsupportedModelError(
-                f"config.json: {field} is {config[field]!r}; Gemma gates with GELU.", param=field
-            )
+            raise hf.unsupported(field, config[field], "Gemma gates with GELU")
         if field == activation_field and field == "hidden_activation":
             activation = found  # "gelu" in hidden_act means the approximation
     fields: dict[str, Any] = {

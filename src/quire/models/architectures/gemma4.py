@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
@@ -61,11 +61,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     if own_input:
         rows = hf.integer(config, "vocab_size_per_layer_input", default=_VOCAB_SIZE)
         if rows != hf.integer(config, "vocab_size"):
-            raise UnsupportedModelError(
-                f"config.json: vocab_size_per_layer_input is {rows}; Quire computes only "
-                f"{config['vocab_size']}, the vocab_size.",
-                param="vocab_size_per_layer_input",
-            )
+            only = f"Quire computes only {config['vocab_size']}, the vocab_size"
+            raise hf.unsupported("vocab_size_per_layer_input", rows, only)
         same = {"sublayers": (("attention", "mlp", "own_input"),) * layers}
     if config.get("use_bidirectional_attention") == "vision":  # text is causal
         config = {**config, "use_bidirectional_attention": None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
@@ -56,10 +55,7 @@ def parse(
         config, shape["head_dim"], max_len, partial=partial, theta=theta, interleaved=interleaved
     )
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
-        raise UnsupportedModelError(
-            f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",
-            param="hidden_act",
-        )
+        raise hf.unsupported("hidden_act", config["hidden_act"], "Quire gates with silu only")
     fields: dict[str, Any] = {
         "architecture": "llama",
         "max_position_embeddings": ropes.longest(rope, max_len),
