@@ -49,6 +49,7 @@ def in_order(given: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 37), (0, 16), (9, 1024), (70, 4100)])

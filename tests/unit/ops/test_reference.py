@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -129,14 +130,14 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ROW_WISE)
-@pytest.mark.parametrize("width", [7, 33, 80, 1000])
-def test_rows_do_not_depend_on_the_batch(op: str, dtype: torch.dtype, width: int) -> None:
-    x = 3 * draw(130, width, dtype=dtype)
-    whole = ROW_WISE[op](x)
-    for start, stop in ((0, 1), (0, 2), (3, 10), (1, 34), (5, 129)):
-        assert torch.equal(ROW_WISE[op](x[start:stop].contiguous()), whole[start:stop])
+def test_rows_do_not_depend_on_the_batch(op: str) -> None:
+    for dtype, width in product(DTYPES, (7, 33, 80, 1000)):
+        x = 3 * draw(130, width, dtype=dtype)
+        whole = ROW_WISE[op](x)
+        for start, stop in ((0, 1), (0, 2), (3, 10), (1, 34), (5, 129)):
+            part = ROW_WISE[op](x[start:stop].contiguous())
+            assert torch.equal(part, whole[start:stop]), (dtype, width)
 
 
 @pytest.mark.parametrize(
