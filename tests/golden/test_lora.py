@@ -13,7 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from quire import LLM, LoRARequest, SamplingParams
 from tests.golden.harness import python_ops_of
-from tests.golden.tiny_models import VOCAB_SIZE, make_tiny, of_each_kind, save_byte_tokenizer
+from tests.golden.tiny_models import (
+    FEW_KINDS,
+    VOCAB_SIZE,
+    make_tiny,
+    of_each_kind,
+    save_byte_tokenizer,
+)
 
 # PEFT's own: it asks Transformers for something deprecated, and corrects fan_in_fan_out of Conv1D.
 pytestmark = pytest.mark.filterwarnings(
@@ -103,7 +109,7 @@ MODELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", of_each_kind(MODELS, "llama", "phi3"))
+@pytest.mark.parametrize("name", of_each_kind(MODELS, "llama", "phi3", kinds=FEW_KINDS))
 def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path / "model")
     targets = TARGETS.get(name, ALL)
