@@ -74,22 +74,24 @@ class Deadly:
 real.LLMatcher = Deadly
 """
 STEP_TIMEOUT = "2"
+BLOCKS = ("--num-gpu-blocks-override", "256")
 
 
 @contextmanager
-def deadly_server(folder: Path, *flags: str) -> Iterator[Server]:
+def deadly_server(model: Path, folder: Path, *flags: str) -> Iterator[Server]:
     (folder / "llguidance").mkdir()
     (folder / "llguidance" / "__init__.py").write_text(DEADLY)
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        with serving(Path("embedded"), *flags, log_folder=folder) as running:
+        with serving(model, *flags, log_folder=folder) as running:
             yield running
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with deadly_server(tmp_path_factory.mktemp("deadly"), "--step-timeout", STEP_TIMEOUT) as server:
+def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("deadly")
+    with deadly_server(tiny_model, folder, *BLOCKS, "--step-timeout", STEP_TIMEOUT) as server:
         yield server
 
 
@@ -212,9 +214,9 @@ def test_row_21_a_mask_that_never_comes(server: Server) -> None:
 
 @pytest.mark.slow  # `test_ranks` ends ranks, and a mask ends the core above
 @pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
-def test_row_21_a_mask_that_ends_another_rank(tmp_path: Path) -> None:
+def test_row_21_a_mask_that_ends_another_rank(tiny_model: Path, tmp_path: Path) -> None:
     """The core ends with it, and tells how: so the structure is known, and not taken again."""
-    with deadly_server(tmp_path, "--tensor-parallel-size", "2") as server:
+    with deadly_server(tiny_model, tmp_path, *BLOCKS, "--tensor-parallel-size", "2") as server:
         canary = server.text()
         assert_refused(ask(server, "STUMBLE"), "guided_regex", "ended the engine core")
         until(lambda: healthy(server))
