@@ -46,7 +46,7 @@ CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
 MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "kernels": (
         (
-            *("--op", "norm", "gemm", "--model", "embedded", "--rows", "1", "3"),
+            *("--op", "norm", "gemm", "--model", "embedded", "--rows", "3"),
             *("--quantization", "none", "int8", "--repetitions", "2", "--seconds", "0.001"),
         ),
         {
@@ -69,7 +69,7 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "quality": (
         (
             *("--model", "embedded-draft", "--dtype", "bfloat16"),
-            *("--quantization", "none", "int8", "--kv-cache-dtype", "auto", "int8"),
+            *("--quantization", "none", "int8", "--kv-cache-dtype", "auto"),
         ),
         {
             *("model", "dtype", "quantization", "kv_cache_dtype", "isa", "weight_bytes"),
