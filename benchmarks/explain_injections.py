@@ -58,6 +58,10 @@ def adapters(folder: Path) -> tuple[str, ...]:
     return ("--max-loras", "1", *_adapters(folder, "abcd", 8))
 
 
+def kv_folder(folder: Path) -> tuple[str, ...]:
+    return ("--kv-offloading-dir", str(folder / "kv"), "--kv-offloading-size", "0.001")
+
+
 def certificate(folder: Path) -> tuple[str, ...]:
     key, file = str(folder / "key.pem"), str(folder / "cert.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
@@ -191,6 +195,25 @@ def quota(server: Server) -> Iterator[None]:
 def core_quota(server: Server) -> Iterator[None]:
     """Limit the core alone, to a fifth of a CPU."""
     with grouped(family(server.pid)[1:], "cpu", cpu__cfs_quota_us="20000"):
+        yield
+
+
+@contextmanager
+def slow_reads(server: Server) -> Iterator[None]:
+    """Let the server read 100 kB/s from the disk of its folder, and keep none of it in memory."""
+
+    def forget() -> None:
+        for file in (server.folder / "kv").rglob("*"):
+            with suppress(OSError):
+                handle = os.open(file, os.O_RDONLY)
+                os.fdatasync(handle)
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(handle)
+
+    device = os.stat(server.folder).st_dev
+    limit = f"{os.major(device)}:{os.minor(device)} 100000"
+    limits = {"blkio__throttle__read_bps_device": limit}
+    with every(0.1, forget), grouped(family(server.pid), "blkio", **limits):
         yield
 
 

@@ -21,10 +21,12 @@ from benchmarks.explain_injections import (
     few_files,
     frozen,
     held_to_one_cpu,
+    kv_folder,
     low_priority,
     low_weight,
     neighbours,
     quota,
+    slow_reads,
     small_pages,
     stopped,
     stopped_front,
@@ -222,6 +224,11 @@ FAULTS: dict[str, Fault] = {
     "preemption": Fault(
         ("preemption", "kv_cache_too_small"),
         (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "64"), of_tokens(8, 300), clients=24,
+    ),
+    "slow_disk": Fault(
+        ("slow_disk",), (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "70"),
+        lambda i: {"prompt": tokens(-10 - i % 6, 480), "max_tokens": 2}, clients=2,
+        prepare=kv_folder, during=slow_reads,
     ),
     "short_context": Fault(
         ("refused_requests",), (*EMBEDDED, "--max-model-len", "128"), mostly_refused

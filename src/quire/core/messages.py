@@ -171,6 +171,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """None without speculative decoding."""
     encoded_tokens: int | None = None
     """Prompt tokens whose images the tower has read since the start; None before the first."""
+    num_loading: int = 0
+    """Of `num_waiting`, requests whose KV blocks are being loaded."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

@@ -80,6 +80,7 @@ def _window(evidence: Evidence) -> Window:
     }
     fields["seconds"] = max(SHORTEST_WINDOW, fields["seconds"])
     fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
+    fields["kv_held"] = _amount(w.kv_held, 1.0)
     fields["cached_tokens"] = min(fields["cached_tokens"], fields["prompt_tokens"])
     fields["step_sizes"] = [
         (_amount(tokens), int(_amount(count)))

@@ -34,9 +34,10 @@ class Window(msgspec.Struct, frozen=True):
         requests: requests that got their first token.
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
         repeated_tokens: of the prompt tokens, those that an earlier prompt began with, too.
-        running, waiting: sequences, mean over time.
+        running, waiting, loading: sequences, mean over time; those that load KV blocks do not wait.
         demand: most sequences that ran and waited at a time.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
+        kv_held: largest share of the KV blocks that were in use or held a cached prefix.
         kv_blocks: number of KV blocks.
         refused: requests answered with an error of the client, by its code; `rejected` of them
             because the queue was full.
@@ -78,9 +79,11 @@ class Window(msgspec.Struct, frozen=True):
     slow_outputs: int = 0
     running: float = 0.0
     waiting: float = 0.0
+    loading: float = 0.0
     demand: int = 0
     kv_share: float = 0.0
     kv_peak: float = 0.0
+    kv_held: float = 0.0
     kv_blocks: int = 0
     loop_lag_p99: float = 0.0
     itl_p50: float = 0.0

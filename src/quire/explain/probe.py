@@ -58,9 +58,9 @@ class _Gauges:
 
     def __init__(self, first: _Totals) -> None:
         self.first = first
-        self.sums = dict.fromkeys(("running", "waiting", "kv_share"), 0.0)
+        self.sums = dict.fromkeys(("running", "waiting", "loading", "kv_share"), 0.0)
         self.sampled = 0.0
-        self.kv_peak = 0.0
+        self.kv_peak = self.kv_held = 0.0
         self.demand = 0
         self.adapters = 0
 
@@ -75,9 +75,11 @@ class _Gauges:
             return
         kv = stats.kv_cache_usage
         self.kv_peak = max(self.kv_peak, kv)
+        self.kv_held = max(self.kv_held, kv + s.kv_blocks_cached / max(1, s.kv_blocks_total))
         self.demand = max(self.demand, s.num_running + s.num_waiting)
         for name, value in (
-            ("running", s.num_running), ("waiting", s.num_waiting), ("kv_share", kv),
+            ("running", s.num_running), ("waiting", s.num_waiting - s.num_loading),
+            ("loading", s.num_loading), ("kv_share", kv),
         ):  # fmt: skip
             self.sums[name] += value * elapsed
 
@@ -178,6 +180,7 @@ class Probe:
             computed_tokens=round(last.computed - first.computed),
             demand=gauges.demand,
             kv_peak=gauges.kv_peak,
+            kv_held=gauges.kv_held,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
             loop_lag_p99=_p99(stats.event_loop_lag.bounds, _less(last.lags, first.lags)),
             itl_p50=quantile(0.5, *latency) or 0.0,
@@ -185,6 +188,7 @@ class Probe:
             scrape_seconds=last.scrape_seconds - first.scrape_seconds,
             running=gauges.mean("running"),
             waiting=gauges.mean("waiting"),
+            loading=gauges.mean("loading"),
             kv_share=gauges.mean("kv_share"),
             adapters=gauges.adapters,
             draft_seconds=last.draft_seconds - first.draft_seconds,

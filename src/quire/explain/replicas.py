@@ -63,6 +63,7 @@ def _window(w: Window, count: int) -> Window:
         step_sizes=[(tokens, ceil(steps / count)) for tokens, steps in w.step_sizes],
         running=w.running / count,
         waiting=w.waiting / count,
+        loading=w.loading / count,
         draft_seconds=w.draft_seconds / count,
         mix=mix,
         arrivals=w.arrivals[::count],

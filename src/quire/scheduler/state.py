@@ -84,6 +84,7 @@ class SchedulerState:
             kv_blocks_cached=self.kv.pool.num_cached,
             spec_decoding=self.depth.stats if self.depth else None,
             encoded_tokens=self.steps.num_encoded or None,
+            num_loading=len(self.loading),
         )
 
     def check_integrity(self, requests: Mapping[str, Request]) -> None:

@@ -188,6 +188,18 @@ def test_requests_in_flight_are_no_idle_time_before_their_first_step() -> None:
     assert probe.ended_steps is None
 
 
+def test_loading_sequences_do_not_wait_and_cached_blocks_are_held() -> None:
+    stats, clock = EngineStats(), Clock()
+    told(stats, 1000, 1, CoreTimes(model=100.0))
+    probe = Probe(stats, clock)
+    held = SchedulerStats(1, 5, 30, 100, 0, 0, 0, 1001, 8, kv_blocks_cached=60, num_loading=2)
+    stats.on_step(held, 0.0, CoreTimes(model=102.0))
+    clock.now += 2.0
+    window = probe.end().window
+    assert (window.running, window.waiting, window.loading) == (1.0, 3.0, 2.0)
+    assert (window.kv_peak, window.kv_held) == (0.3, pytest.approx(0.9))
+
+
 def test_requests_count_while_they_are_in_flight() -> None:
     """Streams that began before the window are its load; requests that had ended are not."""
     stats, clock = EngineStats(), Clock()

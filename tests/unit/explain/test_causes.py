@@ -19,6 +19,11 @@ from quire.resolve.engine import resolve
 from tests.unit.explain.made import MACHINE, healthy, profile, with_window
 from tests.unit.explain.made_faults import FAULTS, SLOW, UNBOUND, drafting
 
+PROMPTS: dict[str, Any] = {
+    "steps": 1000, "step_sizes": [(8.0, 900), (1008.0, 100)], "computed_tokens": 108_000,
+}  # fmt: skip
+"""Steps of which a tenth has a long prompt."""
+
 
 def unbound() -> Evidence:
     return healthy(ops=UNBOUND)
@@ -194,6 +199,34 @@ def test_waiting_for_a_core_is_no_dispatching() -> None:
         for e in (eager, alone)
     ]
     assert shares[0] == pytest.approx(shares[1] - 0.5, abs=0.03)
+
+
+def test_a_prefix_is_evicted_only_from_a_full_cache() -> None:
+    """Seen: four requests with the same new prefix, and advice to keep evicted blocks."""
+    evidence = healthy(
+        **PROMPTS, requests=100, prompt_tokens=100_000, repeated_tokens=80_000, kv_held=0.5
+    )
+    assert explain(evidence).verdict.cause != "prefix_misses"
+    verdict = explain(with_window(evidence, kv_held=0.95)).verdict
+    assert verdict.cause == "prefix_misses"
+    assert "evicted" in verdict.text
+
+
+def test_the_first_stage_waits_for_the_others() -> None:
+    """Its profile has not their time, which is no dispatching."""
+    ops = profile(("linear", "mlp.up", 4.8, 10.0, 40.0), model_seconds=4.9)
+    stages = healthy(args={"pipeline_parallel_size": 2}, ops=ops)
+    assert "dispatch_overhead" not in [f.cause for f in explain(stages).causes]
+    assert explain(healthy(ops=ops)).verdict.cause == "dispatch_overhead"
+
+
+def test_sequences_that_load_blocks_prove_a_slow_disk() -> None:
+    """The kernel may not count the time that threads wait for disks."""
+    folder = {"kv_offloading_dir": "/tmp", "kv_offloading_size": 1.0}
+    loads = healthy(args=folder, running=0.5, loading=1.5, loaded_blocks=58, kv_share=0.8)
+    report = explain(loads)
+    assert [report.verdict.cause, report.changes[0].flag] == ["slow_disk", "--kv-offloading-size 2"]
+    assert report.verdict.share == 0.75
 
 
 def test_cached_prefixes_are_no_misses() -> None:

@@ -44,6 +44,7 @@ def test_a_block_is_loaded_by_one_request_at_a_time() -> None:
         s.add(request(name, 7 * BLOCK, max_tokens=2))
     loading = s.schedule(0.0)
     assert loading.block_copies is not None
+    assert (s.stats().num_waiting, s.stats().num_loading) == (2, 1)
     assert len(loading.block_copies.loads) == 6
     assert s.kv.tables.keys() == {"a2"}
     compute(s, loading)

@@ -26,6 +26,8 @@ the rest is reserved for the running ones."""
 FULL_PEAK = 0.9
 """Largest share of the blocks in use from which half of `FULL` on average is enough: on a starved
 machine the gauges lag."""
+EVICTING = 0.9
+"""Share of the blocks in use or cached, below which none is evicted."""
 FULL_BATCH = 0.95
 """Share of the seats in use from which none is free: the gauges are sampled."""
 STORM = 2.0
@@ -102,7 +104,9 @@ def prefix_misses(case: Case) -> Suspect | None:
             enable_prefix_caching=True,
         )
         what = "prefix caching is off"
-    elif w.kv_peak > 0.9 or not e.args.kv_offloading_size:
+    elif w.kv_held < EVICTING:
+        return None  # the prefix was still being computed for another request
+    elif w.kv_peak > FULL_PEAK or not e.args.kv_offloading_size:
         best = change(
             "--kv-offloading-size 2",
             "saves evicted blocks in host memory",

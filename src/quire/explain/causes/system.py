@@ -13,6 +13,8 @@ SWAP_SPEED = 3e8
 """Bytes/s of a usual disk, if the kernel does not count the time that threads wait for it."""
 FULL_FILES = 0.9
 """Share of the permitted files from which new connections are in danger."""
+LOADING = 0.2
+"""Share of the sequences that wait for their KV blocks, from which the disk is a cause."""
 SLOW_CLOCK = 0.75
 SMALL_PAGES = 0.08
 """Share of the model's time that address translation takes with pages of 4 KiB: reading weights
@@ -191,14 +193,16 @@ def offload_reads(case: Case) -> Suspect | None:
 def slow_disk(case: Case) -> Suspect | None:
     """Requests wait for KV blocks from files."""
     around, w, args = _around(case), case.window, case.evidence.args
-    if not w.loaded_blocks or not args.kv_offloading_dir:
+    if not (w.loaded_blocks or w.loading) or not args.kv_offloading_dir:
         return None
-    lost = _disk_share(case)
+    all_of_them = w.running + w.waiting + w.loading
+    loading = w.loading / max(1e-9, all_of_them)  # the core looks for them in empty steps
+    lost = max(_disk_share(case), loading)
     more = max(1.0, 2 * args.kv_offloading_size)
     return suspect(
         "slow_disk",
-        f"{w.loaded_blocks:,} KV blocks came from host memory or files, and the engine's threads "
-        f"waited {around.disk_wait:.1f} s for disks.",
+        f"{w.loading:.1f} of {all_of_them:.1f} sequences wait for their KV blocks, of "
+        f"which {w.loaded_blocks:,} came from host memory or files.",
         lost,
         [
             change(
@@ -208,7 +212,9 @@ def slow_disk(case: Case) -> Suspect | None:
                 kv_offloading_size=more,
             )
         ],
+        Kind.PROVEN if loading >= LOADING else Kind.WASTE,
         loaded_blocks=w.loaded_blocks,
+        loading=w.loading,
         disk_wait_s=around.disk_wait,
     )
 
