@@ -96,11 +96,12 @@ class Worker:
         """
         watch = Stopwatch()
         self.phases = watch.seconds
-        waited_for, share = self._begun, self.config.share
-        if not waited_for:
+        begun, share = self._begun, self.config.share
+        if not begun:
             self.begin()  # read while the other modules are imported
         with load_bar(shown=share is None or share.worker == 0) as progress:
-            self._start(progress, watch, warm_up=not waited_for)
+            # Workers of one step compute the first together, and only worker 0 begins early.
+            self._start(progress, watch, warm_up=not begun or share is not None)
 
     def _start(self, progress: Progress | None, watch: Stopwatch, *, warm_up: bool) -> None:
         config = self.config
