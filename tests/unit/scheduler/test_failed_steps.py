@@ -146,3 +146,15 @@ def test_cached_tokens_are_those_of_the_first_admission() -> None:
     assert told["b2"].num_preemptions > 0
     assert told["b2"].num_cached_tokens == 16
     assert told["a"].num_cached_tokens == 0
+
+
+def test_what_a_dropped_step_was_to_remove_is_removed_by_the_next() -> None:
+    s = make()
+    for name in "ac":
+        s.add(request(name, 4))
+    first = s.schedule(0.0)
+    s.abort(["c"])
+    assert s.schedule(0.0).removed == ["c"]
+    s.fail(first, "the kernel crashed", 0.0)
+    s.add(request("d", 4))
+    assert sorted(s.schedule(0.0).removed) == ["a", "c"]
