@@ -222,9 +222,10 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
         {"num_gpu_blocks_override": 72, "max_num_seqs": 3},
         {"num_gpu_blocks_override": 64, "swap_space": 0.01, "preemption_mode": "swap"},
         {"tensor_parallel_size": 2, "num_threads": 2},
+        {"pipeline_parallel_size": 2, "num_threads": 2},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
     ],
-    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "swapped", "ranks", "drafts"],
+    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "swapped", "ranks", "stages", "drafts"],
 )
 def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
     params = PARAMS.replace(max_tokens=24)

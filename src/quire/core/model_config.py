@@ -192,6 +192,16 @@ class ModelConfig:
         return range(first, first + count)
 
     @property
+    def vision_deep_layers(self) -> int:
+        """Return the number of first layers that images are added behind."""
+        return 0 if self.vision is None else len(self.vision.deep_layers)
+
+    @property
+    def given_in_each_stage(self) -> bool:
+        """Return whether images change more of a step than the first layer's rows."""
+        return self.vision is not None and bool(self.vision.sections or self.vision.whole)
+
+    @property
     def in_first_stage(self) -> bool:
         return self.layers.start == 0
 

@@ -131,8 +131,10 @@ class MultiprocExecutor(UniprocExecutor):
                 raise StepSkippedError
             if leader.error is not None:
                 raise _step_error(leader, error if number == 0 else None, *loads)
-        output = leaders[-1].output or output
         assert output is not None
+        encoded = output.encoded_tokens  # the first stage reads images
+        output = leaders[-1].output or output
+        output.encoded_tokens = encoded
         output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)
         if self._grid.stages > 1 and output.sampled_token_ids.size:

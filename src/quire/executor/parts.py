@@ -129,6 +129,8 @@ def new_runner(
         tower, images = load_tower(config, ops), config.images
         encoder = EncoderCache(tower, images.cache_bytes) if tower and images else None
         given = config.enable_prompt_embeds or encoder is not None
+        if not config.model.in_first_stage:
+            given = config.model.given_in_each_stage
         proposer, reader = new_proposer(config, plan.num_blocks, ops, decoder)
         return ModelRunner(
             config.model,
@@ -149,7 +151,7 @@ def new_runner(
             agrees=acceptance(config.scheduler),
             states=plan.states,
             stage=stage,
-            given_rows=given and config.model.in_first_stage,
+            given_rows=given,
             encoder=encoder,
         )
     except (RuntimeError, MemoryError) as error:

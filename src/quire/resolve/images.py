@@ -73,10 +73,6 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
             raise _wrong(name, "each prompt of this model has an image.")
         return None
     require("PIL", f"{args.model} reads images and", "model")
-    if args.pipeline_parallel_size > 1:
-        raise _wrong(
-            "pipeline_parallel_size", "stages do not read images.", "Use --language-model-only."
-        )
     speculative = parse_speculative_config(args.speculative_config, step_tokens(args), [])
     if speculative is not None and speculative.method in HEAD_METHODS:
         raise _wrong(

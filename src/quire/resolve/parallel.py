@@ -175,6 +175,14 @@ def _with_stages(config: EngineConfig, stages: int, notes: list[str]) -> EngineC
                     fix=f"Set {_PARTITION}, or use fewer stages.",
                     param=_STAGES,
                 )
+    deep = 0 if config.images is None else config.model.vision_deep_layers
+    if counts[0] < deep:
+        raise ConfigError(
+            f"{_STAGES} is {stages}; the first stage has {counts[0]} layers, and images add to "
+            f"the first {deep}.",
+            fix=f"Set {_PARTITION}, use fewer stages, or --language-model-only.",
+            param=_STAGES,
+        )
     scheduler = replace(config.scheduler, micro_batches=config.steps_in_flight)
     return replace(config, scheduler=_with_own_drafts(scheduler, notes))
 

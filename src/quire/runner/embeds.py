@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.dtypes import HostArray, converted
-from quire.core.images import VisionConfig
+from quire.core.images import ImageSpan, VisionConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata
@@ -44,6 +45,15 @@ class _Part(NamedTuple):
     whole: bool
 
 
+class _Place(NamedTuple):
+    """Rows [first, last) of an image or of embeddings, at an index into the step's tokens."""
+
+    row: int
+    source: ImageSpan | NDArray[np.float32]
+    first: int
+    last: int
+
+
 class RowGiver:
     """Completes the inputs of steps that compute such rows.
 
@@ -65,7 +75,7 @@ class RowGiver:
         self._encoded = 0
         vision = decoder.config.vision
         self._whole = vision is not None and vision.whole
-        self._num_deep = 0 if vision is None else len(vision.deep_layers)
+        self._num_deep = decoder.config.vision_deep_layers
         self._axes: NDArray[np.int64] | None = None
         if vision is not None and vision.sections:
             self._axes = _axes(vision)
@@ -82,10 +92,26 @@ class RowGiver:
         states = self._states
         if not states.prompt_embeds and not states.images:
             return inputs
-        given = self._given(step, slots)
+        places = self._places(step, slots)
         parts = self._parts(step, slots) if self._whole else []
-        if not given and not any(part.whole for part in parts):
+        if not places and not any(part.whole for part in parts):
             return inputs
+        if self._decoder.embedding is None:  # rows come from the stage before
+            inputs = replace(inputs, embeds=inputs.input_ids)
+        else:
+            inputs = self._with_rows(inputs, self._given(places))
+        if self._whole:
+            inputs = replace(inputs, metadata=self._apart(inputs.metadata, parts))
+        if self._axes is None:
+            return inputs
+        return replace(
+            inputs,
+            positions=self._ops.array(np.arange(len(self._ops.numpy(inputs.positions)))),
+            rotations=self._rotations(step, slots, inputs, self._axes),
+        )
+
+    def _with_rows(self, inputs: StepInputs, given: Sequence[GivenRows]) -> StepInputs:
+        """Return the inputs with the first layer's rows, and what is added behind its layers."""
         ops, decoder = self._ops, self._decoder
         ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
         rows = ops.numpy(decoder.embed(ops, ids))
@@ -96,36 +122,37 @@ class RowGiver:
             rows[start : start + len(found)] = first
             for each, added in zip(deep, others, strict=False):  # given embeddings add nothing
                 each[start : start + len(found)] = added
-        inputs = replace(
+        return replace(
             inputs, input_ids=ids, embeds=ops.array(rows), deep=tuple(map(ops.array, deep))
         )
-        if self._whole:
-            inputs = replace(inputs, metadata=self._apart(inputs.metadata, parts))
-        if self._axes is None:
-            return inputs
-        return replace(
-            inputs,
-            positions=ops.array(np.arange(len(rows))),
-            rotations=self._rotations(step, slots, inputs, self._axes),
-        )
 
-    def _given(self, step: SchedulerOutput, slots: Column) -> list[GivenRows]:
-        """Return the given rows among the step's tokens."""
-        states, given, row = self._states, list[GivenRows](), 0
+    def _places(self, step: SchedulerOutput, slots: Column) -> list[_Place]:
+        """Return where the step's tokens have given rows."""
+        states, found, row = self._states, list[_Place](), 0
         for entry, slot in enumerate(slots.tolist()):
             count = int(step.num_scheduled_tokens[entry])
             start = int(step.num_computed_tokens[entry])
             embeds = states.prompt_embeds.get(slot)
             if embeds is not None and start < len(embeds):
-                given.append((row, self._scaled(embeds[start : start + count])))
+                found.append(_Place(row, embeds, start, min(start + count, len(embeds))))
             elif (images := states.images.get(slot)) is not None and start < images.num_prompt:
-                assert self._cache is not None, "the engine reads no images"
                 for span in images.spans:
                     first, last = max(start, span.start), min(start + count, span.end)
                     if first < last:
-                        found = self._cache.rows(span)[first - span.start : last - span.start]
-                        given.append((row + first - start, found))
+                        at = row + first - start
+                        found.append(_Place(at, span, first - span.start, last - span.start))
             row += count
+        return found
+
+    def _given(self, places: Sequence[_Place]) -> list[GivenRows]:
+        """Return the rows of each place."""
+        given = list[GivenRows]()
+        for row, source, first, last in places:
+            if isinstance(source, ImageSpan):
+                assert self._cache is not None, "the engine reads no images"
+                given.append((row, self._cache.rows(source)[first:last]))
+            else:
+                given.append((row, self._scaled(source[first:last])))
         return given
 
     def _parts(self, step: SchedulerOutput, slots: Column) -> list[_Part]:

@@ -48,5 +48,6 @@ def one_given_row(ops: Ops, decoder: Decoder) -> list[Array]:
     if vision is not None and vision.sections:
         assert decoder.rotations is not None, "the model has RoPE"
         found.append(ops.array(np.array(ops.numpy(decoder.rotations)[:1])))
-        found += [row() for _ in vision.deep_layers]
+        if decoder.config.in_first_stage:
+            found += [row() for _ in vision.deep_layers]
     return found

@@ -100,7 +100,8 @@ def stage_config(config: EngineConfig, stage: int) -> EngineConfig:
 def _with_layers(config: EngineConfig, stage: int) -> EngineConfig:
     counts = config.stage_layers
     run = sum(counts[:stage]), counts[stage]
-    return replace(config, model=replace(config.model, layer_run=run))
+    config = replace(config, model=replace(config.model, layer_run=run))
+    return replace(config, images=config.images if stage == 0 else None)  # it has the tower
 
 
 def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
