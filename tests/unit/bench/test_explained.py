@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from pathlib import Path
 
 import msgspec
@@ -137,7 +138,8 @@ def test_a_running_server_is_explained(limits: None, capsys: pytest.CaptureFixtu
     args = argparse.Namespace(**dataclasses.asdict(EngineArgs()), start_timeout=60.0)
     with running_server(args) as url:
         assert main(["explain", "--url", f"{url}/v1", "--window", "0.2"]) == 0
-        assert "Verdict: none" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert re.search("Verdict: (none|busy_neighbour)", out), out  # other tests run beside it
         assert main(["explain", "--url", url, "--window", "99"]) == 1
         assert "window is wrong" in capsys.readouterr().err
 
