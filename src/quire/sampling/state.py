@@ -149,7 +149,7 @@ class SamplingState:
         if masked:
             if self._masks is None:
                 stops = self._stop_token_ids.union(self.eos_token_ids)
-                self._masks = Masks(self.params, sorted(stops), vocab_size)
+                self._masks = Masks(self.params, [*stops], vocab_size)
             start = self.num_prompt_tokens
             self._masks.add_to(edits, self._token_ids[start : start + len(output) + ahead])
         if self._penalizes:

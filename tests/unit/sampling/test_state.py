@@ -11,6 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
 from quire.ops.filters import FloatRow
+from quire.sampling.rng import draw_key
 from quire.sampling.state import SamplingState
 
 THINKING = ThinkingMarks(("<think>",), ("</think>",))
@@ -133,3 +134,12 @@ def test_a_structure_that_cannot_be_followed_is_an_error_of_its_field(field: str
     with pytest.raises(InvalidRequestError, match="it is too much") as error:
         state.edits(8)
     assert error.value.param == (field or "structured_outputs")
+
+
+def test_the_key_of_a_token_is_that_of_its_place() -> None:
+    """A draft counts as output; a greedy sequence needs no noise."""
+    tokens, count = np.zeros(16, dtype=np.int32), np.array([5])
+    drawn = SamplingState(SamplingParams(seed=7), tokens, count, 3, (0,))
+    assert [drawn.draw_key(ahead) for ahead in (0, 2)] == [draw_key(7, 2), draw_key(7, 4)]
+    greedy = SamplingState(SamplingParams(temperature=0.0, seed=7), tokens, count, 3, (0,))
+    assert greedy.draw_key(2) == 0
