@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import openai
 import pytest
 import torch
 from PIL import Image
@@ -76,6 +79,75 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
         max_tokens=12, **same,
     ).json()  # fmt: skip
     assert message["content"][0]["text"] == answer
+
+
+def test_client_packages_send_images_unchanged(server: Server) -> None:
+    """OpenAI's and Anthropic's; see `test_langchain_and_litellm_send_images` for others."""
+    from anthropic import Anthropic  # takes a second to import
+
+    url, api = data_url(4), openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    answer = chat(server, image(url)).json()["choices"][0]["message"]["content"]
+    fixed: dict[str, Any] = {"model": server.model, "temperature": 0.0}
+    messages: Any = [{"role": "user", "content": [{"type": "text", "text": "See "}, image(url)]}]
+    more = {"extra_body": {"ignore_eos": True}}
+    whole = api.chat.completions.create(messages=messages, max_tokens=12, **fixed, **more)
+    assert whole.choices[0].message.content == answer
+    chunks = api.chat.completions.create(
+        messages=messages, max_tokens=12, stream=True, **fixed, **more
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == answer
+    parts: Any = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]
+    response = api.responses.create(
+        input=[{"role": "user", "content": parts}], max_output_tokens=12, **fixed, **more
+    )
+    assert response.output_text == answer
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    blocks: Any = [{"type": "text", "text": "See "}, {"type": "image", "source": source}]
+    message = Anthropic(base_url=server.url, api_key="none").messages.create(
+        model=server.model, max_tokens=12, messages=[{"role": "user", "content": blocks}],
+        extra_body={"ignore_eos": True, "temperature": 0.0},
+    )  # fmt: skip
+    assert message.content[0].type == "text"
+    assert message.content[0].text == answer
+
+
+LANGCHAIN = """
+import sys
+from langchain_core.messages import HumanMessage
+from langchain_openai import ChatOpenAI
+server, model, url = sys.argv[1:]
+fixed = {"model": model, "base_url": f"{server}/v1", "api_key": "none", "temperature": 0.0}
+for kind in ({}, {"use_responses_api": True}):
+    ask = ChatOpenAI(max_tokens=12, extra_body={"ignore_eos": True}, **fixed, **kind)
+    for image in (
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image", "base64": url.partition(",")[2], "mime_type": "image/png"},
+    ):
+        message = HumanMessage(content=[{"type": "text", "text": "See "}, image])
+        print(ask.invoke([message]).text)
+"""
+LITELLM = """
+import os, sys
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+import litellm
+server, model, url = sys.argv[1:]
+image = {"type": "image_url", "image_url": {"url": url}}
+messages = [{"role": "user", "content": [{"type": "text", "text": "See "}, image]}]
+fixed = {"api_base": f"{server}/v1", "api_key": "none", "temperature": 0.0, "max_tokens": 12}
+done = litellm.completion(model=f"openai/{model}", messages=messages, ignore_eos=True, **fixed)
+print(done.choices[0].message.content)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "times"), [(LANGCHAIN, 4), (LITELLM, 1)])
+def test_langchain_and_litellm_send_images(server: Server, script: str, times: int) -> None:
+    url = data_url(5)
+    answer = chat(server, image(url)).json()["choices"][0]["message"]["content"]
+    command = [sys.executable, "-W", "ignore", "-c", script, server.url, server.model, url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{answer}\n" * times
 
 
 def test_tokens_are_counted(server: Server) -> None:
