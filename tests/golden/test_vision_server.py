@@ -105,7 +105,7 @@ def test_client_packages_send_images_unchanged(server: Server) -> None:
     blocks: Any = [{"type": "text", "text": "See "}, {"type": "image", "source": source}]
     message = Anthropic(base_url=server.url, api_key="none").messages.create(
         model=server.model, max_tokens=12, messages=[{"role": "user", "content": blocks}],
-        extra_body={"ignore_eos": True, "temperature": 0.0},
+        extra_body={"temperature": 0.0},
     )  # fmt: skip
     assert message.content[0].type == "text"
     assert message.content[0].text == answer
