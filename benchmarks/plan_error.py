@@ -1,10 +1,12 @@
 """How far `quire plan` is from an engine's memory and, with --speed, from its speed.
 
-    python benchmarks/plan_error.py [--case MODEL:DTYPE:QUANTIZATION] … [--kv-mib 256] [--speed]
-        [--json FILE]
+    python benchmarks/plan_error.py [--case MODEL:DTYPE:QUANTIZATION] … [--kv-mib 256]
+        [--max-model-len N] [--speed] [--json FILE]
 
 Each case plans, then starts an engine with random weights in a process of its own, fills its KV
 cache with eight prompts, and reads the resident bytes. The bar is 10 %, and 5 % for experts.
+Eight prompts fill the cache if it holds at most 16,000 tokens: lower --kv-mib for a model with few
+bytes per token, and --max-model-len with it.
 
 With --speed the plan measures the machine first, and the engine decodes one sequence at the plan's
 context. The bar is 20 %. Both need a quiet machine.
@@ -63,7 +65,7 @@ print(json.dumps([int(re.search(r"VmRSS:\\s+(\\d+)", status)[1]) * 1024, speed])
 """
 
 
-def measure(case: str, kv_bytes: int, speed: bool) -> dict[str, Any]:
+def measure(case: str, kv_bytes: int, max_model_len: int | None, speed: bool) -> dict[str, Any]:
     """Return the planned and resident bytes of one case, its planned and reached speed, errors."""
     model, dtype, quantization = case.split(":")
     fields: dict[str, Any] = {
@@ -74,6 +76,8 @@ def measure(case: str, kv_bytes: int, speed: bool) -> dict[str, Any]:
     }
     if quantization:
         fields["quantization"] = quantization
+    if max_model_len is not None:
+        fields["max_model_len"] = max_model_len
     words = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "QUIRE_CACHE_DIR": folder}
@@ -126,10 +130,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
     parser.add_argument("--case", action="append", metavar="MODEL:DTYPE:QUANTIZATION")
     parser.add_argument("--kv-mib", type=int, default=256)
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="the model's own without")
     parser.add_argument("--speed", action="store_true", help="compare the speed, too")
     parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
     args = parser.parse_args()
-    rows = [measure(case, args.kv_mib * 2**20, args.speed) for case in args.case or CASES]
+    given = args.kv_mib * 2**20, args.max_model_len, args.speed
+    rows = [measure(case, *given) for case in args.case or CASES]
     print_grid("plan error", rows, sys.stdout)
     if args.json is not None:
         found = circumstances("plan_error", "python benchmarks/plan_error.py")
