@@ -13,8 +13,6 @@ from quire.system.gpu import torch_cuda_version
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
 
 GIB = 2**30
-MOST_CAPTURED = 256
-"""Rows of the largest step that is replayed from a graph; larger ones are not bound by launches."""
 
 
 def resolve_device(
@@ -75,13 +73,6 @@ def _gpu_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
     if args.ops == "auto" and not installed("triton"):
         return "reference", "the reference ops in plain torch, because triton is not installed"
     return "triton", "Triton's kernels"
-
-
-def capture_sizes(args: EngineArgs, device: DeviceType) -> tuple[int, ...]:
-    """Return the rows of decode steps that are replayed from graphs: on GPUs with Triton alone."""
-    if device != "cuda" or args.ops != "triton" or args.enforce_eager:
-        return ()
-    return tuple(n for n in (1, 2, 4, *range(8, MOST_CAPTURED + 1, 8)) if n <= args.max_num_seqs)
 
 
 def memory_budget(

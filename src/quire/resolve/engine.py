@@ -31,8 +31,9 @@ from quire.models.memory import parameter_count
 from quire.models.registry import model_config
 from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.capture import capture_sizes
 from quire.resolve.context import asked_context, with_fitting_context
-from quire.resolve.device import GIB, capture_sizes, gib, memory_budget, resolve_device
+from quire.resolve.device import GIB, gib, memory_budget, resolve_device
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
@@ -129,7 +130,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
-        capture_sizes=capture_sizes(args, device),
+        capture_sizes=capture_sizes(args, device, notes),
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,

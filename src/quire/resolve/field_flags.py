@@ -32,6 +32,7 @@ _SHORT = {
     "pipeline_parallel_size": ["-pp"],
     "data_parallel_size": ["-dp"],
     "quantization": ["-q"],
+    "compilation_config": ["-O"],
 }
 """vLLM's short spellings."""
 _UNITS = (

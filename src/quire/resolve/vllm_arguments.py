@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 _JSON_FIELDS = (
     "pooler_config", "hf_overrides", "speculative_config", "limit_mm_per_prompt",
-    "mm_processor_kwargs", "kv_transfer_config", "kv_events_config",
+    "mm_processor_kwargs", "kv_transfer_config", "kv_events_config", "compilation_config",
 )  # fmt: skip
-"""Fields with JSON text; in Python they may be mappings."""
+"""Fields with JSON text; in Python they may be mappings, or numbers."""
 _TASKS = {
     "embed": {"runner": "pooling", "convert": "embed"},
     "embedding": {"runner": "pooling", "convert": "embed"},
@@ -56,7 +56,7 @@ def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
     """Return the fields in `given`; log vLLM's names that have no effect."""
     found = {name.removeprefix(PREFIX): value for name, value in given.items()}
     for name in _JSON_FIELDS:
-        if isinstance(found.get(name), Mapping):
+        if isinstance(found.get(name), Mapping | int):
             found[name] = json.dumps(found[name])
     if isinstance(domains := found.get("allowed_media_domains"), list):
         found["allowed_media_domains"] = ",".join(map(str, domains))

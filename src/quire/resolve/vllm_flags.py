@@ -62,7 +62,7 @@ _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` t
 _REPLICAS = "all replicas of --data-parallel-size are on this machine, behind one port"
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = (
-    "steps replay a plan of any size, or on a GPU graphs of up to 256 rows; "
+    "steps replay a plan of any size, or on a GPU graphs, whose sizes --compilation-config sets; "
     "--enforce-eager turns both off"
 )
 _IMAGES = "images are read in one way, that of the model's processor"
@@ -91,7 +91,6 @@ FOREIGN: dict[str, Foreign] = {
         switch=True,
     ),
     "max_seq_len_to_capture": _always(_GRAPHS, switch=False),
-    "compilation_config": _always(f"nothing is compiled: {_GRAPHS}", switch=False),
     **_each(
         "cudagraph_capture_sizes max_cudagraph_capture_size cuda_graph_sizes optimization_level "
         "performance_mode",
@@ -238,10 +237,6 @@ FOREIGN: dict[str, Foreign] = {
     "middleware": Foreign("Quire runs no external code in the server; put a proxy in front of it"),
 }
 
-_SHORT = {
-    "compilation_config": ("-O",),
-}
-
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
     """Add all of these flags to `parser`, hidden in its help."""
@@ -257,7 +252,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
             offs = [f"--no-{spellings[0][2:]}", f"--no_{name}"]
             parser.add_argument(*offs, action="store_false", **hidden)
         else:
-            parser.add_argument(*spellings, *_SHORT.get(name, ()), **hidden)
+            parser.add_argument(*spellings, **hidden)
 
 
 def foreign_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

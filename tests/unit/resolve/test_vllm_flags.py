@@ -70,7 +70,7 @@ def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -
 
 @pytest.mark.parametrize(
     "words",
-    ["--api-server-count 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"],
+    ["--api-server-count 1", "--enable-chunked-prefill", "--guided-decoding-backend auto"],
 )
 def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(*words.split()) == EngineArgs()
