@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +153,40 @@ def test_langchain_and_litellm_send_images(server: Server, script: str, times: i
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{answer}\n" * times
+
+
+def test_text_does_not_wait_for_a_slow_image(server: Server) -> None:
+    """Nor does another image. A slow one is answered when its process goes on."""
+    assert chat(server, image(data_url(6))).status_code == 200
+    for process in _image_processes(server):
+        os.kill(process, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            asked = [threads.submit(chat, server, image(data_url(seed))) for seed in (7, 8)]
+            done, slow = wait(asked, return_when=FIRST_COMPLETED)
+            assert chat(server).status_code == 200
+            assert len(slow) == 1
+            for process in _image_processes(server):
+                os.kill(process, signal.SIGCONT)
+            assert [each.result().status_code for each in (*done, *slow)] == [200, 200]
+    finally:
+        for process in _image_processes(server):
+            os.kill(process, signal.SIGKILL)
+    assert chat(server, image(data_url(9))).status_code == 200
+
+
+def _image_processes(server: Server) -> list[int]:
+    """Return the ids of the server's processes that decode images."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if (
+                parent == server.process.pid
+                and b"images.worker" in (entry / "cmdline").read_bytes()
+            ):
+                found.append(int(entry.name))
+    return found
 
 
 def test_tokens_are_counted(server: Server) -> None:

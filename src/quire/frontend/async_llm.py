@@ -26,6 +26,7 @@ from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
 from quire.frontend.images.fetch import Media
+from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
 from quire.frontend.input.known_adapters import AdapterClient
@@ -94,7 +95,8 @@ class AsyncLLM(VllmMethods):
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
         media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
-        self._intake = Intake(self.stats.front, tokenizer, self.model_config, pool, media)
+        images = ImageReader(resolved.config, media)
+        self._intake = Intake(self.stats.front, tokenizer, self.model_config, images, pool)
         self._num_blocks: dict[int, int] = {}
         self._lag: LoopLag | None = None
         self.profiling = ProfilingClient(self.call)

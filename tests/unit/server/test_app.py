@@ -6,9 +6,12 @@ import re
 import msgspec
 import pytest
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from quire import __version__
+from quire.frontend.workers.pool import CLIENT
 from quire.server.app import create_app
+from quire.server.http.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from tests.unit.server.fake_engine import running
 
 JSON = {"content-type": "application/json"}
@@ -140,6 +143,26 @@ async def test_keys() -> None:
         for right in ["Bearer secret", "bearer other"]:
             response = await app.http.get("/v1/models", headers={"authorization": right})
             assert response.status_code == 200
+
+
+async def test_clients_are_told_apart_by_address_and_key() -> None:
+    """Their places in queues of work; headers that nobody checks make no other client."""
+    found: list[str] = []
+
+    async def note(scope: object, receive: object, send: object) -> None:
+        found.append(CLIENT.get())
+
+    async def ask(app: ASGIApp, host: str, key: str) -> None:
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        scope = {"type": "http", "path": "/x", "headers": headers, "client": (host, 1)}
+        await app(scope, None, None)  # type: ignore[arg-type]
+
+    for app in (note, ApiKeyMiddleware(note, ["a", "b"])):
+        for host, key in (("1.1.1.1", "a"), ("1.1.1.1", "b"), ("2.2.2.2", "a"), ("2.2.2.2", "a")):
+            await ask(RequestIdMiddleware(app), host, key)
+    assert len(set(found[:4])) == 2
+    assert len(set(found[4:])) == 3
+    assert all("a" not in client.split() for client in found)
 
 
 async def test_a_bug_is_a_bare_500(monkeypatch: pytest.MonkeyPatch) -> None:

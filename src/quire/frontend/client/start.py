@@ -51,13 +51,7 @@ def begin(
         pool = None
         if core.separate and (size := args.tokenizer_pool_size):
             vocab_size = resolved.config.model.vocab_size
-            pool = TokenizerPool(
-                size,
-                resolved.tokenizer_path,
-                vocab_size,
-                vision=resolved.config.model.vision,
-                images=resolved.config.images,
-            )
+            pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
         engine = kind(resolved, tokenizer, args, connect, core, pool)
     except BaseException:
         core.shutdown()

@@ -26,7 +26,7 @@ MAX_PIXELS = 50_000_000
 MAX_BYTES = 20 * 2**20
 """Of a file."""
 MAX_MEMORY = 2 * 2**30
-"""Of decoding a file: five copies of the largest image, and what the decoder needs."""
+"""Address space of a process that decodes files: five copies of the largest image, and more."""
 _LARGEST_SIDE = 4096
 """Idefics 3: of an image before it is cut into tiles."""
 _MOST_ASPECT = 200
@@ -90,7 +90,7 @@ def _opened(data: bytes) -> Image:
     from PIL import Image, ImageOps
 
     if len(data) > MAX_BYTES:
-        raise _refused(f"the file has {len(data)} bytes; at most {MAX_BYTES} are allowed")
+        raise refused(f"the file has {len(data)} bytes; at most {MAX_BYTES} are allowed")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # PIL warns of bombs, and of damage
@@ -98,11 +98,11 @@ def _opened(data: bytes) -> Image:
                 _check_size(found.size)
                 found.load()
                 return _rgb(ImageOps.exif_transpose(found))
-    except InvalidRequestError:
+    except (InvalidRequestError, MemoryError):
         raise
     except Exception as error:  # decoders raise anything
         why = str(error).partition("<")[0].strip() or type(error).__name__
-        raise _refused(
+        raise refused(
             f"it is no image of {', '.join(FORMATS)} that can be decoded ({why[:100]})"
         ) from None
 
@@ -120,18 +120,18 @@ def _given(image: Any) -> Image:
     try:
         array = host_array(image)
     except TypeError as error:
-        raise _refused(f"it must be bytes, a PIL image or an array: {error}") from None
+        raise refused(f"it must be bytes, a PIL image or an array: {error}") from None
     if array.ndim == 4 and len(array) == 1:
         array = array[0]
     if array.ndim == 3 and array.shape[2] != 3 and array.shape[0] == 3:
         array = np.moveaxis(array, 0, 2)
     if array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        raise _refused(f"an array of shape {list(array.shape)} is no image [height, width, 3]")
+        raise refused(f"an array of shape {list(array.shape)} is no image [height, width, 3]")
     _check_size((array.shape[1], array.shape[0]))
     if array.dtype != np.uint8:
         wide = array.astype(np.float32)
         if not (np.isfinite(wide).all() and wide.min() >= 0 and wide.max() <= 1):
-            raise _refused("an array of floats holds numbers from 0 to 1")
+            raise refused("an array of floats holds numbers from 0 to 1")
         array = (wide * 255).round().astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(array))
 
@@ -139,7 +139,7 @@ def _given(image: Any) -> Image:
 def _check_size(size: tuple[int, int]) -> None:
     width, height = size
     if not 0 < width * height <= MAX_PIXELS:
-        raise _refused(f"it has {width} × {height} pixels; at most {MAX_PIXELS} are allowed")
+        raise refused(f"it has {width} × {height} pixels; at most {MAX_PIXELS} are allowed")
 
 
 def _rgb(image: Image) -> Image:
@@ -166,7 +166,7 @@ def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     edge = config.shortest_edge
     other = int(edge * long / short)
     if other > MAX_PIXELS // edge:
-        raise _refused(f"one side is {long / short:.0f} times the other")
+        raise refused(f"one side is {long / short:.0f} times the other")
     size = (edge, other) if image.width <= image.height else (other, edge)
     image = image.resize(size, config.resample)
     left, top = ((side - config.crop) // 2 for side in image.size)
@@ -187,7 +187,7 @@ def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
     width, height = image.size
     if max(image.size) > _MOST_ASPECT * min(image.size):
-        raise _refused(f"one side is more than {_MOST_ASPECT} times the other")
+        raise refused(f"one side is more than {_MOST_ASPECT} times the other")
     unit = vision.patch_size * vision.merge
     new_height, new_width = (round(side / unit) * unit for side in (height, width))
     if new_height * new_width > config.longest_edge:
@@ -313,5 +313,6 @@ _TILES = {
 }
 
 
-def _refused(why: str) -> InvalidRequestError:
+def refused(why: str) -> InvalidRequestError:
+    """Return the error for an image that cannot be read."""
     return InvalidRequestError(f"The image cannot be read: {why}.", param=PARAM)

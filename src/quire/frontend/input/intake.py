@@ -19,14 +19,11 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.images.expand import (
     ImagePrompt,
-    check_count,
     check_without,
     expand,
-    is_embeds,
     with_images,
 )
-from quire.frontend.images.fetch import Media
-from quire.frontend.images.prepare import Prepared, prepare
+from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
@@ -60,8 +57,8 @@ class Intake:
         front: FrontTimes,
         tokenizer: Tokenizer,
         model: ModelConfig,
+        images: ImageReader,
         pool: TokenizerPool | None = None,
-        media: Media | None = None,
     ) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
@@ -70,7 +67,7 @@ class Intake:
         self._tokenizer = tokenizer
         self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")
         self._pool = pool
-        self._media = media or Media()
+        self._images = images
         self._last_words: tuple[list[str], list[list[int]]] = [], []
         self._turn = asyncio.Lock()
 
@@ -83,12 +80,13 @@ class Intake:
     def num_abandoned(self) -> int:
         """Return how many prompts and structures are processed for cancelled callers."""
         pool = 0 if self._pool is None else self._pool.num_abandoned
-        return pool + self._threads.num_abandoned + self.structures.num_abandoned
+        images = self._images.num_abandoned
+        return pool + images + self._threads.num_abandoned + self.structures.num_abandoned
 
     def shutdown(self) -> None:
         """Stop all work; waiting callers fail. Harmless when repeated."""
         self._threads.shutdown()
-        self._media.shutdown()
+        self._images.shutdown()
         self.structures.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
@@ -199,18 +197,9 @@ class Intake:
         Args:
             check: returns the prompt around the images, if its length is in bounds.
         """
-        config = check_count(len(images), processor.images)
+        prepared = await self._images.prepare(images)
         vision, tokenizer = processor.model.vision, self._tokenizer
         assert vision is not None, "only models with a tower accept images"
-        prepared = []
-        for source in images:
-            image = await self._media.load(source)
-            if is_embeds(image):
-                prepared.append(await self._threads.run(partial(_embedded, image, processor)))
-            elif self._pool is not None and isinstance(image, bytes):
-                prepared.append(await self._pool.prepare(image))
-            else:
-                prepared.append(await self._threads.run(partial(prepare, image, vision, config)))
         checked: str | list[int] | ChatPrompt = check()
         if isinstance(checked, list):
             tokens = checked
@@ -276,12 +265,6 @@ def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
         return sum(map(len, prompt)) > INLINE_CHARACTERS
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)
-
-
-def _embedded(image: Any, processor: InputProcessor) -> Prepared:
-    from quire.frontend.images.embeds import prepare_embeds  # numpy: not in the API process
-
-    return prepare_embeds(image, processor.config)
 
 
 def _has_embeds(prompt: Prompt) -> bool:

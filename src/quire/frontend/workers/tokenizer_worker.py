@@ -18,11 +18,8 @@ from typing import BinaryIO
 import msgspec
 
 from quire.core.errors import ContextLengthError, InvalidRequestError, QuireError
-from quire.core.images import ImageConfig, VisionConfig
 from quire.core.log import setup_logging
-from quire.frontend.images.prepare import MAX_MEMORY, Prepared, prepare
 from quire.frontend.workers.pipe import frame, read_frame
-from quire.system.limits import memory_bounded
 from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizers.tokenizer import Side, Tokenizer, load_tokenizer
@@ -63,13 +60,7 @@ class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
     side: Side = "right"
 
 
-class ImageFile(msgspec.Struct, frozen=True, tag="image"):
-    """An image to prepare; see `images.prepare.prepare`."""
-
-    data: bytes
-
-
-Question = str | ChatPrompt | PooledText | BadWords | ImageFile
+Question = str | ChatPrompt | PooledText | BadWords
 
 
 class Setup(msgspec.Struct):
@@ -77,8 +68,6 @@ class Setup(msgspec.Struct):
 
     path: str | None
     vocab_size: int
-    vision: VisionConfig | None = None
-    images: ImageConfig | None = None
 
 
 class Tokenized(msgspec.Struct):
@@ -87,8 +76,6 @@ class Tokenized(msgspec.Struct):
     token_ids: list[int] = []
     sequences: list[list[int]] = []
     """The answer to `BadWords`."""
-    image: Prepared | None = None
-    """The answer to `ImageFile`."""
     second_text: int = 0
     """Index of the first token of a pair's second text."""
     seconds: float = 0.0
@@ -108,16 +95,9 @@ def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
     return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
 
 
-def answer(tokenizer: Tokenizer, prompt: Question, setup: Setup | None = None) -> Tokenized:
+def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
     start = time.thread_time()
     try:
-        if isinstance(prompt, ImageFile):
-            assert setup is not None, "images need their settings"
-            assert setup.vision is not None, "the model reads no images"
-            assert setup.images is not None, "the engine accepts no images"
-            with memory_bounded(MAX_MEMORY):
-                found = prepare(prompt.data, setup.vision, setup.images)
-            return Tokenized(image=found, seconds=time.thread_time() - start)
         if isinstance(prompt, BadWords):
             sequences = word_tokens(tokenizer, prompt.words)
             return Tokenized(sequences=sequences, seconds=time.thread_time() - start)
@@ -152,7 +132,7 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
     decoder = msgspec.json.Decoder(Question)
     while data := read_frame(source):
-        sink.write(frame(answer(tokenizer, decoder.decode(data), setup)))
+        sink.write(frame(answer(tokenizer, decoder.decode(data))))
         sink.flush()
     return 0
 

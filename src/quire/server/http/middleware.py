@@ -11,6 +11,7 @@ from http import HTTPStatus
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.frontend.workers.pool import CLIENT
 from quire.server.anthropic.errors import speaks_anthropic
 from quire.server.errors import ApiError, error_response, log_unexpected
 from quire.server.http.request_ids import RequestIds, choose_request_id
@@ -82,7 +83,7 @@ class PollMiddleware:
 class RequestIdMiddleware:
     """Gives each response an `X-Request-Id`: the client's own, or a new one.
 
-    Anthropic's clients read it as `request-id`.
+    Anthropic's clients read it as `request-id`. The client's address is its place in queues.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -96,6 +97,7 @@ class RequestIdMiddleware:
         chosen = choose_request_id(Headers(scope=scope).get("x-request-id"))
         state = {**scope.get("state", {}), "request_id": chosen, "request_ids": self._ids}
         scope["state"] = state
+        CLIENT.set(str((scope.get("client") or ("",))[0]))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -139,7 +141,7 @@ class ApiKeyMiddleware:
     """Refuses each request without one of `keys`, except for `/health` and the dashboard's files.
 
     It checks the same decoded path as the router and denies by default, so that no other spelling
-    of a path bypasses it.
+    of a path bypasses it. Clients with different keys have different places in queues.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -166,6 +168,7 @@ class ApiKeyMiddleware:
         offered = _digest(key.strip())
         # Compare all digests, which have equal length: the time reveals nothing about a key.
         matches = [hmac.compare_digest(offered, known) for known in self._digests]
+        CLIENT.set(f"{CLIENT.get()} {offered.hex()}")
         return any(matches)
 
 

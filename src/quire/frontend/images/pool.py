@@ -1,0 +1,51 @@
+"""Processes that decode images, because what a client sends may take hours or end its decoder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+from quire.core.images import ImageConfig, VisionConfig
+from quire.frontend.images.prepare import Prepared, refused
+from quire.frontend.images.worker import Setup
+from quire.frontend.workers.pipe import frame
+from quire.frontend.workers.pool import DeadlyError, WorkerPool
+
+WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.images.worker")
+PROCESSES = 2
+"""On one core, too: an image need not wait for a slow one."""
+IMAGE_SECONDS = 30.0
+"""For one image. A file of a few kilobytes can take hours to decode."""
+
+
+class ImagePool(WorkerPool):
+    """Worker processes that prepare images; the first image starts one."""
+
+    def __init__(
+        self,
+        vision: VisionConfig,
+        images: ImageConfig,
+        command: Sequence[str] = WORKER_COMMAND,
+        seconds: float = IMAGE_SECONDS,
+    ) -> None:
+        setup = frame(Setup(vision, images))
+        super().__init__(PROCESSES, command, setup, "an image process", seconds)
+        self._time = seconds
+        self._decoder: msgspec.msgpack.Decoder[Prepared | str] = msgspec.msgpack.Decoder(
+            Prepared | str
+        )
+
+    async def prepare(self, image: bytes) -> Prepared:
+        """Return an image as the tower reads it; raises as `images.prepare.prepare`."""
+        try:
+            found = self._decoder.decode(await self.ask(frame(image)))
+        except TimeoutError:
+            raise refused(f"decoding it takes more than {self._time:g} s") from None
+        except DeadlyError:
+            raise refused("decoding it ended two processes") from None
+        if isinstance(found, str):
+            raise InvalidRequestError(found, param="image")
+        return found

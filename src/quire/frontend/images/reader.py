@@ -1,0 +1,69 @@
+"""Prepares the images of prompts, each in the right place."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.frontend.images.expand import check_count, is_embeds
+from quire.frontend.images.fetch import Media
+from quire.frontend.images.pool import ImagePool
+from quire.frontend.images.prepare import Prepared, prepare
+from quire.frontend.workers.threads import DaemonThreads
+
+_THREADS = 2
+
+
+class ImageReader:
+    """Decodes files in processes, and prepares arrays and embeddings in threads.
+
+    Args:
+        media: reads what addresses lead to.
+    """
+
+    def __init__(self, config: EngineConfig, media: Media) -> None:
+        self._config = config
+        self._media = media
+        self._threads = DaemonThreads(_THREADS, "images")
+        vision, images = config.model.vision, config.images
+        self.pool = None if vision is None or images is None else ImagePool(vision, images)
+
+    @property
+    def num_abandoned(self) -> int:
+        """Return how many images are prepared for cancelled callers."""
+        pool = 0 if self.pool is None else self.pool.num_abandoned
+        return pool + self._threads.num_abandoned
+
+    def shutdown(self) -> None:
+        """Stop all work; waiting callers fail. Harmless when repeated."""
+        self._media.shutdown()
+        self._threads.shutdown()
+        if self.pool is not None:
+            self.pool.shutdown()
+
+    async def prepare(self, sources: list[Any]) -> list[Prepared]:
+        """Return the images of a prompt, prepared one after the other.
+
+        Raises:
+            InvalidRequestError: they are too many, or one cannot be read.
+        """
+        check_count(len(sources), self._config.images)
+        return [await self._prepare(await self._media.load(source)) for source in sources]
+
+    async def _prepare(self, image: Any) -> Prepared:
+        vision, images = self._config.model.vision, self._config.images
+        assert vision is not None, "only models with a tower accept images"
+        assert images is not None, "the images were counted"
+        assert self.pool is not None, "the engine accepts images"
+        if is_embeds(image):
+            return await self._threads.run(partial(_embedded, image, self._config))
+        if isinstance(image, bytes | bytearray):
+            return await self.pool.prepare(bytes(image))
+        return await self._threads.run(partial(prepare, image, vision, images))
+
+
+def _embedded(image: Any, config: EngineConfig) -> Prepared:
+    from quire.frontend.images.embeds import prepare_embeds  # numpy: not in the API process
+
+    return prepare_embeds(image, config)

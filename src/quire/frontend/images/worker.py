@@ -1,0 +1,71 @@
+"""A process that decodes images: `python -m quire.frontend.images.worker`. No torch, no numpy.
+
+Frames come on stdin and leave on stdout (see `pipe`): first a `Setup`, then the bytes of a file for
+each `Prepared`, or the reason why it is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+from quire.core.images import ImageConfig, VisionConfig
+from quire.core.log import setup_logging
+from quire.frontend.images.prepare import MAX_MEMORY, Prepared, prepare, refused
+from quire.frontend.workers.pipe import frame, read_frame
+from quire.system.limits import bound
+from quire.system.parent import end_with
+
+logger = logging.getLogger(__name__)
+
+
+class Setup(msgspec.Struct):
+    """How images are prepared."""
+
+    vision: VisionConfig
+    images: ImageConfig
+
+
+def answer(image: bytes, setup: Setup) -> Prepared | str:
+    """Return an image as the tower reads it, or why it is refused."""
+    try:
+        return prepare(image, setup.vision, setup.images)
+    except InvalidRequestError as error:
+        return str(error)
+    except MemoryError:
+        return str(refused(f"decoding it takes more than {MAX_MEMORY >> 30} GiB of memory"))
+    except Exception as error:
+        logger.exception("an image could not be prepared")
+        return str(refused(type(error).__name__))
+
+
+def main(source: BinaryIO, sink: BinaryIO) -> int:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    end_with(os.getppid())
+    setup_logging()
+    setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
+    bound(resource.RLIMIT_AS, MAX_MEMORY)
+    bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
+    with suppress(OSError):  # the first process to be killed if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    decoder = msgspec.msgpack.Decoder(bytes)
+    while data := read_frame(source):
+        sink.write(frame(answer(decoder.decode(data), setup)))
+        sink.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # prints of native code must not mix with the answers
+    sys.exit(main(sys.stdin.buffer, answers))

@@ -1,0 +1,200 @@
+"""Worker processes whose clients take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from quire.core.errors import EngineDeadError
+from quire.frontend.workers.child import LOST, Child
+
+logger = logging.getLogger(__name__)
+
+CLIENT = ContextVar("CLIENT", default="")
+"""Who asks. A server sets it for each request."""
+ABANDONED_SECONDS = 1.0
+"""How long a process may work for a cancelled caller. A new one takes as long to start."""
+
+
+class DeadlyError(Exception):
+    """The question ended two processes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A question, who asks it, and its process."""
+
+    request: bytes
+    client: str
+    worker: Child
+    abandoned: bool = False
+
+
+class WorkerPool:
+    """Child processes that answer questions, one each at a time.
+
+    Other questions wait in a queue for each `CLIENT`, and clients take turns: one that asks much
+    delays another by one question. A process that dies is replaced, and the new one gets its
+    question, once. A cancelled caller leaves the queue. If a process has its question already, the
+    process is replaced after `ABANDONED_SECONDS`.
+
+    Args:
+        size: most processes. They start with `start`, or with the first questions.
+        command: of a process.
+        setup: the first frame that it reads.
+        name: of a process, in the log.
+        seconds: for one answer; None sets no limit.
+
+    Attributes:
+        num_abandoned: questions that are processed for cancelled callers.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        command: Sequence[str],
+        setup: bytes,
+        name: str,
+        seconds: float | None = None,
+    ) -> None:
+        self.num_abandoned = 0
+        self._size = size
+        self._command = command
+        self._setup = setup
+        self._name = name
+        self._seconds = seconds
+        self._workers: set[Child] = set()
+        self._starting = 0
+        self._idle: list[Child] = []
+        self._waiting: dict[str, deque[asyncio.Future[Child]]] = {}
+        self._tasks: set[asyncio.Task[bytes]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start all processes."""
+        self._idle += [await self._spawn() for _ in range(self._size)]
+
+    async def ask(self, request: bytes) -> bytes:
+        """Return the answer to a frame.
+
+        Raises:
+            DeadlyError: it ended two processes.
+            TimeoutError: it took too long.
+            EngineDeadError: `shutdown` was called.
+        """
+        client = CLIENT.get()
+        job = _Job(request, client, await self._take(client))
+        task = asyncio.create_task(self._work(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._abandon(job, task)
+            raise
+
+    def shutdown(self) -> None:
+        """Stop the processes; callers fail. Harmless when repeated."""
+        self._closed = True
+        for turns in self._waiting.values():
+            for turn in turns:
+                if not turn.done():
+                    turn.set_exception(_closed())
+        self._waiting.clear()
+        while self._workers:
+            self._workers.pop().end()
+
+    async def _take(self, client: str) -> Child:
+        """Return a process when it is the client's turn."""
+        if self._closed:
+            raise _closed()
+        if self._idle:
+            return self._idle.pop()
+        if len(self._workers) + self._starting < self._size:
+            return await self._spawn()
+        turn: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(turn.result(), client)
+            raise
+
+    def _give_back(self, worker: Child, served: str) -> None:
+        """Give a process to the next client. The turn of `served` is behind all others'."""
+        if (mine := self._waiting.pop(served, None)) is not None:
+            self._waiting[served] = mine
+        for client, turns in list(self._waiting.items()):
+            while turns:
+                if not (turn := turns.popleft()).done():
+                    turn.set_result(worker)
+                    return
+            del self._waiting[client]
+        self._idle.append(worker)
+
+    async def _work(self, job: _Job) -> bytes:
+        try:
+            for _ in range(2):
+                try:
+                    async with asyncio.timeout(self._seconds):
+                        return await job.worker.ask(job.request)
+                except TimeoutError:
+                    job.worker = await self._replace(job.worker, expected=True)
+                    raise
+                except LOST:
+                    job.worker = await self._replace(job.worker, expected=job.abandoned)
+                if job.abandoned:
+                    break
+        finally:
+            self._give_back(job.worker, job.client)
+        raise DeadlyError
+
+    def _abandon(self, job: _Job, task: asyncio.Task[bytes]) -> None:
+        """Let the process finish within `ABANDONED_SECONDS`, else end it."""
+        if task.done():
+            return
+        self.num_abandoned += 1
+        job.abandoned = True
+
+        def end() -> None:
+            job.worker.process.kill()
+
+        timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, end)
+
+        def ended(task: asyncio.Task[bytes]) -> None:
+            self.num_abandoned -= 1
+            timer.cancel()
+            if not task.cancelled():
+                task.exception()  # retrieve it: the caller is cancelled
+
+        task.add_done_callback(ended)
+
+    async def _replace(self, dead: Child, *, expected: bool) -> Child:
+        if self._closed:
+            raise _closed()
+        self._workers.discard(dead)
+        status = dead.end()
+        if not expected:
+            logger.warning("%s ended with status %d; another replaces it", self._name, status)
+        return await self._spawn()
+
+    async def _spawn(self) -> Child:
+        self._starting += 1
+        try:
+            worker = await Child.start(self._command)
+        finally:
+            self._starting -= 1
+        worker.writer.write(self._setup)
+        self._workers.add(worker)
+        if self._closed:  # meanwhile
+            self.shutdown()
+        return worker
+
+
+def _closed() -> EngineDeadError:
+    return EngineDeadError("The engine has been shut down.")
