@@ -137,6 +137,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3.5": {"model_type": "qwen3_5_text", **_DELTA},
     "qwen3.5-moe": {"model_type": "qwen3_5_moe_text", **_DELTA, **_EXPERTS}
     | {"shared_expert_intermediate_size": 64},
+    "kimi-linear": {"model_type": "kimi_linear", "linear_num_heads": 4, "linear_head_dim": 16}
+    | {"layer_types": ["linear_attention", "full_attention"], **_LATENT, **_EXPERTS},
     "granite4-hybrid": {"model_type": "granitemoehybrid", "num_local_experts": 0, **_MAMBA}
     | {"shared_intermediate_size": 256, "layer_types": ["mamba", "attention"]},
     "falcon-h1": {"model_type": "falcon_h1", "key_multiplier": 0.6, **_MAMBA},

@@ -76,6 +76,25 @@ RECURRENT_MODELS: dict[str, TinyModel] = {
             "shared_expert_intermediate_size": 48,
         },
     ),
+    "kimi-linear": TinyModel(
+        "kimi_linear",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_head_dim": 16,
+            "linear_num_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 24,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
     "granite4-hybrid": TinyModel(
         "granitemoehybrid",
         _MAMBA

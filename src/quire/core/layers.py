@@ -115,13 +115,16 @@ def grouped_runs(first: int, widths: tuple[int, ...], groups: int) -> list[tuple
 
 
 class DeltaConfig(msgspec.Struct, frozen=True, tag=True):
-    """A gated delta rule behind a causal convolution (Qwen3-Next).
+    """A gated delta rule behind a causal convolution (Qwen3-Next, Kimi Linear).
 
     Attributes:
         key_heads, value_heads: heads of q and k, and of v; each of the former serves several.
         key_dim, value_dim: elements of a head.
         width: tokens that the convolution reads.
         grouped: checkpoints store q, k, v and the gate head by head, not one after the other.
+        gate_rank: elements of the two vectors that the decays, one per row of the state, and the
+            gate are products with (Kimi Delta Attention); 0: a head has one decay, and all are
+            products with the hidden state.
         divided: each rank has a part of the heads.
     """
 
@@ -131,6 +134,7 @@ class DeltaConfig(msgspec.Struct, frozen=True, tag=True):
     value_dim: int
     width: int
     grouped: bool = False
+    gate_rank: int = 0
     divided: bool = False
 
     def share(self, ranks: int) -> DeltaConfig | None:

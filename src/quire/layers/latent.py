@@ -23,7 +23,7 @@ class LatentAttention:
         kv: [rope | latent]; `gain` and `eps` are those of the latent's norm.
         key, value: of each head, [latent, rest] and [value, latent], as `Ops.head_linear` takes
             them.
-        cos_sin: the rotation's table (see `layers.rotary`).
+        cos_sin: the rotation's table (see `layers.rotary`); None without RoPE.
     """
 
     mixes = True
@@ -45,7 +45,7 @@ class LatentAttention:
         latent: LatentConfig,
         heads: int,
         scale: float,
-        cos_sin: Array,
+        cos_sin: Array | None,
     ) -> None:
         self.q = q
         self.kv = kv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.layers import DeltaConfig, Mamba2Config
@@ -84,6 +85,33 @@ class DeltaRule(Recurrent):
             decay, beta,
         )  # fmt: skip
         return ops.gated_norm(y, parts, self.gain, self.eps, "silu", gate)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDeltaRule(DeltaRule):
+    """Kimi Delta Attention: each row of a state has its own decay. `inner` makes q, k, v and b.
+
+    Attributes:
+        decay, gate: the products that make a, and the gate, one behind the other.
+    """
+
+    decay: Sequence[Linear]
+    gate: Sequence[Linear]
+
+    def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
+        """Mix rows [T, hidden] → [T, heads · value_dim]."""
+        config, decays, gate = self.config, x, x
+        parts = self.inner.forward(ops, x, tokens.adapter)
+        qkv = self.convolved(ops, parts, cache, tokens, "silu")
+        for product in self.decay:
+            decays = product.forward(ops, decays, tokens.adapter)
+        y = ops.gated_delta_rule(
+            qkv, decays, parts, self.rate, self.bias, cache.matrix, tokens.meta, config.key_heads,
+            beta_first=config.channels,
+        )  # fmt: skip
+        for product in self.gate:
+            gate = product.forward(ops, gate, tokens.adapter)
+        return ops.gated_norm(y, gate, self.gain, self.eps, "sigmoid")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE
 from quire.layers.norm import FactorNorm, LayerNorm, NoNorm, Norm, RMSNorm, Scale
-from quire.layers.own_input import OwnInput
+from quire.layers.own_input import OwnInput, OwnInputs
 from quire.models.latent_heads import head_weights
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
@@ -34,6 +34,7 @@ from quire.models.specs import (
     MoESpec,
     NormSpec,
     OwnInputSpec,
+    OwnInputsSpec,
     RecurrentSpec,
 )
 from quire.models.specs import Mixer as MixerSpec
@@ -185,6 +186,16 @@ class Builder:
             scale = float(converted(np.array([scale], FLOAT32), self._source.dtype)[0])
         return Embedding(weight, positions, scale, self._vocab_run)
 
+    def own_inputs(self, spec: OwnInputsSpec) -> OwnInputs:
+        """Build what makes all layers' own embeddings; the scale of their table is rounded."""
+        config, source = self._config, self._source
+        table = self._array(spec.table.name)
+        self.modules[id(table)] = spec.table.stem
+        scale = float(converted(np.array([config.own_input**0.5], FLOAT32), source.dtype)[0])
+        embedding = Embedding(table, None, scale, self._vocab_run)
+        project, norm = self.linear(spec.linear), self.norm(spec.norm)
+        return OwnInputs(embedding, project, norm, config.hidden_size**-0.5, config.own_input)
+
     def rotations(self) -> Array | None:
         """Return the table of the model's RoPE; None without it."""
         return self._rotations.table(self._config.rope)
@@ -257,9 +268,8 @@ class Builder:
     def _latent(self, spec: LatentSpec) -> LatentAttention:
         config, latent = self._config, self._config.latent
         assert latent is not None
-        scale, rotations = config.attention_scale, self._rotations.table(spec.rope)
+        scale = config.attention_scale
         assert scale is not None
-        assert rotations is not None
         packed = head_weights(
             self._ops, self._source, spec.heads, latent, config.num_attention_heads, self._stored
         )
@@ -279,7 +289,7 @@ class Builder:
             latent=latent,
             heads=config.num_attention_heads,
             scale=scale,
-            cos_sin=rotations,
+            cos_sin=self._rotations.table(spec.rope),
         )
 
     def _mlp(self, spec: MLPSpec) -> MLP:

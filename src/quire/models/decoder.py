@@ -14,7 +14,6 @@ from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
-from quire.models.own_inputs import own_inputs
 from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -67,7 +66,7 @@ class Decoder:
         self._embed_norm = build.norm(layout.embed_norm)
         self._own_inputs = None
         if layout.own_inputs is not None:
-            self._own_inputs = own_inputs(layout.own_inputs, source, ops, build, config)
+            self._own_inputs = build.own_inputs(layout.own_inputs)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
         self._first = config.layers.start

@@ -133,6 +133,21 @@ def sparse_behind(
     return tuple(i >= dense for i in range(layers)) if dense else None
 
 
+def sparse_by_types(
+    config: hf.HFConfig, otherwise: tuple[bool, ...] | None
+) -> tuple[bool, ...] | None:
+    """Return which layers have experts by `mlp_layer_types`; `otherwise` without it."""
+    types = config.get("mlp_layer_types")
+    if types is None:
+        return otherwise
+    layers = hf.integer(config, "num_hidden_layers")
+    known = isinstance(types, list) and len(types) == layers
+    if not known or any(kind not in ("dense", "sparse") for kind in types):
+        raise hf.wrong("mlp_layer_types", types, f"a list of {layers} of 'dense' and 'sparse'")
+    sparse = tuple(kind == "sparse" for kind in types)
+    return None if all(sparse) else sparse
+
+
 def sparse_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
     """Return which layers have experts by Qwen's fields: every `decoder_sparse_step`-th, without
     `mlp_only_layers`; None if all have."""

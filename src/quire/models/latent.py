@@ -28,7 +28,8 @@ def parse(
     config: hf.HFConfig,
     default: LatentConfig,
     *,
-    interleaved: bool,
+    interleaved: bool = False,
+    rotates: bool = True,
     theta: float = ropes.DEFAULT_THETA,
     **differences: Any,
 ) -> ModelConfig:
@@ -37,6 +38,7 @@ def parse(
     Args:
         default: what absent fields mean.
         interleaved: see `models.rope.rope`.
+        rotates: the parts of keys and queries that usually have RoPE have it.
         differences: see `llama.parse`.
     """
     heads = hf.integer(config, "num_attention_heads")
@@ -49,8 +51,10 @@ def parse(
         q_rank=hf.optional(config, "q_lora_rank", default.q_rank),
     )
     longest = hf.integer(config, "max_position_embeddings")
-    rope = ropes.rope(config, latent.rope_dim, longest, interleaved=interleaved, theta=theta)
-    if rope.rotary_dim != latent.rope_dim:
+    rope = None
+    if rotates:
+        rope = ropes.rope(config, latent.rope_dim, longest, interleaved=interleaved, theta=theta)
+    if rope is not None and rope.rotary_dim != latent.rope_dim:
         raise UnsupportedModelError(
             "config.json: a part of qk_rope_head_dim is rotated; Quire rotates all of it.",
             param="partial_rotary_factor",
@@ -68,8 +72,9 @@ def parse(
     )
 
 
-def _scale(latent: LatentConfig, rope: RopeConfig) -> float:
+def _scale(latent: LatentConfig, rope: RopeConfig | None) -> float:
     """Return the factor of scores. It contains YaRN's magnitude, unlike in other models."""
     scale = float(latent.head**-0.5)
-    weight = rope.params.get("mscale_all_dim") if rope.scaling == "yarn" else None
-    return scale * yarn_mscale(rope.params["factor"], weight) ** 2 if weight else scale
+    if rope is None or rope.scaling != "yarn" or not rope.params.get("mscale_all_dim"):
+        return scale
+    return scale * yarn_mscale(rope.params["factor"], rope.params["mscale_all_dim"]) ** 2

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
 from quire.core.model_config import Activation, ModelConfig
 from quire.models.parameters import Cut, Parameter
+from quire.models.recurrent_specs import recurrent_spec
 from quire.models.specs import (
     AttentionSpec,
     ClassifierSpec,
@@ -31,7 +32,6 @@ from quire.models.specs import (
     OwnInputsSpec,
     SubLayerSpec,
     VectorSpec,
-    recurrent_spec,
 )
 
 
@@ -212,9 +212,8 @@ class Layout:
 
     def _latent(self, stem: str, latent: LatentConfig) -> LatentSpec:
         config, hidden, rope = self._config, self._config.hidden_size, self._config.rope
-        assert rope is not None, "latent attention has RoPE"
         heads, rank, tail = config.num_attention_heads, latent.q_rank, latent.rope_dim
-        turned = tail if rope.interleaved else 0
+        turned = tail if rope is not None and rope.interleaved else 0
         down = norm = None
         if rank is not None:
             down = LinearSpec(f"{stem}.q_a", (rank,), hidden, config.qkv_bias)

@@ -11,7 +11,7 @@ from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.layers import DeltaConfig, ShortConvConfig
 from quire.core.model_config import ModelConfig
 from quire.layers.linear import Linear
-from quire.layers.recurrent import DeltaRule, Mamba2, ShortConv
+from quire.layers.recurrent import ChannelDeltaRule, DeltaRule, Mamba2, ShortConv
 from quire.models.parameters import ParameterSource
 from quire.models.specs import LinearSpec, RecurrentSpec
 from quire.ops.interface import Ops
@@ -52,8 +52,11 @@ def recurrent_layer(
     gain = None if spec.norm is None else vector(f"{spec.norm.stem}.weight")
     if isinstance(config, DeltaConfig):
         assert gain is not None
-        each = ops.array(gain.reshape(1, -1))
-        return DeltaRule(**products, config=config, gain=each, out=linear(spec.out))
+        products |= {"config": config, "gain": ops.array(gain.reshape(1, -1))}
+        if not config.gate_rank:
+            return DeltaRule(**products, out=linear(spec.out))
+        decay, gate = ([linear(each) for each in pair] for pair in (spec.decay, spec.gate))
+        return ChannelDeltaRule(**products, decay=decay, gate=gate, out=linear(spec.out))
     assert spec.skip is not None
     skip = ops.array(vector(spec.skip.name))
     groups = None if gain is None else ops.array(gain.reshape(config.groups, -1))

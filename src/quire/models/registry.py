@@ -37,6 +37,7 @@ _DECODERS = {
     "GraniteMoe": "granitemoe",
     "HunYuanDenseV1": "hunyuan_v1_dense",
     "InternLM3": "internlm3",
+    "KimiLinear": "kimi_linear",
     "Lfm2": "lfm2",
     "Lfm2Moe": "lfm2_moe",
     "Llama": "llama",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from quire.core.layers import DeltaConfig, RecurrentConfig, ShortConvConfig
+from quire.core.layers import RecurrentConfig
 from quire.core.model_config import Activation, RopeConfig
 from quire.models.parameters import Cut, Kind, Parameter, Run
 
@@ -164,7 +164,7 @@ class LatentSpec(msgspec.Struct, frozen=True):
     norm: NormSpec
     heads: LinearSpec
     out: LinearSpec
-    rope: RopeConfig
+    rope: RopeConfig | None
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
@@ -185,69 +185,28 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
         bias: of what a step adds to it.
         skip: of a head's input in its result (Mamba-2).
         norm: of the result, with a gate.
+        decay, gate: of Kimi Delta Attention: both products that make decays, and the gate.
     """
 
     config: RecurrentConfig
     inner: LinearSpec
     conv: ConvSpec
-    rate: VectorSpec | None
-    bias: VectorSpec | None
-    skip: VectorSpec | None
-    norm: NormSpec | None
     out: LinearSpec
+    rate: VectorSpec | None = None
+    bias: VectorSpec | None = None
+    skip: VectorSpec | None = None
+    norm: NormSpec | None = None
+    decay: tuple[LinearSpec, ...] = ()
+    gate: tuple[LinearSpec, ...] = ()
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | ConvSpec | None, ...]:
-        return self.inner, self.conv, self.rate, self.bias, self.skip, self.norm, self.out
+        products = self.inner, *self.decay, *self.gate
+        return *products, self.conv, self.rate, self.bias, self.skip, self.norm, self.out
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.inner,)
-
-
-def recurrent_spec(stem: str, recurrent: RecurrentConfig, hidden: int) -> RecurrentSpec:
-    """Return the declaration of a recurrent layer."""
-    rate = bias = skip = norm = None
-    runs: tuple[Run, ...] = ()
-    pieces: tuple[int, ...] = ()
-    rows: Cut = "rows" if recurrent.divided else ""
-    if isinstance(recurrent, ShortConvConfig):
-        parts: tuple[int, ...] = (3 * recurrent.channels,)
-        mixed: tuple[int, ...] = (recurrent.channels,)
-        pieces = 3 * mixed
-        width, heads = recurrent.channels, 0
-        biases = conv_bias = out_bias = recurrent.bias
-    elif isinstance(recurrent, DeltaConfig):
-        width, heads = recurrent.values, recurrent.value_heads
-        parts = (recurrent.channels, width, heads, heads)
-        mixed = (recurrent.keys, recurrent.keys, width)
-        pieces = (*mixed, *parts[1:])
-        biases = conv_bias = out_bias = False
-        if recurrent.grouped:  # by key heads, of which a rank has a run
-            parts, runs, pieces = (recurrent.channels + width, 2 * heads), recurrent.runs, ()
-        norm = NormSpec(f"{stem}.norm", recurrent.value_dim)
-    else:
-        width, heads = recurrent.inner, recurrent.heads
-        shared = recurrent.groups * recurrent.state_dim
-        parts, mixed = (width, width, shared, shared, heads), (width, shared, shared)
-        biases, conv_bias = recurrent.bias, recurrent.conv_bias
-        out_bias = recurrent.out_bias
-        skip = VectorSpec(f"{stem}.skip", heads, rows)
-        norm = NormSpec(f"{stem}.norm", width, cut=rows) if recurrent.normed else None
-    if heads:
-        rate, bias = (VectorSpec(f"{stem}.{name}", heads, rows) for name in ("rate", "bias"))
-    return RecurrentSpec(
-        recurrent,
-        LinearSpec(f"{stem}.in", parts, hidden, biases, rows, runs=runs, pieces=pieces),
-        ConvSpec(f"{stem}.conv", mixed, recurrent.width, conv_bias, rows),
-        rate,
-        bias,
-        skip,
-        norm,
-        LinearSpec(
-            f"{stem}.out", (hidden,), width, out_bias, "columns" if recurrent.divided else ""
-        ),
-    )
+        return self.inner, *self.decay[:1], *self.gate[:1]
 
 
 class MLPSpec(msgspec.Struct, frozen=True):

@@ -115,14 +115,15 @@ class StepOps(ABC, Generic[A]):
         q: A,
         kv: A,
         positions: A,
-        cos_sin: A,
+        cos_sin: A | None,
         gain: A,
         eps: float,
         cache: KVCache[A],
         slot_mapping: A,
         heads: int,
     ) -> A:
-        """Normalize latents, rotate q's and kv's rope parts, store kv; return q."""
+        """Normalize latents, rotate q's and kv's rope parts (unless `cos_sin` is None), store kv;
+        return q."""
 
     @abstractmethod
     def head_linear(self, x: A, packed: LinearWeight, first: int = 0) -> A:

@@ -166,6 +166,11 @@ EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 
             {"model_type": "qwen3_next", "shared_expert_intermediate_size": 32} | DELTA | EXPERTS,
             True,
         ),
+        (
+            {"model_type": "kimi_linear", "num_key_value_heads": 4, "linear_num_heads": 4}
+            | {"linear_head_dim": 8, "kv_lora_rank": 16, "mlp_layer_types": ["dense"]},
+            True,
+        ),
         ({"model_type": "mamba2", "num_heads": 8, "head_dim": 16, "n_groups": 2}, True),
         ({"model_type": "mamba2", "num_heads": 8, "head_dim": 16, "n_groups": 1}, False),
     ],

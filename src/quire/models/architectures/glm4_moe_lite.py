@@ -15,6 +15,8 @@ _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=192, value_dim=256, q_ra
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
+    if config.get("mlp_layer_types") is None:
+        hf.only(config, "first_k_dense_replace", 1, "Transformers ignores it")
     return latent.parse(
         config,
         _DEFAULT,
@@ -30,24 +32,12 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             experts.grouped_route(config, 4, scale=1.8),
             width=1536,
             shared=1,
-            layers=_sparse(config),
+            layers=experts.sparse_by_types(
+                config, experts.sparse_behind({**config, "first_k_dense_replace": 1}, 1)
+            ),
             correction=True,
         ),
     )
-
-
-def _sparse(config: hf.HFConfig) -> tuple[bool, ...] | None:
-    """Return which layers have experts, by `mlp_layer_types`; without it, all but the first."""
-    types = config.get("mlp_layer_types")
-    if types is None:
-        hf.only(config, "first_k_dense_replace", 1, "Transformers ignores it")
-        return experts.sparse_behind({**config, "first_k_dense_replace": 1}, 1)
-    layers = hf.integer(config, "num_hidden_layers")
-    known = isinstance(types, list) and len(types) == layers
-    if not known or any(kind not in ("dense", "sparse") for kind in types):
-        raise hf.wrong("mlp_layer_types", types, f"a list of {layers} of 'dense' and 'sparse'")
-    sparse = tuple(kind == "sparse" for kind in types)
-    return None if all(sparse) else sparse
 
 
 ARCHITECTURE = Architecture(parse, NAMES)

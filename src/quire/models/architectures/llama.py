@@ -51,16 +51,18 @@ def parse(
         head_dim = hf.integer(config, "head_dim")
     shape = hf.shape(config, head_dim, kv_heads)
     max_len = shape["max_position_embeddings"]
-    rope = differences.pop("rope", None) or ropes.rope(
-        config, shape["head_dim"], max_len, partial=partial, theta=theta, interleaved=interleaved
-    )
+    if "rope" not in differences:
+        differences["rope"] = ropes.rope(
+            config, shape["head_dim"], max_len, partial=partial, theta=theta,
+            interleaved=interleaved,
+        )  # fmt: skip
+    rope = differences["rope"]
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise hf.unsupported("hidden_act", config["hidden_act"], "Quire gates with silu only")
     fields: dict[str, Any] = {
         "architecture": "llama",
-        "max_position_embeddings": ropes.longest(rope, max_len),
+        "max_position_embeddings": max_len if rope is None else ropes.longest(rope, max_len),
         "norm_eps": hf.number(config, "rms_norm_eps", default=norm_eps),
-        "rope": rope,
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=False),
         "bos_token_id": hf.bos_token_id(config, bos),
         "eos_token_ids": hf.token_ids(config, "eos_token_id", eos),

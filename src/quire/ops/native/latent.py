@@ -32,7 +32,7 @@ def latent_kv_write(
     q: HostArray,
     kv: HostArray,
     positions: HostArray,
-    cos_sin: HostArray,
+    cos_sin: HostArray | None,
     gain: HostArray,
     eps: float,
     cache: KVCache[HostArray],
@@ -46,14 +46,15 @@ def latent_kv_write(
         IndexError: a position or slot outside its table.
     """
     handle, queries, keys = kernels.handle, contiguous("q", q, 2), contiguous("kv", kv, 2)
-    width, rope = q.shape[1] // heads, cos_sin.shape[1]
+    width, rope = q.shape[1] // heads, kv.shape[1] - len(gain)
     check_cache(cache, kv.dtype, 1, kv.shape[1])
-    fits = cache.v is None and q.shape == (len(kv), heads * width) and rope < kv.shape[1]
+    fits = cache.v is None and q.shape == (len(kv), heads * width) and rope > 0
     if not fits or q.dtype != kv.dtype:
         raise ValueError(f"q is {describe(q)}, kv is {describe(kv)}, with {heads} heads")
     latent = view(kv[:, rope:])
     _native.rms_norm(handle, pool, latent, latent, contiguous("gain", gain, 1), eps)
-    at, table = indices("positions", positions), contiguous("cos_sin", cos_sin, 2)
+    at = indices("positions", positions)
+    table = None if cos_sin is None else contiguous("cos_sin", cos_sin, 2)
     slots = indices("slot_mapping", slot_mapping)
     no_heads = _native.Matrix(address(kv), len(kv), 0, 0, DTYPE_CODES[kv.dtype])
     no_cache = no_heads_of(cache, kv.dtype, width)

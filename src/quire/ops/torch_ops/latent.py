@@ -23,7 +23,7 @@ def latent_kv_write(
     q: Tensor,
     kv: Tensor,
     positions: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     gain: Tensor,
     eps: float,
     cache: KVCache[Tensor],
@@ -38,16 +38,18 @@ def latent_kv_write(
     Args:
         q: [T, heads · width]; a head begins with its rope part.
         kv: [T, rope + latent].
-        cos_sin: float32 [max_len, rope].
+        cos_sin: float32 [max_len, rope]; None turns nothing.
         gain: of the latent's RMSNorm.
         cache: of latents: k [blocks, 1, block_size, rope + latent].
     """
-    rope = cos_sin.shape[1]
+    rope = kv.shape[1] - len(gain)
     latent = rms_norm(kv[:, rope:], gain, eps)
     key = torch.cat((kv[:, :rope], latent), dim=-1).unsqueeze(1)
-    turned, key = rotary(q.view(len(q), heads, -1), key, positions, cos_sin)
+    queries = q.view(len(q), heads, -1)
+    if cos_sin is not None:
+        queries, key = rotary(queries, key, positions, cos_sin)
     write_kv(key, None, cache, slot_mapping)
-    return turned
+    return queries
 
 
 def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:

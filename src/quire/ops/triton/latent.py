@@ -24,7 +24,7 @@ def latent_kv_write(
     q: Tensor,
     kv: Tensor,
     positions: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     gain: Tensor,
     eps: float,
     cache: KVCache[Tensor],
@@ -32,8 +32,8 @@ def latent_kv_write(
     heads: int,
 ) -> Tensor:
     """See `torch_ops.latent.latent_kv_write`."""
-    rope, columns = cos_sin.shape[1], kv.shape[1]
-    if not supported(cache, rope):
+    rope, columns = kv.shape[1] - len(gain), kv.shape[1]
+    if cos_sin is None or not supported(cache, rope):
         return plain.latent_kv_write(
             q, kv, positions, cos_sin, gain, eps, cache, slot_mapping, heads
         )
