@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 START_SECONDS = 120.0
 QUIRE = [sys.executable, "-m", "quire"]
@@ -42,22 +41,31 @@ class Server:
 
     def metric(self, name: str, prefix: str = "vllm") -> float:
         """One number of /metrics; sums over labels."""
-        text = self.http.get("/metrics").text
-        families = text_string_to_metric_families(text)
-        return sum(s.value for f in families for s in f.samples if s.name == f"{prefix}:{name}")
+        return _sum(self.http.get("/metrics").text, f"{prefix}:{name}")
 
     def wait_until_idle(self, seconds: float = 60.0) -> None:
         """Wait until no request and no KV block is in use."""
         deadline = time.monotonic() + seconds
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        while busy := {n: v for n in names if (v := self.metric(n))}:
+        while busy := self._in_use():
             assert time.monotonic() < deadline, f"never idle: {busy}"
             time.sleep(0.05)
+
+    def _in_use(self) -> dict[str, float]:
+        text = self.http.get("/metrics").text
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        return {name: value for name in names if (value := _sum(text, f"vllm:{name}"))}
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit status."""
         self.process.send_signal(number)
         return self.process.wait(120)
+
+
+def _sum(metrics: str, name: str) -> float:
+    """Sum a metric over its labels: the client library's parser takes 20 ms for the whole text."""
+    values = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", metrics, re.MULTILINE)
+    assert values, f"/metrics has no {name}"
+    return sum(map(float, values))
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

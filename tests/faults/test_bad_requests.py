@@ -203,7 +203,7 @@ def test_row_12_token_ids_beyond_the_vocabulary(server: Server, token: int) -> N
 @pytest.mark.parametrize("chunked", [False, True])
 def test_row_16_large_body(server: Server, path: str, chunked: bool) -> None:
     body = b" " * 2**20
-    content = (body for _ in range(200)) if chunked else body * 200
+    content = (body for _ in range(200)) if chunked else body * 40
     response = server.http.post(path, content=content, headers=JSON)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "body_too_large"
