@@ -12,16 +12,14 @@ from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 80
-FAST = range(1, 2)
-"""Batches in `make test`. The zeroth is that of `test_worlds_preempt_and_share`."""
+FEW = range(40)
+"""The worlds of `make test`."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in range(BATCHES)],
-)
+@pytest.mark.slow  # `test_worlds_preempt_and_share` runs a few
+@pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_worlds(batch: int) -> None:
     size = SEEDS // BATCHES
     results = [failure(seed) for seed in range(batch * size, (batch + 1) * size)]
@@ -44,8 +42,8 @@ def test_the_same_seed_is_the_same_world() -> None:
 
 def test_worlds_preempt_and_share() -> None:
     """The worlds are worth simulating: they do what they are there to try."""
-    stats = [run_world(seed).core.scheduler.stats() for seed in range(60)]
-    assert sum(s.num_preemptions for s in stats) > 50
+    stats = [run_world(seed).core.scheduler.stats() for seed in FEW]
+    assert sum(s.num_preemptions for s in stats) > 30
     assert sum(s.prefix_cache_hits for s in stats) > 1000
     hosts = [s.host_tier for s in stats if s.host_tier]
     assert sum(host.swapped_in for host in hosts) > 10
@@ -58,9 +56,9 @@ def test_whatever_cannot_be_loaded_is_computed_again() -> None:
     failed = swapped = 0
     for seed in range(20):
         world = World(seed)
-        world.corruption_rate = 1.0
-        world.check(world.run())
         if tier := world.core.scheduler.kv.tier:
+            world.corruption_rate = 1.0
+            world.check(world.run())
             failed += tier.stats().failed
             swapped += tier.stats().swapped_in
     assert failed > 5
