@@ -91,6 +91,47 @@ def test_another_takes_the_place_of_what_was_lost(
     assert server.text() == expected
 
 
+@pytest.fixture(scope="module")
+def replicas(cluster: Any, model: Path) -> Iterator[Server]:
+    flags = ("--data-parallel-size", "2", "--data-parallel-backend", "ray")
+    with serving(model, *BLOCKS, *flags, "--step-timeout", "5") as running:
+        yield running
+
+
+def cores() -> list[psutil.Process]:
+    """The engine cores that Ray's actors have started."""
+    every = psutil.process_iter(["cmdline"])
+    return [one for one in every if "quire.ray.far_core" in (one.info["cmdline"] or [])]
+
+
+def test_replicas_on_ray_give_the_text_of_one_process(replicas: Server, expected: str) -> None:
+    assert len({core.ppid() for core in cores()}) == 2
+    for rank in "01":
+        body = {"model": "tiny", "prompt": "once upon", "max_tokens": 8, "temperature": 0}
+        headers = {"X-data-parallel-rank": rank}
+        answer = replicas.http.post("/v1/completions", json=body, headers=headers)
+        assert answer.json()["choices"][0]["text"] == expected
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_another_core_takes_the_place_of_one(
+    replicas: Server, expected: str, *, stopped: bool
+) -> None:
+    """The stream of a killed or stopped core gets an error event; the other replica goes on."""
+    before = cores()
+    stream = Stream(replicas)
+    busy = max(before, key=lambda core: core.cpu_times().user)
+    if stopped:
+        busy.suspend()
+    else:
+        busy.kill()
+    assert stream.error()["code"] == "engine_restarting"
+    assert replicas.text() == expected
+    until(lambda: healthy(replicas))
+    until(lambda: not busy.is_running() and len(cores()) == 2)
+    assert replicas.text() == expected
+
+
 def test_missing_machines_are_explained(cluster: Any, model: Path) -> None:
     """What is needed, and what each machine has."""
     command = [*QUIRE, "serve", str(model), *ON_RAY[2:], "-pp", "2", "--nnodes", "2"]

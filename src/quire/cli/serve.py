@@ -157,7 +157,7 @@ def run(namespace: argparse.Namespace) -> int:
     args = engine_args(namespace)
     if namespace.headless or namespace.node_rank:
         return lend(args, namespace.node_rank, headless=namespace.headless)
-    core = ProcessClient()
+    core = ProcessClient.of(args)
 
     def leave(*_: object) -> None:
         core.shutdown()

@@ -111,7 +111,7 @@ async def start_engine(args: EngineArgs) -> AsyncLLM:
     with no_collection():
         from quire.frontend.client.core_client import ProcessClient
 
-        core = ProcessClient.begun()
+        core = ProcessClient.begun(args)
         from quire.frontend.client.configure import configure
 
         configured = configure(args, core)

@@ -172,7 +172,7 @@ def main(
         begin: called instead if the configuration comes at once.
     """
     directory, parent, end, stand_by = Path(argv[0]), int(argv[1]), int(argv[2]), bool(argv[3:])
-    _die_with(parent, directory)
+    die_with(parent, directory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()  # a crash in native code prints its stack
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # see `client.STACKS_SIGNAL`
@@ -231,7 +231,7 @@ def _at_low_priority(action: Callable[[], None]) -> None:
     thread.join()
 
 
-def _die_with(parent: int, directory: Path) -> None:
+def die_with(parent: int, directory: Path) -> None:
     """Exit and remove the directory soon after the parent's end, whatever runs meanwhile."""
 
     def watch() -> None:

@@ -24,10 +24,13 @@ LEAST_KEY = 16
 """Characters of the shortest key."""
 LOCAL = {
     "model_path", "tokenizer_path", "memory_budget_bytes", "num_threads", "pack_cache_bytes",
-    "profiler",
+    "profiler", "draft",
 }  # fmt: skip
 """Fields of `EngineConfig` that each machine decides for itself."""
-_DERIVED = {"stage_layers", "step_timeout", "marks_path", "cluster", "scheduler", "model"}
+_DERIVED = {
+    "stage_layers", "step_timeout", "marks_path", "cluster", "scheduler", "model", "cpus",
+    "report_cache", "kv_events", "prefix_caching_hash_seed",
+}  # fmt: skip
 """Fields that node 0 decides, or that follow from others."""
 
 
@@ -117,18 +120,23 @@ def own_join(config: EngineConfig, node: int) -> Join:
 
 def refusal(own: Join, other: Join) -> str | None:
     """Return why a machine cannot belong to the engine; None if it can."""
-    if other.version != own.version:
-        return f"node {other.node} has Quire {other.version}, and node 0 has {own.version}"
     nodes = own.config.cluster.nnodes
     if other.config.cluster.nnodes != nodes:
         return f"node {other.node} has nnodes {other.config.cluster.nnodes}, and node 0 has {nodes}"
     if not 0 < other.node < nodes:
         return f"node_rank is {other.node}; with nnodes {nodes} it is at most {nodes - 1}"
+    return difference(own, other, f"node {other.node}")
+
+
+def difference(own: Join, other: Join, machine: str) -> str | None:
+    """Return what the other `machine` has that node 0 has not; None if they can compute alike."""
+    if other.version != own.version:
+        return f"{machine} has Quire {other.version}, and node 0 has {own.version}"
     for name, here, there in _compared(own.config, other.config):
         if here != there:
-            return f"node {other.node} has {name} {there}, and node 0 has {here}"
+            return f"{machine} has {name} {there}, and node 0 has {here}"
     if other.config.model != own.config.model or other.model != own.model:
-        return f"node {other.node} has another model: config.json or weights differ from node 0's"
+        return f"{machine} has another model: config.json or weights differ from node 0's"
     return None
 
 

@@ -112,7 +112,7 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments, the model or the machine are unsuitable.
         """
-        return await start(cls, args, configured or configure(args, ProcessClient.begun()))
+        return await start(cls, args, configured or configure(args, ProcessClient.begun(args)))
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
@@ -121,7 +121,7 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments or the model's files are wrong.
         """
-        configured = configure(engine_args, ProcessClient.begun())
+        configured = configure(engine_args, ProcessClient.begun(engine_args))
         engine = begin(cls, engine_args, configured).engine
         engine._late_start = LateStart(lambda: engine.start_core(configured.resolved_at))
         return engine

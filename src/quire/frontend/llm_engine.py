@@ -81,8 +81,8 @@ class LLMEngine(NotThere):
         setup_logging()
         self.args = args
         core = InProcessClient() if args.data_parallel_size == 1 else None
-        configured = configure(args, core or ProcessClient.begun())
-        begun = begin(AsyncLLM, args, configured, (lambda: core) if core else ProcessClient)
+        configured = configure(args, core or ProcessClient.begun(args))
+        begun = begin(AsyncLLM, args, configured, (lambda: core) if core else None)
         self._engine = begun.engine
         self._loop = SyncLoop()
         self._steps = core or RemoteSteps(self._engine, self._loop)

@@ -7,28 +7,19 @@ stops the other machines. Steps do not pass through Ray.
 
 from __future__ import annotations
 
-import logging
 import os
-import select
 import signal
 import sys
-import time
 from typing import Any
 
 import msgspec
 
-from quire.core.errors import ConfigError, EngineDeadError, QuireError
-from quire.core.extras import require
+from quire.core.errors import ConfigError, QuireError
 from quire.core.log import setup_logging
-from quire.executor.cluster import JOIN_SECONDS, REMIND_SECONDS
 from quire.executor.placement import Report, Wanted
+from quire.ray.cluster import POLL, RayCluster, Waiting, readable
 from quire.system.parent import end_with
 
-logger = logging.getLogger(__name__)
-
-_PATIENCE = 2.0
-"""Seconds until the first message about machines that cannot be had."""
-_POLL = 0.2
 _NODE_ID = "ray.io/node-id"
 
 
@@ -59,28 +50,14 @@ class Node:
 class Nodes:
     """The other machines: Ray chooses and starts them.
 
-    Raises:
-        ConfigError: Ray is not installed here.
-        EngineDeadError: there is no Ray cluster.
+    Raises: see `RayCluster`.
     """
 
     def __init__(self, wanted: Wanted) -> None:
-        require("ray", "--distributed-executor-backend ray")
-        import ray
-
-        self._ray = ray
+        self._cluster = RayCluster("--distributed-executor-backend ray")
         self._group: Any = None
-        try:
-            ray.init(address="auto", logging_level=logging.WARNING)
-        except ConnectionError as error:
-            raise EngineDeadError(
-                f"No Ray cluster answers: {error}",
-                fix="Run `ray start --head` on one machine and `ray start --address HOST:6379` on "
-                "the others, or set RAY_ADDRESS.",
-            ) from None
-        host = wanted.master_addr or ray.util.get_node_ip_address()
+        host = wanted.master_addr or self._cluster.address
         self.wanted = msgspec.structs.replace(wanted, master_addr=host)
-        self._here = ray.get_runtime_context().get_node_id()
 
     def place(self, stop: int) -> bool:
         """Wait for machines with enough CPUs; return False if `stop` became readable before.
@@ -90,26 +67,20 @@ class Nodes:
         """
         from ray.util.placement_group import placement_group
 
-        wanted = self.wanted
-        others = [{_NODE_ID: f"!{self._here}"} for _ in range(wanted.nodes - 1)]
+        wanted, here = self.wanted, self._cluster.here
+        others = [{_NODE_ID: f"!{here}"} for _ in range(wanted.nodes - 1)]
         self._group = placement_group(
             [{"CPU": wanted.cpus} for _ in range(wanted.nodes)],
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[{_NODE_ID: self._here}, *others],
+            bundle_label_selector=[{_NODE_ID: here}, *others],
         )
-        began = time.monotonic()
-        remind = began + _PATIENCE
-        while not self._group.wait(_POLL):
-            if _readable(stop):
+        needed = f"{wanted.nodes} machines with {wanted.cpus} free CPUs each are needed, and this "
+        needed += "machine must be one of them. Ray has"
+        waiting = Waiting("machines", lambda: f"{needed} {self._cluster.machines()}.")
+        while not self._group.wait(POLL):
+            if readable(stop):
                 return False
-            if time.monotonic() > remind:
-                logger.warning("waiting for machines: %s", self._shortage())
-                remind += REMIND_SECONDS
-            if time.monotonic() > began + JOIN_SECONDS:
-                raise EngineDeadError(
-                    f"Ray found no machines within {JOIN_SECONDS:.0f} s: {self._shortage()}",
-                    fix="Add machines, stop other work on them, or set a lower --num-threads.",
-                )
+            waiting.look()
         return True
 
     def run(self, stop: int) -> Report | None:
@@ -117,7 +88,8 @@ class Nodes:
         from ray.exceptions import RayError
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor = self._ray.remote(Node)
+        ray = self._cluster.ray
+        actor = ray.remote(Node)
         running = {}
         for node in range(1, self.wanted.nodes):
             place = PlacementGroupSchedulingStrategy(
@@ -126,16 +98,16 @@ class Nodes:
             options = {"num_cpus": self.wanted.cpus, "scheduling_strategy": place}
             machine = actor.options(**options).remote()
             running[machine.lend.remote(node, self.wanted)] = node, machine
-        while not _readable(stop):
-            ended, _ = self._ray.wait([*running], timeout=_POLL)
+        while not readable(stop):
+            ended, _ = ray.wait([*running], timeout=POLL)
             for one in ended:
                 try:
-                    report: Report = self._ray.get(one)
+                    report: Report = ray.get(one)
                 except RayError as error:
                     report = Report(error=f"Node {running[one][0]} was lost: {error}")
                 return report
         for _, machine in running.values():
-            self._ray.kill(machine)
+            ray.kill(machine)
         return None
 
     def close(self) -> None:
@@ -144,29 +116,7 @@ class Nodes:
 
         if self._group is not None:
             remove_placement_group(self._group)
-        self._ray.shutdown()
-
-    def _shortage(self) -> str:
-        """Return what was asked of Ray, and what it has."""
-        from ray._private.state import available_resources_per_node
-
-        free = available_resources_per_node()
-        has = []
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                cpus = free.get(node["NodeID"], {}).get("CPU", 0.0)
-                here = ", this machine" if node["NodeID"] == self._here else ""
-                total = node["Resources"].get("CPU", 0.0)
-                name = node["NodeManagerAddress"]
-                has.append(f"{name} ({cpus:g} of {total:g} CPUs free{here})")
-        return (
-            f"{self.wanted.nodes} machines with {self.wanted.cpus} free CPUs each are needed, and "
-            f"this machine must be one of them. Ray has {', '.join(has)}."
-        )
-
-
-def _readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
+        self._cluster.close()
 
 
 def main(argv: list[str]) -> int:

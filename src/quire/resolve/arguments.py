@@ -184,6 +184,9 @@ class EngineArgs:
     """Copies of the model (replicas) behind one port. Each has its own process, and a part of the
     cores and of the memory. A router sends each request where its prefix is cached or the queue is
     short. Use it if one process cannot use all cores: one replica per memory node (NUMA)."""
+    data_parallel_backend: Literal["mp", "ray"] = "mp"
+    """`ray` lets Ray choose a machine for each replica, and gives it --num-threads CPUs. Default:
+    processes of this machine. See docs/cluster.md."""
     prefill_replicas: int = 0
     """Replicas that compute prompts for the others, so that answers do not wait for them. Set
     --decode-replicas, too. Their sum replaces --data-parallel-size. See docs/disaggregation.md."""

@@ -42,7 +42,7 @@ from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
 from quire.resolve.quantization import resolve_quantization
-from quire.resolve.replicas import replica_share
+from quire.resolve.replicas import replica_share, with_ray
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.tiers import host_tiers
 from quire.resolve.transfer import with_transfer
@@ -195,7 +195,7 @@ def _completed(
     config = _with_draft(args, config, hardware, notes)
     offload = _cpu_offload(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
-    config = with_fitting_context(args, config, notes)
+    config = with_ray(args, with_fitting_context(args, config, notes), notes)
     return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
 
 

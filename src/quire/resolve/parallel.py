@@ -23,7 +23,10 @@ from quire.system.hardware import Hardware
 
 _RANKS, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _PARTITION = "VLLM_PP_LAYER_PARTITION"
-_OWN_FLAGS = {"distributed_executor_backend", "master_addr", "master_port", "profiler_config"}
+_OWN_FLAGS = {
+    "distributed_executor_backend", "master_addr", "master_port", "profiler_config",
+    "data_parallel_size", "data_parallel_backend",
+}  # fmt: skip
 """Arguments of node 0 that are not those of machines started by Ray."""
 
 
@@ -54,7 +57,7 @@ def with_workers(
     threads = max(1, config.num_threads // workers)
     cluster = ClusterConfig(nnodes, args.master_addr, args.master_port)
     if on_ray and nnodes > 1:
-        cluster = replace(cluster, flags=_flags(args, nnodes, workers * threads))
+        cluster = replace(cluster, flags=flags_for_ray(args, workers * threads, nnodes))
     config = replace(
         config, tensor_parallel_size=ranks, num_threads=workers * threads, cluster=cluster
     )
@@ -79,8 +82,8 @@ def with_workers(
     return config
 
 
-def _flags(args: EngineArgs, nnodes: int, threads: int) -> str:
-    """Return the arguments of Ray's other machines, as JSON; see `ClusterConfig.flags`."""
+def flags_for_ray(args: EngineArgs, threads: int, nnodes: int = 1) -> str:
+    """Return the arguments of machines that Ray starts, as JSON; see `ClusterConfig.flags`."""
     given = {
         field.name: value
         for field in fields(args)

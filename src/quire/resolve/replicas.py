@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.parallel import flags_for_ray
 from quire.system.hardware import Hardware
 
 _NAME = "data_parallel_size"
 _HALVES = ("prefill_replicas", "decode_replicas")
+_WHOLE = "each replica is on one machine; omit --nnodes."
 
 
 def replica_share(
@@ -37,6 +40,9 @@ def replica_share(
         )
     if count == 1:
         return args, hardware
+    if args.data_parallel_backend == "ray":
+        _check_for_ray(args)
+        return args, hardware
     threads = args.num_threads
     for asked, why in (
         (count > hardware.cores, f"each replica needs a core; there are {hardware.cores}."),
@@ -45,7 +51,7 @@ def replica_share(
             f"each replica needs a thread, and num_threads is {threads}.",
         ),
         (args.device == "cuda", "only one process can use a GPU; add --device cpu."),
-        (args.nnodes > 1, "replicas are on one machine; omit --nnodes."),
+        (args.nnodes > 1, _WHOLE),
     ):
         if asked:
             raise ConfigError(f"{_NAME} is {count}; {why}", param=_NAME)
@@ -62,3 +68,31 @@ def replica_share(
     if threads is not None:
         args = replace(args, num_threads=threads // count)
     return args, share
+
+
+def with_ray(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
+    """Return the configuration with what a machine needs on which Ray starts a replica, if Ray
+    does."""
+    count, threads = args.data_parallel_size, config.num_threads
+    if args.data_parallel_backend != "ray":
+        return config
+    if count == 1:
+        notes.append("data_parallel_backend ray: one replica needs no other machine.")
+        return config
+    notes.append(f"{_NAME} {count}: Ray starts each replica on a machine with {threads} free CPUs.")
+    flags = flags_for_ray(args, threads)
+    return replace(config, cluster=replace(config.cluster, flags=flags))
+
+
+def _check_for_ray(args: EngineArgs) -> None:
+    """Raise unless each replica can be on any machine."""
+    for asked, why in (
+        (args.device == "cuda", "replicas on Ray use CPUs; add --device cpu."),
+        (args.nnodes > 1 or args.distributed_executor_backend == "ray", _WHOLE),
+        (args.kv_transfer_config, "blocks are handed over within a machine only."),
+        (args.prefill_replicas, "prompts and answers are divided within a machine only."),
+    ):
+        if asked:
+            raise ConfigError(
+                f"data_parallel_backend is 'ray'; {why}", param="data_parallel_backend"
+            )

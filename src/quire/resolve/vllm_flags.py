@@ -59,7 +59,9 @@ _STATES = "states are float32, and the engine chooses which ones the prefix cach
 _NO_CODE = "Quire runs no external code in the engine"
 _NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
 _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
-_REPLICAS = "all replicas of --data-parallel-size are on this machine, behind one port"
+_REPLICAS = (
+    "all replicas are behind one port, on this machine or with --data-parallel-backend ray on Ray's"
+)
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = (
     "steps replay a plan of any size, or on a GPU graphs, whose sizes --compilation-config sets; "
@@ -147,7 +149,6 @@ FOREIGN: dict[str, Foreign] = {
         "prefill_context_parallel_size decode_context_parallel_size",
         Foreign(_ONE_MACHINE, _ONE),
     ),
-    "data_parallel_backend": Foreign(_REPLICAS, ("mp",)),
     "data_parallel_start_rank": Foreign(_REPLICAS, ("0",)),
     "data_parallel_size_local": Foreign(_REPLICAS, like="data_parallel_size"),
     "data_parallel_rank": Foreign(_REPLICAS),

@@ -90,7 +90,7 @@ def serve(
     tls = _tls_context(options.tls) if options.tls else None
     _raise_file_limit()
     share_one_heap()
-    configured = configured or configure(args, ProcessClient.begun())
+    configured = configured or configure(args, ProcessClient.begun(args))
     return asyncio.run(_serve(args, options, listener, began, configured, tls))
 
 

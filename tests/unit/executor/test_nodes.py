@@ -162,7 +162,7 @@ def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     assert joining.refusal(join, joining.own_join(whole, 1)) is None
     scheduler = dataclasses.replace(whole.scheduler, max_itl_stretch=2.0, max_model_len=64)
     memory = dataclasses.replace(whole, memory_budget_bytes=2**31, num_threads=7, model_path="m")
-    memory = dataclasses.replace(memory, scheduler=scheduler)
+    memory = dataclasses.replace(memory, scheduler=scheduler, prefix_caching_hash_seed=3)
     assert joining.refusal(join, joining.own_join(memory, 1)) is None
     assert "block_size" in refused(whole, dataclasses.replace(whole, block_size=32))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -36,6 +37,30 @@ def test_replicas_for_prompts_and_for_answers() -> None:
     assert config.transfer is not None
     assert (config.transfer.role, config.transfer.prefill_replicas) == ("kv_both", 1)
     assert config.tiers.directory is not None
+
+
+def test_replicas_on_ray_are_not_parts_of_this_machine() -> None:
+    """Their machines get the arguments, without those of the front end."""
+    whole, one = (resolve(args(count, data_parallel_backend="ray"), MACHINE) for count in (9, 1))
+    assert (whole.config.num_threads, one.config.num_threads) == (8, 8)
+    flags = EngineArgs(**json.loads(whole.config.cluster.flags))
+    assert flags == EngineArgs("qwen3-0.6b", load_format="dummy", num_threads=8)
+    assert one.config.cluster.flags == ""
+    assert any("one replica needs no other machine" in note for note in one.notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"device": "cuda"}, "--device cpu"),
+        ({"nnodes": 2, "pipeline_parallel_size": 2}, "omit --nnodes"),
+        ({"distributed_executor_backend": "ray", "pipeline_parallel_size": 2}, "on one machine"),
+        ({"prefill_replicas": 1, "decode_replicas": 1}, "within a machine"),
+    ],
+)
+def test_what_replicas_on_ray_cannot_do(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(args(2, data_parallel_backend="ray", **fields), MACHINE)
 
 
 @pytest.mark.parametrize(

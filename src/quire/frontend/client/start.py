@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.frontend.client.configure import Configured
@@ -31,12 +32,12 @@ def begin(
     kind: type[AsyncLLM],
     args: EngineArgs,
     configured: Configured,
-    connect: Callable[[], CoreClient] = ProcessClient,
+    connect: Callable[[], CoreClient] | None = None,
 ) -> Begun:
     """Make the engine of a configured core.
 
     Args:
-        connect: see `Supervisor`.
+        connect: see `Supervisor`; None for `ProcessClient.of`.
 
     Raises:
         QuireError: the tokenizer's files are wrong.
@@ -52,6 +53,7 @@ def begin(
         if core.separate and (size := args.tokenizer_pool_size):
             vocab_size = resolved.config.model.vocab_size
             pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
+        connect = connect or partial(ProcessClient.of, args)
         engine = kind(resolved, tokenizer, args, connect, core, pool)
     except BaseException:
         core.shutdown()
