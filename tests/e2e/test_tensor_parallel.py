@@ -160,3 +160,24 @@ def test_stages_pool_texts(kind: str, labels: int, tmp_path: Path) -> None:
             return [out.outputs.embedding for out in llm.embed(TEXTS)]
 
     assert vectors(2) == vectors(1)
+
+
+@pytest.mark.slow
+def test_ranks_with_torch(tmp_path: Path) -> None:
+    """Sums are rounded otherwise than in one process, but alike on both ranks and in any batch."""
+    pytest.importorskip("torch")
+    model = str(write_tiny_model(tmp_path))
+    given: dict[str, Any] = {"ops": "reference", "max_model_len": 64, "block_size": 8}
+    greedy = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
+
+    def found(llm: LLM, prompts: list[str]) -> list[Any]:
+        outputs = [output.outputs[0] for output in llm.generate(prompts, greedy)]
+        return [(output.token_ids, output.cumulative_logprob) for output in outputs]
+
+    with LLM(model, dtype="float32", **given) as llm:
+        one = found(llm, PROMPTS)
+    with LLM(model, dtype="float32", tensor_parallel_size=2, **given) as llm:
+        two = found(llm, PROMPTS)
+        assert found(llm, PROMPTS[:1]) + found(llm, PROMPTS[1:]) == two
+    assert [tokens for tokens, _ in two] == [tokens for tokens, _ in one]
+    np.testing.assert_allclose([score for _, score in two], [score for _, score in one], rtol=1e-5)

@@ -142,9 +142,9 @@ def test_row_42_the_api_process_dies(server: Server) -> None:
 
 def test_sharing_that_cannot_be_is_refused_before_anything_starts(model: Path) -> None:
     pytest.importorskip("torch")
-    command = [*QUIRE, "serve", str(model), "--port", "0", "-tp", "2", "--ops", "reference"]
+    command = [*QUIRE, "serve", str(model), "--port", "0", "-pp", "2", "--ops", "reference"]
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     assert refused.returncode == 2
     line = refused.stderr.decode().strip()
-    assert "tensor_parallel_size is 2; the reference ops work with one process only." in line
+    assert "pipeline_parallel_size is 2; the reference ops work with one stage only." in line
     assert json.dumps(line).count("\\n") == 0

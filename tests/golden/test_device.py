@@ -60,7 +60,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     device = FakeDevice()
     monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: Gpu("fake", device.total_bytes))
     monkeypatch.setattr(
-        "quire.ops.providers.open_device", lambda name: CPU if name == "cpu" else device
+        "quire.ops.providers.open_device", lambda name, card=0: CPU if name == "cpu" else device
     )
     threads = torch.get_num_threads()
     yield device

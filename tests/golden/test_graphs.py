@@ -26,7 +26,7 @@ def generate(
     """Return the tokens of three prompts, the launches, and the device."""
     device = FakeDevice(zeros=not run)
     monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: Gpu("fake", 2**34))
-    monkeypatch.setattr("quire.ops.providers.open_device", lambda name: device)
+    monkeypatch.setattr("quire.ops.providers.open_device", lambda name, card=0: device)
     given = {**LIMITS, "device": "cuda", "ops": "triton", **fields}
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     prompts: Any = [{"prompt_token_ids": list(range(3, 3 + n))} for n in (5, 9, 2)]

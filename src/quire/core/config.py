@@ -361,6 +361,8 @@ class EngineConfig:
     """None if the model generates text."""
     device: DeviceType = "cpu"
     """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is one of `ON_TORCH`."""
+    first_gpu: int = 0
+    """Number of rank 0's GPU; each rank has one of its own."""
     tensor_parallel_size: int = 1
     stage_layers: tuple[int, ...] = ()
     """How many layers each pipeline stage has; () for one stage."""

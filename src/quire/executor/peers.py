@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from quire.core.config import EngineConfig
+from quire.core.config import ON_TORCH, EngineConfig, RankShare
 from quire.parallel.grid import Grid
 from quire.parallel.stage import FarLink, Link, NearLink, RowShape, Stage
 
 if TYPE_CHECKING:
     from quire.ops.rank_group import RankGroup
+    from quire.ops.torch_ops.rank_group import TorchRankGroup
 
 NO_PIPE = -1
 
@@ -55,17 +56,14 @@ class Place:
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None) -> None:
-        self.group: RankGroup | None = None
+        self.group: RankGroup | TorchRankGroup | None = None
         self.stage: Stage | None = None
         share = config.share
         if peers is None or share is None:
             return
         ends = peers.ends
         if share.ranks > 1:
-            from quire.ops.rank_group import RankGroup
-
-            offset = share.stage * group_bytes(share.ranks)
-            self.group = RankGroup(ends.memory, share.rank, share.ranks, offset)
+            self.group = _group(config, share, ends.memory)
         if share.stages > 1:
             self.stage = Stage(
                 _link(config, ends.memory, ends.before, share.worker - share.ranks, share.worker),
@@ -95,6 +93,18 @@ class Place:
         """End what connects this worker with others."""
         if self.stage is not None:
             self.stage.close()
+
+
+def _group(config: EngineConfig, share: RankShare, memory: int) -> RankGroup | TorchRankGroup:
+    offset = share.stage * group_bytes(share.ranks)
+    if config.ops in ON_TORCH:
+        from quire.ops.torch_ops.rank_group import TorchRankGroup
+
+        cuda = config.device == "cuda"
+        return TorchRankGroup(memory, share.rank, share.ranks, offset, cuda=cuda)
+    from quire.ops.rank_group import RankGroup
+
+    return RankGroup(memory, share.rank, share.ranks, offset)
 
 
 def shared_bytes(config: EngineConfig) -> int:

@@ -113,7 +113,8 @@ class Worker:
         from quire.ops.providers import load_ops, open_device, stored_linears
         from quire.profile.profiling import Profiling
 
-        device = open_device(config.device)
+        rank = config.share.rank if config.share else 0
+        device = open_device(config.device, config.first_gpu + rank)
         self._place = Place(config, self._peers)
         group = self._place.group
         ops = load_ops(config.ops, None, config.num_threads, config.packing, device, group)

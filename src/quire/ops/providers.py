@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quire.core.config import ON_TORCH, OpsProvider
 from quire.core.errors import ConfigError
@@ -16,10 +16,14 @@ from quire.system import env
 if TYPE_CHECKING:
     from quire.ops.packed_file import StoredLinear
     from quire.ops.rank_group import RankGroup
+    from quire.ops.torch_ops.rank_group import TorchRankGroup
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str, card: int = 0) -> Device:
     """Return the device of an `EngineConfig`.
+
+    Args:
+        card: which of the GPUs that this process may use.
 
     Raises:
         ConfigError: torch does not have it.
@@ -28,7 +32,7 @@ def open_device(name: str) -> Device:
         return CPU
     from quire.ops.torch_ops.cuda import CudaDevice
 
-    return CudaDevice()
+    return CudaDevice(card)
 
 
 def load_ops(
@@ -37,7 +41,7 @@ def load_ops(
     num_threads: int = 1,
     quantization: str | None = None,
     device: Device = CPU,
-    group: RankGroup | None = None,
+    group: RankGroup | TorchRankGroup | None = None,
 ) -> Ops[Any]:
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
@@ -47,7 +51,7 @@ def load_ops(
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
-        group: the processes that the model is split among; for native kernels alone.
+        group: the processes that the model is split among, of the provider's kind.
 
     Raises:
         ConfigError: the native module, the instruction set or torch is missing.
@@ -55,9 +59,8 @@ def load_ops(
     if provider in ON_TORCH or not device.is_host:
         if quantization is not None:
             raise ConfigError("ops on torch have no quantized products.", param="quantization")
-        if group is not None:
-            raise ConfigError("ops on torch compute in one process.", param="--ops")
-        return _torch_ops(provider, device)
+        ops = _torch_ops(provider, device)
+        return ops if group is None else cast("TorchRankGroup", group).bound(ops)
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.cpu import CpuOps
@@ -68,7 +71,7 @@ def load_ops(
             param="--ops",
         ) from error
     try:
-        return CpuOps(isa, num_threads, quantization, group)
+        return CpuOps(isa, num_threads, quantization, cast("RankGroup | None", group))
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 

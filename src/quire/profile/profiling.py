@@ -19,6 +19,7 @@ from quire.profile.worker_profiler import WorkerProfiler
 if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.ops.rank_group import RankGroup
+    from quire.ops.torch_ops.rank_group import TorchRankGroup
 
 MAX_OP_PROFILE_STEPS = 1000
 
@@ -56,7 +57,7 @@ class Profiling:
         config: ProfilerConfig,
         meters: Sequence[OpMeter],
         draft_meters: Sequence[OpMeter] = (),
-        group: RankGroup | None = None,
+        group: RankGroup | TorchRankGroup | None = None,
     ) -> None:
         self._trace: WorkerProfiler
         if config.profiler == "torch":

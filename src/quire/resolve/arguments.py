@@ -160,11 +160,11 @@ class EngineArgs:
     and another core starts; 0 disables this. Unset: ten times the predicted longest step, at least
     60."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is the first GPU, with reference ops in
-    plain torch (`quire[torch]`); `auto` uses it if torch can."""
+    """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is one GPU, or one for each rank and
+    replica (`quire[gpu]`); `auto` uses them if torch can and there are enough."""
     ops: OpsProvider = "auto"
-    """Kernels: `cpu` (native), `reference` (plain torch, with `quire[torch]`), or `auto`, the best
-    for the device."""
+    """Kernels: `cpu` (native), `triton` (GPUs), `reference` (plain torch, with `quire[torch]`), or
+    `auto`, the best for the device."""
     enforce_eager: bool = False
     """Call ops one by one instead of replaying plans, or graphs on a GPU. The results are the
     same."""

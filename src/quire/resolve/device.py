@@ -28,9 +28,9 @@ def resolve_device(
         require("torch", flag, flag.split(maxsplit=1)[0].removeprefix("--"))
     if args.ops == "triton":
         require("triton", "--ops triton", "ops")
-    gpu = hardware.gpu
-    several = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size > 1
-    for_cpus = gpu is None or args.ops == "cpu" or several
+    gpu, ranks = hardware.gpu, args.tensor_parallel_size
+    staged = args.pipeline_parallel_size > 1
+    for_cpus = gpu is None or args.ops == "cpu" or staged or ranks > gpu.count
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
         return args, "cpu"
     if gpu is None:

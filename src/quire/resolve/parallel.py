@@ -61,6 +61,8 @@ def with_workers(
     config = replace(
         config, tensor_parallel_size=ranks, num_threads=workers * threads, cluster=cluster
     )
+    if config.device == "cuda":  # a card's; the ranks get equal parts of the whole
+        config = replace(config, memory_budget_bytes=config.memory_budget_bytes * ranks)
     if stages > 1:
         config = _with_stages(config, stages, notes)
     worker_configs(config)  # raises if the model cannot be divided
@@ -109,8 +111,10 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         why = f"{each} needs a thread, and num_threads is {args.num_threads}."
         raise _error(args, name, why)
     for asked, what in (
-        (config.device != "cpu", "only one process can use a GPU; add --device cpu."),
-        (args.ops in ON_TORCH, f"the {args.ops} ops work with one process only."),
+        (
+            hardware.gpu is not None and config.device == "cuda" and ranks > hardware.gpu.count,
+            f"each rank needs a GPU, and the driver shows {hardware.gpu and hardware.gpu.count}.",
+        ),
         (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:
@@ -127,6 +131,7 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
             bool(config.model.borrowing_layers),
             "the last layers read keys and values of layers that another stage may have.",
         ),
+        (config.ops in ON_TORCH, f"the {config.ops} ops work with one stage only."),
         (layers < stages, f"the model has {layers} layers, and each stage needs one."),
         (
             config.num_scheduler_steps > 1,

@@ -18,7 +18,8 @@ _WHOLE = "each replica is on one machine; omit --nnodes."
 def replica_share(
     args: EngineArgs, hardware: Hardware, notes: list[str]
 ) -> tuple[EngineArgs, Hardware]:
-    """Return one replica's arguments and hardware: equal parts of the threads, cores and memory.
+    """Return one replica's arguments and hardware: equal parts of the threads, cores, memory and
+    GPUs.
 
     Other sizes, such as that of the KV cache, are those of each replica.
 
@@ -43,14 +44,18 @@ def replica_share(
     if args.data_parallel_backend == "ray":
         _check_for_ray(args)
         return args, hardware
-    threads = args.num_threads
+    threads, ranks = args.num_threads, args.tensor_parallel_size
+    gpus = hardware.gpu.count if hardware.gpu else 0
     for asked, why in (
         (count > hardware.cores, f"each replica needs a core; there are {hardware.cores}."),
         (
             threads is not None and threads < count,
             f"each replica needs a thread, and num_threads is {threads}.",
         ),
-        (args.device == "cuda", "only one process can use a GPU; add --device cpu."),
+        (
+            args.device == "cuda" and gpus < count * ranks,
+            f"each replica needs {ranks} of the GPUs, and the driver shows {gpus}.",
+        ),
         (args.nnodes > 1, _WHOLE),
     ):
         if asked:
@@ -60,6 +65,7 @@ def replica_share(
         cores=hardware.cores // count,
         memory_bytes=hardware.memory_bytes // count,
         available_bytes=hardware.available_bytes // count,
+        gpu=hardware.gpu and replace(hardware.gpu, count=gpus // count),
     )
     notes.append(
         f"{_NAME} {count}: the machine is divided among {count} replicas. All that follows is one "

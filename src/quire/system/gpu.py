@@ -14,10 +14,16 @@ _NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The first GPU that this process may use; `memory_bytes` is its total memory."""
+    """The first GPU that this process may use.
+
+    Attributes:
+        memory_bytes: its total memory.
+        count: how many GPUs this process may use.
+    """
 
     name: str
     memory_bytes: int
+    count: int = 1
 
 
 @cache
@@ -68,4 +74,4 @@ def first_gpu(library: str = "libcuda.so.1") -> Gpu | None:
         or driver.cuDeviceGetName(name, _NAME_BYTES, device)
         or driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     )
-    return None if failed else Gpu(name.value.decode(errors="replace"), memory.value)
+    return None if failed else Gpu(name.value.decode(errors="replace"), memory.value, count.value)

@@ -172,6 +172,8 @@ class Runtime:
 
 def cuda(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> CudaDevice:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     return CudaDevice()
 

@@ -52,7 +52,6 @@ def test_the_context_is_what_fits_beside_every_ranks_weights() -> None:
         ({"tensor_parallel_size": 0}, "at least 1"),
         ({"tensor_parallel_size": 6}, "its own core, and this machine has 5"),
         ({"num_threads": 1}, "num_threads is 1"),
-        ({"ops": "reference"}, "the reference ops"),
         ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
         ({"tensor_parallel_size": 3}, "16 attention heads"),
         ({"quantization": "gptq_actorder"}, "act-order"),
@@ -70,6 +69,7 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
         ({"pipeline_parallel_size": 6}, "6; each stage needs its own core, and this machine has 5"),
         ({"pipeline_parallel_size": 3, "tensor_parallel_size": 2}, "each of the 6 processes"),
         ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
+        ({"ops": "reference"}, "the reference ops work with one stage"),
         ({"num_scheduler_steps": 2}, "omit num_scheduler_steps"),
         (
             {"speculative_config": '{"method": "draft_model", "model": "qwen3-0.6b"}'},
@@ -132,10 +132,16 @@ def test_adapters_and_pooling_are_for_ranks_too() -> None:
     assert resolved(model="bge-small-en-v1.5").pooling is not None
 
 
-def test_a_gpu_is_left_alone() -> None:
+def test_each_rank_has_a_card() -> None:
     assert resolved(GPU).device == "cpu"
-    with pytest.raises(ConfigError, match="--device cpu"):
-        resolved(GPU, device="cuda")
+    two = replace(MACHINE, gpu=Gpu("A GPU", 80 * GIB, 2))
+    config = resolved(two, ops="reference")
+    assert config.device == "cuda"
+    assert [worker.memory_budget_bytes for worker in worker_configs(config)] == [72 * GIB] * 2
+    assert resolved(two, tensor_parallel_size=1).memory_budget_bytes == 72 * GIB
+    with pytest.raises(ConfigError, match="needs a GPU, and the driver shows 2"):
+        resolved(two, tensor_parallel_size=4, device="cuda")
+    assert resolved(two, tensor_parallel_size=4).device == "cpu"
 
 
 @pytest.mark.parametrize("flag", ["-tp", "--tensor-parallel-size", "--tensor_parallel_size"])

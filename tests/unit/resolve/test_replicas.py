@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.errors import ConfigError
+from quire.frontend.client.replica import replica_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
+from quire.system.gpu import Gpu
 from quire.system.hardware import Hardware
 
 MACHINE = Hardware(cores=8, memory_bytes=64 * 2**30, available_bytes=60 * 2**30)
@@ -27,6 +30,18 @@ def test_replicas_share_cores_and_memory() -> None:
     assert resolve(args(2, num_threads=6), MACHINE).config.num_threads == 3
     ranks = resolve(args(2, tensor_parallel_size=2), MACHINE).config
     assert (ranks.tensor_parallel_size, ranks.num_threads) == (2, 4)
+
+
+def test_each_replica_has_its_cards() -> None:
+    cards = replace(MACHINE, gpu=Gpu("A GPU", 80 * 2**30, 5))
+    config = resolve(args(2, tensor_parallel_size=2, ops="reference"), cards).config
+    assert config.device == "cuda"
+    assert [part.first_gpu for part in replica_configs(config, 2)] == [0, 2]
+    assert [part.first_gpu for part in replica_configs(config, 1)] == [0]
+    many = args(3, tensor_parallel_size=2, ops="reference", num_threads=6)
+    assert resolve(many, cards).config.device == "cpu"
+    with pytest.raises(ConfigError, match="needs 2 of the GPUs, and the driver shows 5"):
+        resolve(replace(many, device="cuda"), cards)
 
 
 def test_replicas_for_prompts_and_for_answers() -> None:
@@ -68,7 +83,7 @@ def test_what_replicas_on_ray_cannot_do(fields: dict[str, Any], why: str) -> Non
     [
         ({"count": 9}, "there are 8"),
         ({"count": 2, "num_threads": 1}, "num_threads is 1"),
-        ({"count": 2, "device": "cuda"}, "--device cpu"),
+        ({"count": 2, "device": "cuda"}, "needs 1 of the GPUs, and the driver shows 0"),
         ({"count": 2, "nnodes": 2, "pipeline_parallel_size": 2}, "omit --nnodes"),
         ({"count": 4, "tensor_parallel_size": 4}, "this machine has 2"),
         ({"count": 0}, "at least 1"),

@@ -52,6 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Gpu | None:
 
 def test_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, Driver()) == Gpu("A GPU", 80 * 10**9)
+    assert found(monkeypatch, Driver(count=3)) == Gpu("A GPU", 80 * 10**9, 3)
     assert found(monkeypatch, Driver(count=0)) is None
     for fails in ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceTotalMem_v2"):
         assert found(monkeypatch, Driver(fails=fails)) is None

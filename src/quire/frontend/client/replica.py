@@ -113,7 +113,8 @@ class Replica:
 
 
 def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
-    """Return one configuration per replica: its own CPUs and number; it reports its prefix cache.
+    """Return one configuration per replica: its own CPUs, GPUs and number; it reports its prefix
+    cache.
 
     Neighbouring cores, and so mostly one memory node, belong to one replica. If there are fewer
     cores than threads, the system distributes the threads.
@@ -133,6 +134,7 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
         replace(
             answers if prefill and rank >= prefill else config,
             cpus=tuple(cpus),
+            first_gpu=rank * config.tensor_parallel_size,
             report_cache=config.enable_prefix_caching,
             kv_events=events and replace(events, rank=rank),
         )

@@ -17,13 +17,16 @@ from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 
 
 class CudaDevice(TorchAccelerator):
-    """The first GPU that this process may use.
+    """A GPU, on which this thread computes from now on.
+
+    Args:
+        card: which of those that this process may use.
 
     Raises:
-        ConfigError: torch sees none.
+        ConfigError: torch does not see it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, card: int = 0) -> None:
         if not torch.cuda.is_available():
             raise ConfigError(
                 "--device is cuda, but torch sees no GPU: "
@@ -35,7 +38,14 @@ class CudaDevice(TorchAccelerator):
                 fix="Install torch for CUDA and NVIDIA's driver, or use --device cpu.",
                 param="--device",
             )
-        self.torch = torch.device("cuda", 0)
+        if card >= torch.cuda.device_count():
+            raise ConfigError(
+                f"GPU {card} is missing: torch sees {torch.cuda.device_count()}.",
+                fix="Lower --tensor-parallel-size, or check CUDA_VISIBLE_DEVICES.",
+                param="--device",
+            )
+        self.torch = torch.device("cuda", card)
+        torch.cuda.set_device(self.torch)  # Triton launches where torch is
         self._pool: Any = None  # graphs share memory: only results of the last replay are read
 
     def pinned(self, nbytes: int) -> Tensor:
