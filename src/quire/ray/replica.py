@@ -17,6 +17,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError, EngineDeadError
 from quire.core.extras import require
+from quire.ray.entry import Entry, Head
 from quire.ray.scaling import load_in
 from quire.system.parent import end_with
 
@@ -42,14 +43,18 @@ def application(args: Mapping[str, Any]) -> Any:
     from ray import serve
 
     flags = serve_flags(args)
-    deployment = serve.deployment(Replica).options(
-        name="Quire",
-        ray_actor_options={"num_cpus": args["num_threads"]},
+    both = serve.deployment(
         max_ongoing_requests=QUEUED,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
     )
-    return deployment.bind(flags)
+    replicas = both(Replica).options(
+        name="Quire", ray_actor_options={"num_cpus": args["num_threads"]}
+    )
+    entry = both(Entry).options(
+        name="Entry", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=2**16
+    )
+    return entry.bind(replicas.bind(flags))
 
 
 def serve_flags(args: Mapping[str, Any]) -> list[str]:
@@ -90,7 +95,6 @@ class Replica:
     def __init__(self, flags: list[str]) -> None:
         import aiohttp
 
-        self._errors = aiohttp.ClientConnectionError
         self._process: subprocess.Popen[str] | None = None
         self._url = ""
         self._stops = False
@@ -107,31 +111,16 @@ class Replica:
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
-    async def __call__(self, request: Any) -> Any:
+    async def answer(
+        self, method: str, target: str, headers: list[tuple[str, str]], body: bytes
+    ) -> AsyncIterator[Head | bytes]:
         """Pass a request to the server, and its answer back as it comes."""
-        from starlette.responses import JSONResponse, StreamingResponse
-
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        query = request.url.query
-        try:
-            answer = await self._http.request(
-                request.method,
-                path + (f"?{query}" if query else ""),
-                headers=_end_to_end(request.headers.items()),
-                data=await request.body(),
-                allow_redirects=False,
-            )
-        except self._errors as error:
-            why = {"message": f"The replica's server is gone: {error}", "type": "internal_error"}
-            return JSONResponse({"error": why}, 503, {"Retry-After": "1"})
-        headers = dict(_end_to_end(answer.headers.items()))
-
-        async def body() -> AsyncIterator[bytes]:
-            async with answer:
-                async for part in answer.content.iter_any():
-                    yield part
-
-        return StreamingResponse(body(), answer.status, headers)
+        async with self._http.request(
+            method, target, headers=_end_to_end(headers), data=body, allow_redirects=False
+        ) as answer:
+            yield Head(answer.status, _end_to_end(answer.headers.items()))
+            async for part in answer.content.iter_any():
+                yield part
 
     async def check_health(self) -> None:
         """Raise unless the server is ready; Ray Serve replaces a replica that stays unready."""

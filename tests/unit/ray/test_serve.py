@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.ray.replica import serve_flags
 from quire.ray.scaling import load_in, replicas_wanted
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "ray"
+DEPLOY = Path(__file__).parents[3] / "deploy" / "ray"
 
 
 def metrics(running: int, waiting: int, usage: float) -> str:
