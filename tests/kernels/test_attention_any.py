@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire import _native
-from tests.kernels.test_attention import (
+from tests.kernels.attention_common import (
     FLOAT8,
     INTEGERS,
     UNIT,

@@ -14,7 +14,7 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.kernels import NativeKernels
 from quire.ops.torch_ops import latent as reference
 from quire.ops.torch_ops.reference import pack_linear
-from tests.kernels.test_attention import (
+from tests.kernels.attention_common import (
     FLOAT8,
     NAN,
     Shape,

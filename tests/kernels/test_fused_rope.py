@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import int4, reference
+from tests.kernels.attention_common import rotation as rotation_matrix
 from tests.kernels.fused_common import (
     U,
     assert_close,
@@ -19,7 +20,6 @@ from tests.kernels.fused_common import (
     new_generator,
     new_kernels,
 )
-from tests.kernels.test_attention import rotation as rotation_matrix
 from tests.native import FusedKernels
 
 pytestmark = pytest.mark.matrix

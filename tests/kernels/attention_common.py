@@ -1,0 +1,353 @@
+"""Random sequences over a paged cache, and attention to them in float64, for the kernels' tests.
+
+Inputs are fresh in every run; QUIRE_TEST_SEED repeats the run whose seed a failure shows.
+"""
+
+import os
+import secrets
+import zlib
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.torch_ops import int4
+from quire.ops.torch_ops.reference import quantize_heads, to_float8
+from tests.native import ISAS, paged_attention
+
+SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
+NAN = float("nan")
+
+# Relative error of one rounding, and half the distance between subnormals.
+UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25}
+INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+INTEGERS = (torch.int8, torch.uint8)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def generator(request: pytest.FixtureRequest) -> torch.Generator:
+    """Draws other shapes and numbers in each case, and the same ones in each run of a case."""
+    print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
+    return torch.Generator().manual_seed(SEED + zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture(scope="module")
+def pools() -> list[_native.Pool]:
+    return [_native.Pool(1), _native.Pool(2), _native.Pool(3)]
+
+
+def emulated(isa: str) -> bool:
+    """Every instruction on tiles costs a signal then: some tests do less."""
+    return isa.endswith("_emulated")
+
+
+def slow(isa: str) -> bool:
+    """Some tests do less: a loop in place of vectors takes ten times as long."""
+    return emulated(isa) or isa == "portable"
+
+
+def pick(generator: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def choose(generator: torch.Generator, *options: int) -> int:
+    return options[pick(generator, 0, len(options) - 1)]
+
+
+@dataclass
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    scales: bool = False
+
+
+@dataclass
+class World:
+    """Sequences with all their keys, values and queries, scattered over a cache.
+
+    Slots that no sequence owns, and table entries past a sequence's end, hold what must not be
+    read: NaN (scales of NaN, in an int8 cache), and block numbers far outside the cache. Of a
+    cache of 8 bits, k and v are what it holds, in float64; of an int4 cache (uint8) they are
+    rotated, as it holds them.
+    """
+
+    shape: Shape
+    lens: list[int]
+    q: list[Tensor]
+    k: list[Tensor]
+    v: list[Tensor]
+    cache: KVCache
+    tables: Tensor
+    sinks: Tensor | None = None
+    chunked: bool = False
+
+    def run(
+        self,
+        isa: str,
+        pool: _native.Pool,
+        spans: list[tuple[int, int, int]],
+        window: int | None,
+        split: bool | None = None,
+        softcap: float | None = None,
+        *,
+        causal: bool = True,
+    ) -> list[Tensor]:
+        """Attention of tokens [first, last) of a sequence for each (sequence, first, last)."""
+        starts = [0]
+        for _, first, last in spans:
+            starts.append(starts[-1] + last - first)
+        meta = AttentionMetadata(
+            query_start_loc=torch.tensor(starts, dtype=torch.int32),
+            seq_lens=torch.tensor([last for _, _, last in spans], dtype=torch.int32),
+            block_tables=self.tables[[s for s, _, _ in spans]].contiguous(),
+            slot_mapping=torch.empty(0, dtype=torch.int64),
+            num_seqs=len(spans),
+            block_size=self.shape.block_size,
+        )
+        q = torch.cat([self.q[s][first:last] for s, first, last in spans])
+        scale = self.shape.head_dim**-0.5
+        out = paged_attention(
+            _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, causal=causal,
+            sinks=self.sinks, chunked=self.chunked, split=split,
+        )  # fmt: skip
+        return list(out.split([last - first for _, first, last in spans]))
+
+
+def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> World:
+    def draw(length: int, heads: int, dtype: torch.dtype) -> Tensor:
+        return torch.randn(length, heads, shape.head_dim, generator=generator).to(dtype)
+
+    q = [draw(n, shape.heads, shape.dtype) for n in lens]
+    eight_bits, scaled = shape.kv_dtype.itemsize == 1, shape.scales or shape.kv_dtype in INTEGERS
+    kv_dtype = torch.float32 if eight_bits else shape.kv_dtype
+    k = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
+    v = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
+    size = shape.block_size
+    counts = [-(-n // size) for n in lens]
+    blocks = torch.randperm(sum(counts) + 3, generator=generator)
+    room = (len(blocks), shape.kv_heads, size, shape.head_dim >> (shape.kv_dtype == torch.uint8))
+    filler = 127.0 if shape.kv_dtype in INTEGERS else NAN
+    cache = KVCache(*(torch.full(room, filler).to(shape.kv_dtype) for _ in range(2)))
+    if scaled:
+        scales_ = (torch.full(room[:3], NAN, dtype=torch.bfloat16) for _ in range(2))
+        cache = KVCache(cache.k, cache.v, *scales_)
+    elif eight_bits:
+        cache = cache._replace(k_unit=0.4, v_unit=0.3)
+    tables = torch.full((len(lens), max(counts) + 2), 2**30, dtype=torch.int32)
+    used = 0
+    for s, (n, count) in enumerate(zip(lens, counts, strict=True)):
+        tables[s, :count] = blocks[used : used + count]
+        slots = torch.arange(n)
+        block, offset = blocks[used + slots // size], slots % size
+        for cached, scales, unit, values in (
+            (cache.k, cache.k_scale, cache.k_unit, k),
+            (cache.v, cache.v_scale, cache.v_unit, v),
+        ):
+            if scales is not None:
+                q8, scale = quantize_heads(values[s], cached.dtype)
+                scales[block, :, offset] = scale
+                levels = int4.unpack(q8) if q8.dtype == torch.uint8 else q8
+                values[s] = levels.double() * scale.double().unsqueeze(-1)
+            elif eight_bits:
+                q8 = to_float8(values[s] / unit, cached.dtype)
+                values[s] = q8.double() * unit
+            else:
+                cached[block, :, offset] = values[s]
+                continue
+            cached.view(torch.uint8)[block, :, offset] = q8.view(torch.uint8)
+        used += count
+    return World(shape, lens, q, k, v, cache, tables)
+
+
+def assert_attended(
+    world: World,
+    isa: str,
+    outs: list[Tensor],
+    spans,
+    window: int | None,
+    softcap: float | None = None,
+    *,
+    causal: bool = True,
+    exact_weights: bool = False,
+    latent: bool = False,
+) -> None:
+    """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
+
+    With exact weights w and delta the largest error of a score, weights are off by a factor of at
+    most exp(2 delta), and so is their normalized sum of values by at most 2 delta sum w |v|. A
+    score adds head_dim products one after another at worst and is scaled (twice, with int8) and
+    shifted by the maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in
+    the last place. A cap makes no error larger, and adds 5 units of tanh and one product.
+    Sums over n keys, the scales of int8 values, the rescaling of partial sums and the division
+    round some n + 32 times. Weights, times the scales of int8 values, are taken as 0 below 2^-109.
+    At the end comes one rounding to q's dtype.
+
+    With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
+    integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
+    the largest. No kernel does with `exact_weights`, and none uses integers for `latent`.
+
+    Int4 is computed with rotated elements, of which those of q round once per step of the rotation
+    (on tiles once more, to bfloat16), and the result is rotated back: an error spreads over its
+    run of the head.
+    """
+    shape = world.shape
+    packed = shape.kv_dtype == torch.uint8
+    int8 = shape.kv_dtype in INTEGERS
+    turn, turning = rotation(shape.head_dim), 10 * 2.0**-24
+    bfloat16 = (
+        not exact_weights
+        and shape.dtype == torch.bfloat16
+        and shape.kv_dtype
+        in (
+            torch.bfloat16,
+            *INTEGERS,
+            *FLOAT8,
+        )
+    )
+    integers = isa == "avx512_vnni" and bfloat16 and int8 and not latent
+    rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not integers))
+    for (s, first, last), out in zip(spans, outs, strict=True):
+        group = shape.heads // shape.kv_heads
+        q = world.q[s][first:last].double().transpose(0, 1)
+        if packed:
+            turned = turning * q.abs() @ turn.abs()
+            if rounded and isa.startswith("amx"):
+                turned = turned + UNIT[torch.bfloat16] * q.abs()
+            q = q @ turn
+        k, v = (x[s][:last].double().transpose(0, 1) for x in (world.k, world.v))
+        scale = shape.head_dim**-0.5
+        row, column = torch.arange(first, last).unsqueeze(1), torch.arange(last)
+        hidden = (column > row) & causal
+        if world.chunked:
+            hidden |= column // window != row // window
+        elif window is not None:
+            hidden |= (column - row).abs() >= window
+        scores = of_groups(scale * q, k.transpose(1, 2))
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if world.sinks is not None:
+            sinks = world.sinks.double().view(-1, 1, 1).expand(-1, last - first, 1)
+            scores = torch.cat((scores, sinks), -1)
+        weights = scores.softmax(-1)[..., :last]
+        exact, size = of_groups(weights, v), of_groups(weights, v.abs())
+        sizes = k.abs().transpose(1, 2)
+        terms = of_groups(scale * q.abs(), sizes).amax(-1, keepdim=True)
+        delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
+        delta += 6 * 2.0**-24 * (softcap or 0.0)
+        if packed:
+            delta += of_groups(scale * turned, sizes).amax(-1, keepdim=True)
+        least = 57344.0 if shape.scales else 127.0 if int8 else float(v.abs().max())
+        absolute = TINY[shape.dtype] + 2.0**-109 * last * least
+        if integers:
+            keys, most = k.abs().sum(-1).amax(-1), v.abs().amax((-2, -1))
+            keys, most = (x.repeat_interleave(group).view(-1, 1, 1) for x in (keys, most))
+            delta += 2.0**-16 * scale * q.abs().amax(-1, keepdim=True) * keys
+            absolute = absolute + 2.0**-16 * last * weights.amax(-1, keepdim=True) * most
+        error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if rounded else 0)
+        unit = UNIT[shape.dtype]
+        inner = error * size
+        if packed:
+            inner = inner @ turn.abs() + turning * exact.abs() @ turn.abs()
+            exact, absolute = exact @ turn, absolute * turn.abs().sum(0)
+        tolerance = 1.01 * (inner * (1 + unit) + unit * exact.abs()) + absolute
+        assert out.dtype == shape.dtype
+        difference = (out.transpose(0, 1).double() - exact).abs()
+        assert bool((difference <= tolerance).all()), float((difference / tolerance).max())
+
+
+def of_groups(x: Tensor, y: Tensor) -> Tensor:
+    """Return x [heads, n, a] times y [kv_heads, a, b]; as many heads in turn share one of y's."""
+    return (x.reshape(len(y), -1, x.shape[-1]) @ y).view(*x.shape[:2], -1)
+
+
+def rotation(head_dim: int) -> Tensor:
+    """The orthonormal Hadamard matrix (Sylvester 1867), repeated along the head; float64."""
+    block, size = torch.ones(1, 1, dtype=torch.float64), head_dim & -head_dim
+    while len(block) < size:
+        block = torch.cat((torch.cat((block, block), 1), torch.cat((block, -block), 1)))
+    return torch.block_diag(*[block / size**0.5] * (head_dim // size))
+
+
+def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
+    kind = INTEGER[actual.dtype]
+    assert torch.equal(actual.contiguous().view(kind), expected.contiguous().view(kind))
+
+
+def random_shape(generator: torch.Generator, isa: str, **given: object) -> Shape:
+    groups = (1, 2, 3, 4, 7, 8, 16, 17, 48, 64)
+    few = slow(isa) or "head_dim" in given
+    group = choose(generator, *groups[: 8 if few else None])
+    kv_heads = 1 if group > 8 else choose(generator, 1, 2, 3)
+    dtypes = list(UNIT)
+    drawn: dict[str, object] = {
+        "kv_heads": kv_heads,
+        "heads": given.get("kv_heads", kv_heads) * group,
+        "head_dim": 8 * pick(generator, 4, 32),
+        "block_size": choose(generator, 8, 16, 32),
+        "dtype": dtypes[pick(generator, 0, 2)],
+        "kv_dtype": [*dtypes, *INTEGERS, *FLOAT8][pick(generator, 0, 6)],
+    }
+    shape = Shape(**(drawn | given))  # type: ignore[arg-type]
+    if "head_dim" not in given:  # the oracle's time grows with both
+        most = (2048 if slow(isa) else 4096) // shape.heads // 8 * 8
+        shape.head_dim = max(32, min(shape.head_dim, most))
+    return shape
+
+
+def random_spans(generator: torch.Generator, lens: list[int]) -> list[tuple[int, int, int]]:
+    """For each sequence, in a random order, its last token alone, all of them or some."""
+    spans = []
+    for s in torch.randperm(len(lens), generator=generator).tolist():
+        n = lens[s]
+        last = choose(generator, n, n, pick(generator, 1, n))
+        spans.append((s, choose(generator, last - 1, 0, pick(generator, 0, last - 1)), last))
+    return spans
+
+
+BFLOAT16 = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16}
+INT8 = {"dtype": torch.bfloat16, "kv_dtype": torch.int8}
+INT4 = {"dtype": torch.bfloat16, "kv_dtype": torch.uint8}
+E4M3 = {"dtype": torch.bfloat16, "kv_dtype": torch.float8_e4m3fn}
+E5M2 = {"dtype": torch.bfloat16, "kv_dtype": torch.float8_e5m2}
+FLOAT32 = {"dtype": torch.float32, "kv_dtype": torch.float32}
+SHAPES: list[dict[str, object]] = [
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **BFLOAT16},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **FLOAT32},
+    {"kv_heads": 1, "heads": 7, "head_dim": 64, "block_size": 32, **BFLOAT16},
+    {"kv_heads": 3, "heads": 3, "head_dim": 256, "block_size": 8, **BFLOAT16},
+    {"kv_heads": 1, "heads": 5, "head_dim": 40, "block_size": 8, **BFLOAT16},
+    {"kv_heads": 2, "heads": 2, "head_dim": 32, "block_size": 8, **FLOAT32},
+    {},
+    {},
+    {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16},
+    {"head_dim": 96, **BFLOAT16},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **INT8},
+    {"kv_heads": 3, "heads": 21, "head_dim": 64, "block_size": 8, **INT8},
+    {"dtype": torch.float32, "kv_dtype": torch.int8},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **INT4},
+    {"kv_heads": 3, "heads": 21, "head_dim": 96, "block_size": 8, **INT4},
+    {"kv_dtype": torch.uint8},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **E4M3},
+    {"kv_heads": 3, "heads": 21, "head_dim": 64, "block_size": 8, **E5M2},
+    {"kv_heads": 1, "heads": 16, "head_dim": 192, "block_size": 32, **E4M3, "scales": True},
+    {"head_dim": 96, **E4M3},
+    {"dtype": torch.float32, "kv_dtype": torch.float8_e5m2},
+]
+LONG_SHAPES = [SHAPES[i] for i in (0, 1, 10, 13, 16)]
