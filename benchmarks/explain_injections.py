@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.explain_faults import neighbour, slow_tokenizer
 from quire.explain.surroundings import family
 
 _PR_SET_THP_DISABLE = 41
+RULES = 2000
+"""Of the slow tokenizer: each passes over the text."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,18 @@ def certificate(folder: Path) -> tuple[str, ...]:
 
 
 def tokenizer(folder: Path) -> tuple[str, ...]:
-    slow_tokenizer(folder)
+    """Write a tokenizer of bytes with many rules; the last one shortens the text much."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    rules = [normalizers.Replace(Regex(rf"(?i)[aeiou]{{3}}\w+z{i}q\b"), "") for i in range(RULES)]
+    rules.append(normalizers.Replace(Regex(r"(?:\w+ ){20}"), "w "))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {letter: i for i, letter in enumerate(sorted(alphabet))}
+    slow = Tokenizer(models.BPE(vocabulary, []))
+    slow.normalizer = normalizers.Sequence(rules)
+    slow.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    slow.decoder = decoders.ByteLevel()
+    slow.save(str(folder / "tokenizer.json"))
     return ("--tokenizer", str(folder))
 
 
@@ -80,6 +93,18 @@ def template(folder: Path) -> tuple[str, ...]:
     loop = "{% for i in range(60000) %}{% if i % 7919 == 7918 %} {% endif %}{% endfor %}"
     file.write_text(loop + "{% for m in messages %}{{ m.content }}{% endfor %}")
     return ("--chat-template", str(file))
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """Run a process that computes without pause."""
+    # By way of a shell, so that it is nobody's child, least of all the engine's.
+    shell = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
+    started = int(subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout)
+    try:
+        yield
+    finally:
+        os.kill(started, signal.SIGKILL)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
     python -m benchmarks.explain_served [--fault NAME ...] [--healthy] [--repetitions R] [--busy]
         [--json FILE] [--save DIR]
+    python -m benchmarks.explain_served --prove [--repetitions R] [--fault NAME ...] [--json FILE]
     python -m benchmarks.explain_served --table FILE
 
 Each fault is a server of a small model, clients, and what is wrong with either. --busy adds a
 process that uses one core. A row says which causes were named, in order. Causes that counts prove
-need no idle machine. Offline faults, and the proof of gains, are in `explain_faults`. --table
-prints the rows of a file as the confusion table of docs/explain.md.
+need no idle machine. --prove starts a second server with the first change of the right cause, and
+measures both in turns under the same load, for all faults whose change is a flag. Faults that need
+the engine in one process are in `explain_faults`. --table prints the rows of a file as the tables
+of docs/explain.md: what was named, and what was gained.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import json
 import os
 import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,22 +30,33 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from benchmarks.explain_faults import neighbour, save
-from benchmarks.explain_injections import Server, certificate
+import msgspec
+
+from benchmarks.explain_faults import gained, save
+from benchmarks.explain_injections import Server, certificate, neighbour
 from benchmarks.explain_loads import FAULTS, HEALTHY_LOADS, Fault
+from quire.bench.prove import proof_of
 from quire.bench.results.report import write_json
 from quire.bench.serving.server_process import free_port, is_ready, stop
 from quire.cli.explain import ask
+from quire.explain.report import THROUGHPUT, Change
 from quire.explain.whatif import explained
 
 WINDOW, WARM = 3.0, 1.0
 LOADED = 0.5
 """CPUs that other programs use from which a window counts as one beside other load."""
+PROVABLE = (
+    "seats", "tiny_kv", "preemption", "no_cache", "lora", "tokenizer", "template", "chunks",
+    "long_prompts", "stretch", "many_steps", "drafter", "ranks", "few_threads", "threads",
+    "float32", "reference", "quota", "short_context",
+)  # fmt: skip
+"""Faults whose first change is a flag of the engine."""
 NUMBERS = itertools.count()
 """Of requests: no fault repeats the prompts of another."""
 
@@ -136,6 +151,70 @@ def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[st
     }
 
 
+def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
+    """Return a server's flags with a change; of two equal flags, the last one counts."""
+    kept = list(flags)
+    for name in (name for name, value in change.fields.items() if value is None):
+        flag = f"--{name.replace('_', '-')}"
+        if flag in kept:
+            del kept[kept.index(flag) : kept.index(flag) + 2]
+    return (*kept, *(change.flag.split() if change.flag.startswith("--") else ()))
+
+
+def speed(server: Server, fault: Fault, metric: str) -> float:
+    """Return tokens/s under the load, or the p99 of tokens per second of a stream."""
+    with load(fault, server.url), fault.during(server):
+        time.sleep(WARM)
+        window = ask(server.url, WINDOW).window
+    return window.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, window.itl_p99)
+
+
+def proven(fault: Fault, repetitions: int) -> dict[str, Any]:
+    """Return the row of the first change of the right cause, if a flag makes it."""
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
+        before = stack.enter_context(serving(fault, folders[0]))
+        with load(fault, before.url), fault.during(before):
+            time.sleep(WARM)
+            evidence = ask(before.url, WINDOW)
+        report = explained(msgspec.structs.replace(evidence, halves=[]))
+        causes = [finding.cause for finding in report.causes]
+        row = {"causes": causes[:4], "text": report.verdict.text}
+        change = next((c for c in report.changes if c.fields), None)
+        if not set(causes[:1]) & set(fault.causes) or change is None:
+            return row
+        other = replace(fault, flags=changed(fault.flags, change))
+        after = stack.enter_context(serving(other, folders[1]))
+        pairs = []
+        for n in range(repetitions):
+            both = [(before, fault), (after, other)][:: -1 if n % 2 else 1]
+            speeds = [speed(server, its, change.metric) for server, its in both]
+            pairs.append(tuple(speeds[:: -1 if n % 2 else 1]))
+        return row | gained(change, proof_of(change, pairs))
+
+
+def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of estimated and proven gains, and how far they are apart."""
+    yield "| fault | cause | first change | metric | estimated | measured |"
+    yield "|---|---|---|---|---|---|"
+    errors, ratios = [], []
+    for row in rows:
+        seen, told = row["proven_gain"], row["estimated_gain"]
+        cause = row["cause"] if "cause" in row else row["causes"][0]
+        yield (
+            f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {told:+.0%} ± "
+            f"{100 * told * row['uncertainty']:.0f} | {seen:+.0%} ± {100 * row['spread']:.0f} |"
+        )
+        errors.append(abs(told - seen) / max(1e-9, abs(seen)))
+        ratios.append(told / max(1e-9, seen))
+    if errors:
+        yield ""
+        yield (
+            f"median error {statistics.median(errors):.0%}; {sum(r > 2.0 for r in ratios)} of "
+            f"{len(rows)} estimates above twice the measured gain"
+        )
+
+
 def watched(faults: dict[str, Fault], repetitions: int, kept: Path | None) -> Iterator[Any]:
     """Yield the rows of all faults. Those that follow each other may share a server."""
     for _, group in itertools.groupby(faults.items(), key=lambda item: item[1].server):
@@ -194,16 +273,25 @@ def main() -> None:
     parser.add_argument("--healthy", action="store_true", help="watch the healthy loads")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--busy", action="store_true", help="beside a process that uses one core")
+    parser.add_argument("--prove", action="store_true", help="measure the first change")
     parser.add_argument("--json", type=Path, help="a .jsonl file, to append a line per verdict")
     parser.add_argument("--save", type=Path, metavar="DIR", help="keep the evidence")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the rows of FILE")
     args = parser.parse_args()
     if args.table is not None:
         rows = [json.loads(line) for line in args.table.read_text().splitlines()]
-        rows = [row for row in rows if "fault" in row]
-        print("\n".join([*table(rows), "", *rates(rows)]))
+        proofs = [row for row in rows if row.get("uncertainty") is not None]
+        rows = [row for row in rows if "first" in row]
+        print("\n".join([*table(rows), "", *rates(rows), "", *gains(proofs)]))
         return
     every = FAULTS | HEALTHY_LOADS
+    if args.prove:
+        for name in args.fault or PROVABLE:
+            row = {"fault": name} | proven(FAULTS[name], args.repetitions)
+            print(json.dumps(row), flush=True)
+            if args.json is not None and "proven_gain" in row:
+                write_json(args.json, [row])
+        return
     names = args.fault or (HEALTHY_LOADS if args.healthy else FAULTS)
     rows = []
     with neighbour() if args.busy else nullcontext():

@@ -14,14 +14,15 @@ from typing import Any
 from quire.bench.engine import open_engine
 from quire.bench.explained import Demand
 from quire.bench.progress import progress
-from quire.explain.report import Change, Proof
+from quire.explain.report import ITL, THROUGHPUT, Change, Proof
 from quire.resolve.arguments import EngineArgs
 from quire.system import env
 
 START_TIMEOUT = 600.0
 
-Round = Callable[[int], float]
-"""Runs one repetition of the load (−1 is the warm-up); returns output tokens per second."""
+Round = Callable[[int], dict[str, float]]
+"""Runs one repetition of the load (−1 is the warm-up); returns speeds by `Change.metric`. The speed
+of a latency is one over it."""
 
 
 def prove(
@@ -32,7 +33,9 @@ def prove(
     repetitions: int,
     served: bool,
 ) -> list[Proof]:
-    """Measure the gain of each change alone. Changes without an engine flag are skipped.
+    """Measure the gain of each change alone.
+
+    Skipped are changes without an engine flag, and offline those of the time between tokens.
 
     Both engines of a pair stay in memory, so that other load affects both alike.
 
@@ -41,7 +44,7 @@ def prove(
         served: measure over HTTP, with one server per engine; else offline.
     """
     side = served_side if served else offline_side
-    wanted = [change for change in changes if change.fields]
+    wanted = [c for c in changes if c.fields and (served or c.metric == THROUGHPUT)]
     proofs = []
     with ExitStack() as stack, progress(total=len(wanted) * repetitions, unit="round") as bar:
         before = stack.enter_context(side(args, demand))
@@ -52,13 +55,16 @@ def prove(
                 after(-1)
                 pairs = []
                 for repetition in range(repetitions):
-                    pairs.append(_pair(before, after, repetition))
+                    both = _pair(before, after, repetition)
+                    pairs.append((both[0][change.metric], both[1][change.metric]))
                     bar.update()
             proofs.append(proof_of(change, pairs))
     return proofs
 
 
-def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
+def _pair(
+    before: Round, after: Round, repetition: int
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return both results; the order alternates."""
     if repetition % 2:
         second = after(repetition)
@@ -86,11 +92,12 @@ def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     """Yield rounds of an `LLM` that gets all prompts at once."""
     with open_engine(argparse.Namespace(**asdict(args))) as engine:
 
-        def one_round(repetition: int) -> float:
+        def one_round(repetition: int) -> dict[str, float]:
             prompts = demand.prompts(engine.vocab_size, [args.seed, repetition + 1])
             start = time.perf_counter()
             engine.generate(prompts, demand.output_len)
-            return demand.num_prompts * demand.output_len / (time.perf_counter() - start)
+            tokens = demand.num_prompts * demand.output_len
+            return {THROUGHPUT: tokens / (time.perf_counter() - start)}
 
         yield one_round
 
@@ -107,7 +114,7 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
         headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
 
-        def one_round(repetition: int) -> float:
+        def one_round(repetition: int) -> dict[str, float]:
             load = Load(
                 path=COMPLETIONS_PATH,
                 requests=[
@@ -118,7 +125,8 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
                 closed_loop=True,
             )
             outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, headers)))
-            return float(sample(outcomes, elapsed)["output_tok_s"])
+            row = sample(outcomes, elapsed)
+            return {THROUGHPUT: row["output_tok_s"], ITL: 1e3 / max(1e-3, row["itl_ms"]["p99"])}
 
         yield one_round
 

@@ -19,7 +19,7 @@ from quire.explain.causes.case import (
     schedules,
     useful,
 )
-from quire.explain.confidence import agreement, sure
+from quire.explain.confidence import agreement, flag_name, sure, verdicts
 from quire.explain.evidence import Evidence
 from quire.explain.replicas import of_all
 from quire.explain.report import Change, Finding, Report
@@ -42,7 +42,7 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
     """
     evidence, notes = bounded(evidence)
     case = open_case(evidence)
-    halves = _verdicts(evidence)
+    halves = _halves(evidence)
     suspects = _suspects(case)
     if simulation is not None and any(schedules(c) for s in suspects for c in s.changes):
         predict = simulation(case)
@@ -58,7 +58,7 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
         ops=case.lines,
         limits=case.limits,
         experts=[] if evidence.ops is None else expert_balances(evidence.ops.ops),
-        notes=notes + agreement(halves) + _notes(case),
+        notes=notes + agreement(verdicts(halves)) + _notes(case),
         offline=evidence.offline,
         rates={
             "output_tok_s": w.output_tok_s,
@@ -100,11 +100,10 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
     return Suspect(finding, useful(changes, suspect.floor), kind, suspect.floor)
 
 
-def _verdicts(evidence: Evidence) -> list[str]:
-    """Return the cause that each half of the window names."""
+def _halves(evidence: Evidence) -> list[list[Suspect]]:
+    """Return what each half of the window finds."""
     halves = [msgspec.structs.replace(evidence, window=half, halves=[]) for half in evidence.halves]
-    named = [_suspects(open_case(half)) for half in halves if half.window.steps]
-    return [found[0].finding.cause if found else "none" for found in named]
+    return [_suspects(open_case(half)) for half in halves if half.window.steps]
 
 
 def _split(evidence: Evidence) -> dict[str, float]:
@@ -124,20 +123,13 @@ def _changes(found: list[Suspect]) -> list[Change]:
     Each flag appears once. A change of its value wins over advice to keep it.
     """
     firsts = [s.changes[0] for s in found if s.changes]
-    changed = {_name(change) for change in firsts if change.fields}
-    ordered = [change for change in firsts if change.fields or _name(change) not in changed]
+    changed = {flag_name(change) for change in firsts if change.fields}
+    ordered = [change for change in firsts if change.fields or flag_name(change) not in changed]
     ordered += [change for s in found for change in s.changes[1:]]
     chosen: dict[str, Change] = {}
     for change in ordered:
-        chosen.setdefault(_name(change), change)
+        chosen.setdefault(flag_name(change), change)
     return list(chosen.values())[:MOST_CHANGES]
-
-
-def _name(change: Change) -> str:
-    """Return the flag without its value; other advice whole."""
-    if not change.flag.startswith("--"):
-        return change.flag
-    return change.flag.split()[0].replace("--no-", "--")
 
 
 def _nothing(case: Case) -> Finding:

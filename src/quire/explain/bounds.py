@@ -24,13 +24,14 @@ LEAST, MOST = 1e-12, 1e15
 """Less seconds or tokens count as 0, and more as `MOST`, so that nothing overflows."""
 _STEP = ("prepare", "model", "sample")
 """Parts of the core's time that the executor spends on a step."""
-MOST_SAVED = 0.95
-"""No change is expected to save a larger share of the time."""
+NEARLY_ALL = 1.0 - 1e-6
+"""Largest share of the time that a cause may claim, so that gains are finite. What a window allows
+is less, see `Case.most_gain`."""
 
 
 def gain_of(saved: float) -> float:
-    """Return the gain in speed from saving this share of the time, at most `MOST_SAVED`."""
-    saved = _amount(saved, MOST_SAVED)
+    """Return the gain in speed from saving this share of the time."""
+    saved = _amount(saved, NEARLY_ALL)
     return saved / (1.0 - saved)
 
 

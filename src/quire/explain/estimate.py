@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
-from quire.explain.bounds import MOST_SAVED
+from quire.explain.bounds import NEARLY_ALL
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
 from quire.models.cost import at_rates, roofline
@@ -22,8 +22,10 @@ THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
 USUAL = 0.75
 """Share of the nearer limit that steps reach if nothing is wrong."""
-LEAST_RATIO = 0.1
-"""Nothing is expected to become more than ten times faster."""
+OP_SECONDS = 5e-6
+"""Time of an operation that has nothing to read or to multiply."""
+LAYER_OPS = 9
+"""Operations of a layer, if none were profiled."""
 LONG_CHUNK = 2048
 """Tokens of a step of prompts, by default."""
 GROWING = ("prepare", "sample", "update", "core_send")
@@ -113,7 +115,28 @@ class Estimator:
             usual = self._seconds(self._cost_of(self._config, count), self._steps)
         finally:
             self._reached = reached
-        return min(1.0, max(LEAST_RATIO, usual / observed))
+        return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
+
+    def _calls(self) -> float:
+        """Return the number of operations in the window."""
+        profile = self._e.ops
+        if profile is not None and profile.ops:
+            return sum(op.calls for op in profile.ops) / profile.steps * self._window.steps
+        return float(LAYER_OPS * len(self._config.model.layers) * self._window.steps)
+
+    def needed_share(self) -> float:
+        """Return the least share of the window in which its output tokens can be computed.
+
+        It is that of their products on all cores in the fastest type; 0.0 with unknown limits.
+        """
+        limits, observed = self._e.limits, self._window.parts.get("model", 0.0)
+        if limits is None or observed <= 0.0 or not self._steps:
+            return 0.0
+        fastest = max(rate for rates in limits.flops.values() for rate in rates.values())
+        each = self._cost.flops_per_token + self._cost.flops_per_row
+        stale = min(1.0, observed / max(1e-9, self.model_seconds()))
+        needed = stale * self._window.generation_tokens * each / fastest
+        return min(needed, observed) / self._window.seconds
 
     def chunk_saving(self, budget: int) -> float:
         """Return the share of the window that steps of `LONG_CHUNK` tokens would save.
@@ -196,7 +219,7 @@ class Estimator:
         after = each + (model - prompts) * large / small / growth + shared / growth
         if after <= 0.0:  # the engine was idle
             return 0.0
-        return min(before / after, growth / (1.0 - min(recomputed, MOST_SAVED))) - 1.0
+        return min(before / after, growth / (1.0 - min(recomputed, NEARLY_ALL))) - 1.0
 
     @property
     def prompt_share(self) -> float:

@@ -75,6 +75,8 @@ Cause = Literal[
     "scrapes",
     "none",
 ]
+THROUGHPUT, ITL = "output tokens/s", "p99 inter-token latency"
+"""What a change improves."""
 Bound = Literal["memory", "compute", "overhead"]
 
 
@@ -85,9 +87,9 @@ class Change(msgspec.Struct, frozen=True):
     """As typed: `--num-threads 2`."""
     why: str
     metric: str
-    """The metric that improves: "output tokens/s", or "requests/s"."""
+    """`THROUGHPUT`, or `ITL`."""
     estimated_gain: float
-    """0.35 is 35 % more, if the other causes stay as they are; at most 19 (`bounds.MOST_SAVED`)."""
+    """0.35 is 35 % more, if the other causes stay as they are; at most `Case.most_gain`."""
     fields: dict[str, bool | int | float | str | None] = {}
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
     uncertainty: float = 0.0

@@ -85,7 +85,8 @@ def _changes(report: Report) -> Iterator[str]:
         gain = f"{change.estimated_gain:+.0%}"
         spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"
         how = "simulated" if change.simulated else "estimated"
-        lead = f"  {change.flag:<{width}}  {gain:>6}{spread} {change.metric}, {how}: "
+        expected = f"{gain:>6}{spread} {change.metric}, {how}: " if change.estimated_gain else ""
+        lead = f"  {change.flag:<{width}}  {expected}"
         yield from _wrapped(change.why, lead, " " * (width + 4))
 
 

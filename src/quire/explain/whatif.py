@@ -17,19 +17,18 @@ import numpy as np
 from quire.core.config import STEP_TOKENS, EngineConfig, TierConfig
 from quire.core.cost import RooflineCost
 from quire.explain.analyse import explain
-from quire.explain.bounds import gain_of
 from quire.explain.causes.case import Case
 from quire.explain.evidence import Evidence
-from quire.explain.report import Change, Report
+from quire.explain.report import ITL, Change, Report
 from quire.simulate.fleet import Replica, simulate
 from quire.simulate.stages import ModelledStage
 from quire.simulate.workload import NO_PREFIX, Workload
 
-ITL = "p99 inter-token latency"
 LEAST_REQUESTS = 4
 """With fewer recorded requests, the cost model alone estimates."""
 ROUNDS = 3
-"""Requests of each client in a replay."""
+"""Requests of each client in a replay, if no prompts share a prefix: else the first request, which
+finds an empty prefix cache, would count for too much."""
 MOST_STEPS = 500
 """Longer replays are shortened, but not below one request for each client."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
@@ -90,7 +89,7 @@ class Replay:
         if not seen / ALIKE < before.tokens < seen * ALIKE or not min(*before, *after) > 0.0:
             return None
         ratio = before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
-        return min(gain_of(1.0), max(0.0, ratio - 1.0))
+        return max(0.0, ratio - 1.0)
 
     def _load(self, seats: int) -> _Load:
         """Return the recorded requests, as often as they fill the batch for some rounds."""
@@ -101,7 +100,10 @@ class Replay:
         clients = max(1, round(w.running + w.waiting))
         rows = min(clients, seats)
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
-        count = max(clients, min(ROUNDS * clients, int(MOST_STEPS * rows / lengths)))
+        count = int(MOST_STEPS * rows / lengths)
+        if not any(r.shared_tokens for r in requests):
+            count = min(count, ROUNDS * clients)
+        count = max(count, clients)
         picked = [requests[i % len(requests)] for i in range(count)]
         closed = w.share("idle") < CLOSED
         shared = np.array([r.shared_tokens for r in picked])

@@ -17,7 +17,7 @@ from quire.bench.serving.server_process import running_server
 from quire.cli.main import main
 from quire.explain.evidence import load
 from quire.explain.limits import save_limits
-from quire.explain.report import Change, Report
+from quire.explain.report import ITL, THROUGHPUT, Change, Report
 from quire.resolve.arguments import EngineArgs
 from tests.unit.explain.made import LIMITS, healthy
 
@@ -100,14 +100,15 @@ def test_changes_are_tried_against_the_engine_as_it_is(monkeypatch: pytest.Monke
         def __exit__(self, *exc_info: object) -> None:
             pass
 
-        def one_round(self, repetition: int) -> float:
+        def one_round(self, repetition: int) -> dict[str, float]:
             turns.append((self.eager, repetition))
-            return 100.0 if self.eager else 150.0 + repetition
+            return {THROUGHPUT: 100.0 if self.eager else 150.0 + repetition}
 
     monkeypatch.setattr(proving, "offline_side", Side)
     changes = [
-        Change("--no-enforce-eager", "", "output tokens/s", 0.4, {"enforce_eager": False}),
-        Change("nothing to set", "", "output tokens/s", 0.4),
+        Change("--no-enforce-eager", "", THROUGHPUT, 0.4, {"enforce_eager": False}),
+        Change("nothing to set", "", THROUGHPUT, 0.4),
+        Change("--max-itl-stretch 1.5", "", ITL, 0.4, {"max_itl_stretch": 1.5}),  # not offline
     ]
     [proof] = prove(EngineArgs(enforce_eager=True), changes, Demand(), repetitions=3, served=False)
     assert (proof.before, proof.after, proof.repetitions) == (100.0, 151.0, 3)
@@ -118,7 +119,7 @@ def test_changes_are_tried_against_the_engine_as_it_is(monkeypatch: pytest.Monke
 
 
 def test_a_change_is_tried_on_real_engines() -> None:
-    change = Change("--block-size 32", "", "output tokens/s", 0.1, {"block_size": 32})
+    change = Change("--block-size 32", "", THROUGHPUT, 0.1, {"block_size": 32})
     demand = Demand(num_prompts=2, input_len=8, output_len=4)
     [proof] = prove(EngineArgs(), [change], demand, repetitions=1, served=False)
     assert proof.before > 0
@@ -127,7 +128,7 @@ def test_a_change_is_tried_on_real_engines() -> None:
 
 
 def test_a_change_is_tried_on_real_servers() -> None:
-    change = Change("--block-size 32", "", "output tokens/s", 0.1, {"block_size": 32})
+    change = Change("--block-size 32", "", THROUGHPUT, 0.1, {"block_size": 32})
     demand = Demand(num_prompts=2, input_len=8, output_len=4, concurrency=2, text=True)
     [proof] = prove(EngineArgs(), [change], demand, repetitions=1, served=True)
     assert proof.before > 0

@@ -25,6 +25,10 @@ PROMPTS: dict[str, Any] = {
 """Steps of which a tenth has a long prompt."""
 
 
+GAINS_NO_SPEED = {"open_files"}
+"""Causes whose change ends errors. Its gain is 0, and the text prints none."""
+
+
 def unbound() -> Evidence:
     return healthy(ops=UNBOUND)
 
@@ -83,6 +87,18 @@ def test_one_thread_beside_a_neighbour_gets_the_flag_that_changes_something() ->
     ]
 
 
+def test_more_threads_gain_nothing_while_others_take_the_cores() -> None:
+    """Seen: +46 % estimated and -24 % measured, beside a process on each of the other cores."""
+    crowd = HostUse(10.0, 4, busy=40.0, own=9.0, steal=0.0, waited=5.0)
+    alone, beside = (
+        explain(healthy(args={"num_threads": 1}, ops=UNBOUND, host=host)) for host in (None, crowd)
+    )
+    assert [report.verdict.cause for report in (alone, beside)] == ["few_threads"] * 2
+    assert alone.changes[0].estimated_gain > 0.5
+    [threads] = [c for c in beside.changes if c.fields.get("num_threads") == 4]
+    assert threads.estimated_gain < 0.25
+
+
 def test_every_cause_has_a_fault() -> None:
     named = {cause.__name__ for cause in CAUSES}
     shown = named - {"python_ops"}  # it has its own test, below
@@ -119,11 +135,11 @@ def test_a_fault_is_named_with_its_flag(cause: str) -> None:
         return
     assert report.changes[0].flag.startswith(flag), report.changes
     assert 1 <= len(report.changes) <= 3
-    assert report.changes[0].estimated_gain > 0.02
+    assert (report.changes[0].estimated_gain > 0.02) is (cause not in GAINS_NO_SPEED)
     assert any(word.isdigit() for word in report.verdict.text.replace("%", " ").split())
     names = {field.name for field in dataclasses.fields(EngineArgs)}
     for change in report.changes:
-        assert 0.0 < change.estimated_gain < 20.0
+        assert 0.0 <= change.estimated_gain < 20.0
         if not flag.startswith("--") or not change.flag.startswith("--"):
             continue  # all others must be flags that the engine takes
         assert set(change.fields) <= names

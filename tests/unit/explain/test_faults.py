@@ -1,4 +1,4 @@
-"""Engines with something wrong, as `benchmarks/explain_faults.py --save` watched them.
+"""Offline engines with something wrong, as `benchmarks/explain_faults.py --save` watched them.
 
 Those in `served` are from `benchmarks/explain_served.py`, on a machine with other load.
 """

@@ -90,7 +90,8 @@ def test_a_replay_that_is_unlike_the_window_is_not_used() -> None:
     assert explained(fixed(arrivals=[])) == explain(fixed(arrivals=[]))
 
 
-def test_a_server_simulates_in_a_child_process() -> None:
+def test_a_server_simulates_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.monitoring.explain.MOST_SIMULATION", 300.0)
     evidence = fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16)
     assert asyncio.run(report_on(evidence)) == explained(evidence)
 

@@ -6,7 +6,6 @@ import math
 
 from quire.explain.bounds import gain_of
 from quire.explain.causes.case import (
-    THROUGHPUT,
     Case,
     Kind,
     Suspect,
@@ -16,7 +15,7 @@ from quire.explain.causes.case import (
     suspect,
 )
 from quire.explain.evidence import Window
-from quire.explain.report import Change
+from quire.explain.report import THROUGHPUT, Change
 
 FULL = 0.6
 """If a larger share of the blocks is in use and seats are free, waiting requests wait for blocks:

@@ -12,7 +12,7 @@ from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Window
 from quire.explain.replicas import mean_replica
-from quire.explain.report import Cause, Change, Finding, LimitsUsed, OpLine
+from quire.explain.report import THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
 
 WORTH = 0.05
@@ -21,7 +21,6 @@ LEAST_GAIN = 0.02
 """Changes that gain less are not proposed."""
 FEW_SEATS = 8
 """A batch that is too small wherever more requests wait than run."""
-THROUGHPUT = "output tokens/s"
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
 
@@ -113,6 +112,28 @@ class Case:
         wanted = host.others + threads * self.model  # the kernel does not count it
         return self.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))
 
+    def cores_of(self, threads: float) -> float:
+        """Return the cores' worth of work of so many threads beside the other processes.
+
+        Beyond the cores, all take turns. An operation ends with its last thread, so each thread
+        waits for its own turn and for those of the others.
+        """
+        e, host = self.evidence, self.evidence.host
+        others = 0.0 if host is None else host.others / e.args.data_parallel_size
+        turn = min(1.0, max(e.cores, 1) / max(1e-9, threads + others))
+        return threads * turn * turn
+
+    def most_gain(self, metric: str = THROUGHPUT) -> float:
+        """Return the largest gain that the window can show.
+
+        Of n computed tokens, none is known to take a smaller share of the time than 1 / (n + 2),
+        by the rule of succession. The tokens that came out also need their products.
+        """
+        least = 1.0 / (self.window.computed_tokens + 2)
+        if metric == THROUGHPUT:
+            least = max(least, self.estimate.needed_share())
+        return gain_of(1.0 - least)
+
     def usual(self, threads: float | None = None) -> float:
         """Return the model's usual time with native kernels, relative to the observed time."""
         return self.estimate.usual_ratio(threads)
@@ -187,11 +208,6 @@ def found(
 ) -> Suspect:
     """Return a finding of any size."""
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
-    most = gain_of(1.0)
-    bounded = [
-        msgspec.structs.replace(c, estimated_gain=min(most, c.estimated_gain))
-        for c in useful(changes, floor)
-    ]
     share = min(1.0, max(share, floor))
     finding = Finding(cause, text, share, rounded, kind < Kind.DEMAND, confidence=CONFIDENCE[kind])
-    return Suspect(finding, bounded, kind, floor)
+    return Suspect(finding, useful(changes, floor), kind, floor)

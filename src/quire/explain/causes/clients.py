@@ -65,6 +65,7 @@ def aborted_requests(case: Case) -> Suspect | None:
     if w.aborted < MANY * w.ended or lost < MANY:
         return None
     lost *= max(0.0, 1.0 - w.share("idle"))
+    lost = min(lost, 1.0 - 1.0 / (w.ended + 2))  # more answers would show how many arrive
     return suspect(
         "aborted_requests",
         f"Clients left {w.aborted} of {w.ended} sequences before their end, by closing the "

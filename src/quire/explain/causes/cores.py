@@ -7,6 +7,8 @@ from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
+MOSTLY = 0.5
+"""Share of the time that the model takes, from which threads matter."""
 LIGHT = 0.5
 """CPU weight, relative to the usual one, below which a control group is behind others."""
 STOLEN = 0.15
@@ -20,7 +22,7 @@ def few_threads(case: Case) -> Suspect | None:
     small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
     if threads >= e.cores or (small and e.args.num_threads is None):
         return None
-    ratio = case.estimate.threads_ratio(threads, e.cores)
+    ratio = case.estimate.threads_ratio(case.cores_of(threads), case.cores_of(e.cores))
     best = case.faster_model(
         f"--num-threads {e.cores}",
         "computes on every core that this process may use",
@@ -30,10 +32,11 @@ def few_threads(case: Case) -> Suspect | None:
     return suspect(
         "few_threads",
         f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
-        f"all of them would take {ratio:.2f} times as long.",
+        f"all of them, beside the other processes, would take {ratio:.2f} times as long.",
         saving(best.estimated_gain),
         [best],
         Kind.PROVEN,
+        WORTH if case.model > MOSTLY else 0.0,  # the others may end
         threads=threads,
         cores=e.cores,
         model_share=case.model,

@@ -14,7 +14,7 @@ from quire.explain.causes.case import (
     saving,
     suspect,
 )
-from quire.explain.report import Change
+from quire.explain.report import THROUGHPUT, Change
 
 BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
@@ -49,7 +49,7 @@ def queueing(case: Case) -> Suspect | None:
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
         "wait on average.",
         saving(gain),
-        [Change(f"--max-num-seqs {wanted}", why, "output tokens/s", gain, fields)],
+        [Change(f"--max-num-seqs {wanted}", why, THROUGHPUT, gain, fields)],
         Kind.PROVEN if max(floor, saving(gain)) >= WORTH else Kind.ELSEWHERE,
         floor,
         running=w.running,

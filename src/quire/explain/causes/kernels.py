@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
-from quire.explain.report import Change
+from quire.explain.report import THROUGHPUT, Change
 
 WORST_ISA = 0.5
 """Usual time with the best instruction set, relative to a lesser one."""
@@ -69,7 +69,7 @@ def python_ops(case: Case) -> Suspect | None:
             Change(
                 "quire bug-report",
                 f"report the model: {names} should have a kernel",
-                "output tokens/s",
+                THROUGHPUT,
                 0.0,
             )
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
-from quire.explain.report import Cause, Change
+from quire.explain.report import THROUGHPUT, Cause, Change
 
 OFTEN = 0.3
 """Share of the requests that must ask for something before it is a cause."""
@@ -84,7 +84,7 @@ def adapter_seats(case: Case) -> Suspect | None:
         f"Sequences want {wanted} adapters and a step takes {e.args.max_loras}: {w.waiting:.1f} "
         f"wait although {seats - w.running:.0f} of {seats} seats are free.",
         max(saving(gain), 0.05),
-        [Change(f"--max-loras {wanted}", why, "output tokens/s", gain, {"max_loras": wanted})],
+        [Change(f"--max-loras {wanted}", why, THROUGHPUT, gain, {"max_loras": wanted})],
         Kind.PROVEN,
         adapters=wanted,
         max_loras=e.args.max_loras,

@@ -7,7 +7,7 @@ import statistics
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import MULTI_STEP, WORTH, Case, Kind, Suspect, change, suspect
 from quire.explain.estimate import LONG_CHUNK
-from quire.explain.report import Change
+from quire.explain.report import ITL, THROUGHPUT, Change
 
 DISPATCHING = 0.1
 """Share of the time for dispatching from which a healthy engine would lose less."""
@@ -218,7 +218,7 @@ def _short_stretch(case: Case) -> Suspect | None:
             Change(
                 "--max-itl-stretch 1.5",
                 "computes prompts in longer chunks",
-                "output tokens/s",
+                THROUGHPUT,
                 WORTH,
                 {"max_itl_stretch": 1.5},
             )
@@ -254,7 +254,7 @@ def long_prompts(case: Case) -> Suspect | None:
                 "--max-itl-stretch 1.5",
                 "computes prompts in chunks that lengthen a step by half; leave "
                 "--max-num-batched-tokens unset",
-                "p99 inter-token latency",
+                ITL,
                 gain,
                 {"max_itl_stretch": 1.5, "max_num_batched_tokens": None},
             )
@@ -281,7 +281,7 @@ def long_turns(case: Case) -> Suspect | None:
             Change(
                 f"--num-scheduler-steps {MULTI_STEP}",
                 "more passes save nothing",
-                "p99 inter-token latency",
+                ITL,
                 min(turn / MULTI_STEP, max(1.0, w.itl_p99 / max(1e-9, w.itl_p50))) - 1.0,
                 {"num_scheduler_steps": MULTI_STEP},
             )

@@ -156,9 +156,10 @@ def open_files(case: Case) -> Suspect | None:
         "open_files",
         f"A process of the engine has {around.open_files} files and connections open, and may have "
         f"{around.most_files} (ulimit -n): new connections wait or fail.",
-        min(1.0, share),
-        [change("ulimit -n 65536", "before the start; each connection takes one", share)],
+        share,
+        [change("ulimit -n 65536", "before the start; each connection takes one", 0.0)],
         Kind.PROVEN,
+        share,
         open_files=around.open_files,
         most_files=around.most_files,
     )
