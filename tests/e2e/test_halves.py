@@ -58,7 +58,7 @@ async def until_ready(engine: AsyncLLM) -> None:
     raise AssertionError("a core did not come back")
 
 
-async def test_answers_are_those_of_one_engine(tiny_model: Path, tmp_path: Path) -> None:
+async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
     rounds = [prompts(seed) for seed in range(3)]
     with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
         expected = [
@@ -72,7 +72,6 @@ async def test_answers_are_those_of_one_engine(tiny_model: Path, tmp_path: Path)
     args = EngineArgs(
         str(tiny_model),
         num_gpu_blocks_override=BLOCKS,
-        kv_offloading_dir=str(tmp_path),
         prefill_replicas=1,
         decode_replicas=1,
     )
@@ -90,11 +89,22 @@ async def test_answers_are_those_of_one_engine(tiny_model: Path, tmp_path: Path)
                 check_shares(engine)
             await until_ready(engine)
             assert await engine.call("check_integrity") is None
-            assert engine._fleet._halves is not None
-            assert not engine._fleet._halves._waiting
+            await check_nothing_is_lent(engine)
         await check_abort(engine)
     finally:
         engine.shutdown()
+
+
+async def check_nothing_is_lent(engine: AsyncLLM) -> None:
+    """All loans end, and the cores hold no block."""
+    halves = engine._fleet._halves
+    assert halves is not None
+    assert not halves._waiting
+    assert halves.loans is not None
+    assert len(halves.loans) == 0
+    assert await engine.call("check_integrity") is None  # behind the blocks that were sent back
+    assert engine.stats.scheduler is not None
+    assert engine.stats.scheduler.kv_blocks_used == 0
 
 
 def check_shares(engine: AsyncLLM) -> None:
@@ -102,10 +112,15 @@ def check_shares(engine: AsyncLLM) -> None:
     answering = engine.stats.of(1)
     assert engine.stats.of(0).generation_tokens == 0
     assert answering.generation_tokens > 0
-    tier = answering.scheduler.host_tier if answering.scheduler else None
-    assert tier is not None
-    assert tier.loaded == sum(length // 16 for length in LENGTHS if length > 128)
-    assert (tier.failed, tier.saved) == (0, 0)
+    assert answering.scheduler is not None
+    assert answering.scheduler.host_tier is None  # nothing is copied
+    blocks = [length // 16 * (length > 128) for length in LENGTHS]
+    halves = engine._fleet._halves
+    assert halves is not None
+    assert halves.loans is not None
+    assert halves.loans.num_lent == sum(blocks)
+    read = sum(count * params(index).n for index, count in enumerate(blocks))
+    assert answering.scheduler.prefix_cache_hits == 16 * read
 
 
 async def check_abort(engine: AsyncLLM) -> None:

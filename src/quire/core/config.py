@@ -134,6 +134,7 @@ class TransferConfig:
             they share the folder.
         prefill_replicas: the first replicas of this engine, which compute prompts for the others;
             0 if all are alike.
+        shares_memory: these replicas lend their blocks to the others (see `SharedKV`).
     """
 
     role: KVRole
@@ -141,10 +142,32 @@ class TransferConfig:
     policy: LoadFailurePolicy = "recompute"
     address: tuple[str, int] | None = None
     prefill_replicas: int = 0
+    shares_memory: bool = False
 
     @property
     def produces(self) -> bool:
         return self.role != "kv_consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKV:
+    """One file in memory with the KV caches of all replicas, which map it.
+
+    Attributes:
+        path: of the file.
+        stride: block numbers per replica; it has at most so many blocks.
+        replica: this one's number. Its blocks begin at `first`.
+        count: number of replicas.
+    """
+
+    path: str
+    stride: int
+    replica: int
+    count: int
+
+    @property
+    def first(self) -> int:
+        return self.replica * self.stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +226,8 @@ class CacheConfig:
     """Whether the pool notes which blocks enter and leave the prefix cache."""
     report_tokens: bool = False
     """Whether the manager notes the tokens of blocks that enter."""
+    first_block: int | None = None
+    """The first block's number, if replicas lend each other blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +401,8 @@ class EngineConfig:
     """Whether step outputs name the blocks that enter and leave the prefix cache."""
     kv_events: KVEventsConfig | None = None
     """Where to publish them; None for nowhere."""
+    shared_kv: SharedKV | None = None
+    """Set if replicas lend each other blocks."""
     cpus: tuple[int, ...] = ()
     """CPUs that the core's process may use; () means all that its parent may."""
     draft: EngineConfig | None = None

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from quire.core.options import NO_INPUTS, RequestInputs
+from quire.core.options import NO_INPUTS, LentBlocks, RequestInputs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
@@ -62,7 +62,19 @@ class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
     """Stop the core after the step in flight."""
 
 
-CoreInput = AddRequest | AbortRequests | Call | Shutdown
+class BlocksLent(msgspec.Struct, array_like=True, tag="lent"):
+    """Blocks of this core that its predecessor lent; the core must not write to them."""
+
+    blocks: list[int]
+
+
+class BlocksReturned(msgspec.Struct, array_like=True, tag="returned"):
+    """Blocks that this core or its predecessor lent, and nobody reads any more."""
+
+    blocks: list[int]
+
+
+CoreInput = AddRequest | AbortRequests | BlocksLent | BlocksReturned | Call | Shutdown
 
 
 class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -89,6 +101,8 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     core."""
     kv_transfer_params: dict[str, Any] | None = None
     """The same for the client."""
+    lent: LentBlocks | None = None
+    """The same for another replica, if the replicas share memory."""
 
 
 EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]
@@ -243,6 +257,8 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """Number of new tokens of each of `request_ids`; one each if empty."""
     blocks: BlockChanges | None = None
     """Changes of the prefix cache, if a router asked for them and there are any."""
+    returned: list[int] = []
+    """Borrowed blocks that nobody reads here any more; one entry per loan of a block."""
 
     def each(self) -> Iterator[CoreOutput]:
         """Yield all requests' outputs, plain ones first."""

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 
 from quire.core.images import ImageSpan
 from quire.core.lora import LoRARequest
+
+NOT_LENT = -1
+
+
+class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
+    """KV blocks in shared memory that a replica lends to another: the first ones of a prompt."""
+
+    last: bytes
+    """Hash of the last of these blocks, which covers those before it."""
+    packed: bytes
+    """int32: their numbers in order; `NOT_LENT` for those before a sliding window."""
+
+    @property
+    def numbers(self) -> array[int]:
+        return array("i", self.packed)
+
+    @property
+    def blocks(self) -> list[int]:
+        """Return the numbers of the blocks that are lent."""
+        return [block for block in self.numbers if block >= 0]
 
 
 class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
@@ -15,6 +37,8 @@ class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=Tru
     """Report the prompt's blocks once other engines can find them."""
     promised: tuple[bytes, ...] = ()
     """Blocks that a producer has stored."""
+    lent: LentBlocks | None = None
+    """Blocks of the prompt that another replica of the engine lends."""
 
 
 class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):

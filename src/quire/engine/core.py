@@ -17,6 +17,8 @@ from quire.core.messages import (
     AbortRequests,
     AddRequest,
     BlockChanges,
+    BlocksLent,
+    BlocksReturned,
     Call,
     CallResult,
     CoreOutput,
@@ -79,22 +81,12 @@ class EngineCore:
         self._clock = clock
         executor.start()
         self.watch = Stopwatch(clock)
-        cache = CacheConfig(
-            config.block_size,
-            executor.num_blocks,
-            config.enable_prefix_caching,
-            config.prefix_caching_hash_algo,
-            config.prefix_caching_hash_seed,
-            config.model.common_window,
-            config.tiers,
-            executor.states,
-            report_changes=config.report_cache or events is not None,
-            report_tokens=events is not None,
-        )
+        cache = _cache_config(config, executor, publishes=events is not None)
         self.scheduler = Scheduler(
             config.scheduler, cache, first_guess(config), executor.lower_tiers
         )
-        self._handoff = HandOff(config.transfer, executor.lower_tiers, clock)
+        loans = self.scheduler.kv.loans
+        self._handoff = HandOff(config.transfer, executor.lower_tiers, clock, loans)
         self._in_flight: deque[_InFlight] = deque()
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
@@ -111,28 +103,32 @@ class EngineCore:
             facts=self.executor.facts,
         )
 
-    def handle(self, message: AddRequest | AbortRequests | Call) -> StepOutputs | CallResult | None:
+    def handle(
+        self, message: AddRequest | AbortRequests | BlocksLent | BlocksReturned | Call
+    ) -> StepOutputs | CallResult | None:
         """Process a message; return its answer, if that does not come with the next step."""
         match message:
             case AddRequest():
                 self.add(message)
+            case BlocksLent() | BlocksReturned():
+                self._handoff.note(message)
             case AbortRequests():
                 self.abort(message.request_ids)
-                if not self.has_work():  # no step will report that the blocks are free
-                    return self.report([])
             case Call():
                 try:
                     return CallResult(message.call_id, self.call(message.method, message.args))
                 except Exception as error:  # the caller of the method gets it
                     return CallResult(message.call_id, error=f"{type(error).__name__}: {error}")
-        return None
+        if self.has_work():
+            return None
+        return self.report([])  # no step will say which blocks are free
 
     def add(self, message: AddRequest) -> None:
         """Queue a request; the next step refuses one that can never run.
 
         A request whose id is in use is dropped: an answer would end the other one.
         """
-        if message.request_id in self.scheduler.requests or message.request_id in self._compiling:
+        if self._lives(message.request_id):
             logger.warning("dropped a request: its id, %r, is in use", message.request_id)
             return
         try:
@@ -145,6 +141,7 @@ class EngineCore:
                 max_model_len=self.config.scheduler.max_model_len + bool(self.config.pooling),
                 inputs=self._shared(message.inputs),
             )
+            self._handoff.begin(request, self.scheduler.kv.hasher)
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
             embeds, row = message.inputs.prompt_embeds, 4 * self.config.model.hidden_size
@@ -199,14 +196,13 @@ class EngineCore:
         # Without requests, removals wait for the next batch.
         while len(self._in_flight) < self.config.steps_in_flight and self.scheduler.has_ready():
             self._begin()
-        if self._in_flight:
-            outputs = self._end()
-        else:
-            outputs = StepOutputs([], None, self._clock())
+        if not self._in_flight or self._in_flight[0].batch.empty:
             self._handoff.wait()
+        outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
         outputs.outputs = self._handoff.hold(outputs.outputs)
         outputs.stats = self._stats()
         outputs.blocks = self._take_changes()
+        outputs.returned = self._handoff.settle(self._lives)
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         self._free_adapters()
@@ -217,7 +213,11 @@ class EngineCore:
         """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
         now, changes = self._clock(), self._take_changes()
-        return StepOutputs(outputs, self._stats(), now, times, blocks=changes)
+        returned = self._handoff.settle(self._lives)
+        return StepOutputs(outputs, self._stats(), now, times, blocks=changes, returned=returned)
+
+    def _lives(self, request_id: str) -> bool:
+        return request_id in self.scheduler.requests or request_id in self._compiling
 
     def _take_changes(self) -> BlockChanges | None:
         """Publish the changes of the prefix cache; return them if the router wants them."""
@@ -349,3 +349,20 @@ class EngineCore:
         if self._events is not None:
             self._events.close()
         self.executor.shutdown()
+
+
+def _cache_config(config: EngineConfig, executor: Executor, *, publishes: bool) -> CacheConfig:
+    """Return the KV cache's configuration; `publishes` if others get its changes."""
+    return CacheConfig(
+        config.block_size,
+        executor.num_blocks,
+        config.enable_prefix_caching,
+        config.prefix_caching_hash_algo,
+        config.prefix_caching_hash_seed,
+        config.model.common_window,
+        config.tiers,
+        executor.states,
+        report_changes=config.report_cache or publishes,
+        report_tokens=publishes,
+        first_block=config.shared_kv.first if config.shared_kv else None,
+    )

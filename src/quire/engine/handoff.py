@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.config import TransferConfig
-from quire.core.messages import CoreOutput
+from quire.core.messages import BlocksLent, BlocksReturned, CoreOutput
+from quire.core.request import Request
+from quire.kv.hashing import BlockHasher
+from quire.kv.loans import Loans
 from quire.kv.lower_tiers import LowerTier
 
 HOLD_SECONDS = 5.0
@@ -28,6 +31,9 @@ class HandOff:
 
     A block can be found when its file is complete. Files are written in the order of the blocks,
     behind the step that reports the output.
+
+    Args:
+        loans: set if a consumer reads this engine's own memory. Then nothing has to wait.
     """
 
     def __init__(
@@ -35,10 +41,12 @@ class HandOff:
         config: TransferConfig | None,
         tiers: Sequence[LowerTier],
         clock: Callable[[], float],
+        loans: Loans | None = None,
     ) -> None:
         self._config = config
         self._tier = tiers[0] if tiers and config else None
         self._clock = clock
+        self._loans = loans
         self._held: list[_Held] = []
 
     def __len__(self) -> int:
@@ -53,9 +61,28 @@ class HandOff:
         return [output for output in outputs if output.kv_blocks is None] + self._released()
 
     def wait(self) -> None:
-        """Wait a moment for the files, if there is nothing else to do."""
-        if self._held:
+        """Wait a moment for files, or for lent blocks, if there is nothing else to do."""
+        if self._held or (self._loans is not None and self._loans.num_lent):
             time.sleep(POLL_SECONDS)
+
+    def begin(self, request: Request, hasher: BlockHasher) -> None:
+        """Borrow the blocks that come with a request."""
+        transfer = request.options.kv_transfer
+        if self._loans is not None and transfer is not None and transfer.lent is not None:
+            self._loans.borrow(request.request_id, transfer.lent, hasher.extend(request))
+
+    def note(self, message: BlocksLent | BlocksReturned) -> None:
+        """Take note of loans of this engine's blocks."""
+        if self._loans is None:
+            return
+        if isinstance(message, BlocksLent):
+            self._loans.restore(message.blocks)
+        else:
+            self._loans.take_back(message.blocks)
+
+    def settle(self, lives: Callable[[str], bool]) -> list[int]:
+        """Return the borrowed blocks that no living request needs."""
+        return [] if self._loans is None else self._loans.settle(lives)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget the outputs of these requests."""

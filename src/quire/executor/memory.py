@@ -129,6 +129,19 @@ def plan_memory(
     )
 
 
+def most_kv_blocks(config: EngineConfig, kv_bytes_per_token: int) -> int:
+    """Return a number of blocks that `plan_memory` does not exceed, whatever else uses memory."""
+    if config.num_blocks is not None:
+        return config.num_blocks
+    memory = config.kv_cache_memory_bytes
+    if memory is not None:
+        return memory // (config.block_size * kv_bytes_per_token)
+    return min(
+        config.memory_budget_bytes // (config.block_size * kv_bytes_per_token),
+        useful_blocks(config),
+    )
+
+
 def _fixed_parts(
     config: EngineConfig, runtime: int, weights: int, activations: int
 ) -> tuple[dict[str, int], str]:

@@ -137,6 +137,7 @@ def new_runner(
             config.scheduler,
             block_size=config.block_size,
             num_blocks=plan.num_blocks,
+            shared_kv=config.shared_kv,
             kv_dtype=dtype_of(config.kv_cache_dtype),
             calculate_kv_scales=config.calculate_kv_scales,
             decoder=decoder,

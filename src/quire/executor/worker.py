@@ -152,7 +152,7 @@ class Worker:
         self._profiling = Profiling(config.profiler, *self._runner.meters, group)
         resident.lap("plans")
         watch.lap("allocate_kv")
-        if there or warm_up:
+        if there or (warm_up and config.shared_kv is None):  # a predecessor may have lent block 0
             self._warm_up(self._runner, parts.warm_up_steps(config.scheduler, plan.states))
             resident.lap("first step")  # the first pages of the KV cache, and scratch memory
             watch.lap("warm_up")

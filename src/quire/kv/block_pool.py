@@ -19,7 +19,11 @@ class BlockPool:
     Idle blocks follow, the least recently used first. A block that is used again stays in the idle
     queue; `allocate` skips it, and `release` moves it to the end.
 
+    Other pools may lend blocks: these have numbers below `first`, are never free here, and leave
+    with their last user (see `kv.loans`).
+
     Args:
+        first: number of the first block.
         on_evict: called with a block and its hash when it leaves the prefix cache for a new use.
         report_changes: whether `take_changes` returns the changes of the prefix cache.
     """
@@ -29,21 +33,25 @@ class BlockPool:
         num_blocks: int,
         on_evict: Callable[[int, bytes], None] | None = None,
         *,
+        first: int = 0,
         report_changes: bool = False,
     ) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool of {num_blocks} blocks cannot hold anything")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        self._blank = list(range(num_blocks))[::-1]
+        self.first, self.end = first, first + num_blocks
+        self._blank = list(range(first, self.end))[::-1]
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._ref_count = [0] * num_blocks
-        self._hash: list[bytes | None] = [None] * num_blocks
+        self._ref_count = [0] * self.end
+        self._hash: list[bytes | None] = [None] * self.end
         self._cached: dict[bytes, int] = {}
-        self._parent = array("i", [NO_PARENT]) * num_blocks
+        self._parent = array("i", [NO_PARENT]) * self.end
         self._on_evict = on_evict
         self._changes: dict[bytes, bool] | None = {} if report_changes else None
         self._emptied = False
+        self.left: list[int] = []
+        """Lent blocks that have lost their last user; `kv.loans` takes them."""
 
     @property
     def num_used(self) -> int:
@@ -121,6 +129,10 @@ class BlockPool:
             counts[block] -= 1
             assert counts[block] >= 0, f"block {block} was freed twice"
             if counts[block] == 0:
+                if block < self.first:
+                    self.forget(block)
+                    self.left.append(block)
+                    continue
                 self.num_free += 1
                 if hashes[block] is None:
                     self._blank.append(block)
@@ -156,6 +168,29 @@ class BlockPool:
         """
         return list(self._cached.values()), self._parent
 
+    def adopt(self, blocks: Sequence[int], hashes: Sequence[bytes | None]) -> list[int]:
+        """Add a user to each of another pool's blocks, and let those with a hash be found.
+
+        Returns:
+            The blocks that have been adopted already.
+        """
+        counts, own, find = self._ref_count, self._hash, self._cached.setdefault
+        again = []
+        for block, block_hash in zip(blocks, hashes, strict=True):
+            if counts[block]:
+                again.append(block)
+            elif block_hash is not None and find(block_hash, block) == block:
+                own[block] = block_hash
+            counts[block] += 1
+        return again
+
+    def reserve(self, blocks: Iterable[int]) -> None:
+        """Take these blank blocks, once for each time that they are listed."""
+        for block in blocks:
+            self.num_free -= not self._ref_count[block]
+            self._ref_count[block] += 1
+        self._blank = [block for block in self._blank if not self._ref_count[block]]
+
     def forget(self, block: int) -> None:
         """Remove a block from the prefix cache, if it is there."""
         block_hash = self._hash[block]
@@ -171,7 +206,7 @@ class BlockPool:
 
     def forget_all(self) -> None:
         """Empty the prefix cache."""
-        self._hash = [None] * self.num_blocks
+        self._hash = [None] * self.end
         self._cached.clear()
         self._blank += self._unused()
         self._idle.clear()
@@ -195,9 +230,16 @@ class BlockPool:
         """Return the unused idle blocks, the least recently used first."""
         return [block for block in self._idle if not self._ref_count[block]]
 
-    def check_integrity(self, tables: Mapping[str, list[int]]) -> None:
-        """Assert that queues, counts, prefix cache and `tables` (blocks by request) agree."""
-        users: Counter[int] = Counter()
+    def check_integrity(
+        self, tables: Mapping[str, list[int]], loans: Mapping[int, int] | None = None
+    ) -> None:
+        """Assert that queues, counts and prefix cache agree with the users.
+
+        Args:
+            tables: blocks by request.
+            loans: the number of loans of each block that was lent or borrowed.
+        """
+        users = Counter(loans or {})
         for name, table in tables.items():
             assert len(table) == len(set(table)), f"{name} holds a block twice"
             users.update(table)
@@ -206,7 +248,9 @@ class BlockPool:
         free = [*self._blank, *self._unused()]
         assert len(free) == len(set(free)) == self.num_free, "free count is wrong"
         assert all(self._ref_count[block] == 0 for block in free), "a block is free and in use"
-        assert self._ref_count.count(0) == self.num_free, "a block leaked"
+        assert self._ref_count[self.first :].count(0) == self.num_free, "a block leaked"
+        lost = [b for b, h in enumerate(self._hash[: self.first]) if h and not users[b]]
+        assert not lost, f"block {lost} of another pool is cached without a loan"
         assert all(self._hash[block] is None for block in self._blank), "a blank block is cached"
         assert all(self._hash[block] is not None for block in self._idle), "an idle one is not"
         held = {h: b for b, h in enumerate(self._hash) if h is not None}

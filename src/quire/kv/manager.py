@@ -316,4 +316,5 @@ class KVCacheManager(PrefixCache):
             self.tier.check_integrity()
         if self.states is not None:
             self.states.check_integrity()
-        self.pool.check_integrity({name: held_blocks(table) for name, table in self.tables.items()})
+        tables = {name: held_blocks(table) for name, table in self.tables.items()}
+        self.pool.check_integrity(tables, self.loans.counts() if self.loans else None)

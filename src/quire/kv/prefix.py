@@ -12,6 +12,7 @@ from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier
+from quire.kv.loans import Loans
 from quire.kv.lower_tiers import LowerTier
 from quire.kv.runs import BlockRun
 from quire.kv.states import StateCache
@@ -36,6 +37,7 @@ class PrefixCache:
         entered: what the present step adds.
         tier: has blocks that left the cache; `states.tier` has states.
         tiers: both, if they are on.
+        loans: blocks that replicas lend each other, if they do.
     """
 
     def __init__(self, config: CacheConfig, lower: Sequence[LowerTier] = ()) -> None:
@@ -43,7 +45,13 @@ class PrefixCache:
         tiers = config.tiers
         self.tier = HostTier(tiers, lower) if tiers.enabled else None
         offload = self.tier.offload if self.tier else None
-        self.pool = BlockPool(config.num_blocks, offload, report_changes=config.report_changes)
+        self.pool = BlockPool(
+            config.num_blocks,
+            offload,
+            first=config.first_block or 0,
+            report_changes=config.report_changes,
+        )
+        self.loans = Loans(self.pool) if config.first_block is not None else None
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.caching = config.enable_prefix_caching
         self.window = config.sliding_window

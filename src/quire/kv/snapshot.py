@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 def kv_snapshot(kv: KVCacheManager) -> KVSnapshot:
     """Return the KV cache's present state."""
-    num_blocks, tables = kv.pool.num_blocks, kv.tables
+    first, num_blocks, tables = kv.pool.first, kv.pool.end, kv.tables
     held = _column(list(chain.from_iterable(tables.values())))
     holder = np.repeat(np.arange(len(tables)), list(map(len, tables.values())))
     there = held >= 0  # not before a sliding window
@@ -41,7 +41,8 @@ def kv_snapshot(kv: KVCacheManager) -> KVSnapshot:
     blocks, before = kv.pool.cached_blocks()
     cached = _column(blocks)
     tree = _tree(cached, np.frombuffer(before, dtype=np.int32), users, kv.block_size)
-    return KVSnapshot(_map(users, owner, cached, list(tables)), tree)
+    own = cached[cached >= first] - first  # the others belong to another replica's map
+    return KVSnapshot(_map(users[first:], owner[first:], own, list(tables)), tree)
 
 
 def _column(numbers: list[int]) -> Ints:

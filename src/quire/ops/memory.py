@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -38,6 +39,30 @@ def empty(shape: tuple[int, ...], dtype: DType) -> HostArray:
     memory = np.frombuffer(pages, np.uint8)  # which keeps `pages` alive
     begin = -address(memory) % HUGE_PAGE
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
+
+
+class SharedArrays:
+    """Arrays in a file that several processes map.
+
+    The n-th call of `empty` returns the same memory in each process, if all make equal calls. An
+    array begins at a huge page; Linux uses those where `shmem_enabled` is "advise" or more.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._end = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> HostArray:
+        """Return the next array; its pages are backed when they are first touched."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        size = -(-nbytes // HUGE_PAGE) * HUGE_PAGE
+        with open(self._path, "r+b") as file:
+            pages = mmap.mmap(file.fileno(), size, offset=self._end)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        self._end += size
+        return np.frombuffer(pages, np.uint8)[:nbytes].view(dtype).reshape(shape)
 
 
 def _aligned(shape: tuple[int, ...], dtype: DType, nbytes: int) -> HostArray:

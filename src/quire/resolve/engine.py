@@ -96,12 +96,12 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     """
     notes: list[str] = []
     check_values(args)
-    args, transfer = with_transfer(args, notes)
     args, hardware = replica_share(args, hardware, notes)
     args, device = resolve_device(args, hardware, notes)
     source = _source(args)
     pooled = resolve_pooling(args, source, model_config(source.config), notes)
     args, model = pooled.args, pooled.model
+    args, transfer = with_transfer(args, model, notes)
     if source.kind == "dummy":
         notes.append(RANDOM_WEIGHTS)
     if (warning := yarn_warning(model)) is not None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from quire.core.config import KVRole, LoadFailurePolicy, TransferConfig
+from quire.core.config import ON_TORCH, KVRole, LoadFailurePolicy, TransferConfig
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.device import GIB
@@ -43,8 +45,12 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     enable_permute_local_kv: bool | None = None
 
 
-def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, TransferConfig | None]:
+def with_transfer(
+    args: EngineArgs, model: ModelConfig, notes: list[str]
+) -> tuple[EngineArgs, TransferConfig | None]:
     """Return the arguments with the folder that the engines share, and the configuration.
+
+    Replicas of one server need no folder if they share memory.
 
     Raises:
         ConfigError: a field is unknown, wrong or does not fit the other flags.
@@ -78,15 +84,34 @@ def with_transfer(args: EngineArgs, notes: list[str]) -> tuple[EngineArgs, Trans
     if wanted.kv_buffer_size is not None:
         size = wanted.kv_buffer_size / GIB
     directory = folder or args.kv_offloading_dir
-    if directory is None:
+    shares = bool(args.prefill_replicas) and _may_share_memory(args, model)
+    if shares:
+        notes.append("Replicas for prompts lend their KV blocks in shared memory.")
+    elif directory is None:
         directory, most = _shared_memory()
         size = min(size, most / 2 / GIB)
-    notes.append(f"{wanted.kv_role}: KV blocks are handed over in {directory}.")
+    if not shares:
+        notes.append(f"{wanted.kv_role}: KV blocks are handed over in {directory}.")
     args = dataclasses.replace(args, kv_offloading_dir=directory, kv_offloading_disk_size=size)
     name = wanted.engine_id or uuid.uuid4().hex
     policy = wanted.kv_load_failure_policy
     address = _address(args, wanted)
-    return args, TransferConfig(wanted.kv_role, name, policy, address, args.prefill_replicas)
+    prefill = args.prefill_replicas
+    return args, TransferConfig(wanted.kv_role, name, policy, address, prefill, shares)
+
+
+def _may_share_memory(args: EngineArgs, model: ModelConfig) -> bool:
+    """Return whether blocks alone, in one process per replica, are all that a prompt leaves.
+
+    States of recurrent layers and a draft model's blocks are not lent.
+    """
+    return (
+        sys.platform == "linux"
+        and model.recurrent is None
+        and args.speculative_config is None
+        and args.tensor_parallel_size * args.pipeline_parallel_size == 1
+        and args.ops not in ON_TORCH
+    )
 
 
 def _address(args: EngineArgs, wanted: _Wanted) -> tuple[str, int] | None:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from quire.core.config import SharedKV
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType
 from quire.core.model_config import ModelConfig
 from quire.layers.layer import Cache
 from quire.ops.interface import Ops
-from quire.ops.memory import HUGE_PAGE, back
+from quire.ops.memory import HUGE_PAGE, SharedArrays, back
 from quire.ops.metadata import KVCache, LayerStates
 
 PAUSE = 7.0
@@ -28,11 +29,13 @@ def allocate_kv_caches(
     *,
     scales: bool = False,
     units: Sequence[tuple[float, float]] | None = None,
+    shared: SharedKV | None = None,
 ) -> list[KVCache]:
     """Allocate keys and values of each of `model.kv_layers`,
     [num_blocks, num_kv_heads, block_size, head_dim].
 
-    Latent attention has one tensor per layer, of latents.
+    Latent attention has one tensor per layer, of latents. With `shared` the tensors hold the blocks
+    of all replicas, in memory that these share.
 
     An int4 cache (uint8) has head_dim / 2 bytes per head. With `scales`, and always with integers,
     there are also scales, bfloat16 [num_blocks, num_kv_heads, block_size]. 8-bit floats without
@@ -43,15 +46,18 @@ def allocate_kv_caches(
     of many blocks, so scattered blocks of a layer need few address translations. A block's content
     before its first token is undefined and never read.
     """
+    empty = ops.empty
+    if shared is not None:
+        empty, num_blocks = SharedArrays(shared.path).empty, shared.count * shared.stride
     caches, attending = [], model.layers_with("attention")
     parts = 2 if model.latent is None else 1
     for layer in model.kv_layers:
         heads, dim = model.kv_shape(layer)
         shape = (num_blocks, heads, block_size, dim // 2 if dtype == np.uint8 else dim)
-        tensors = [ops.empty(shape, dtype) for _ in range(parts)]
+        tensors = [empty(shape, dtype) for _ in range(parts)]
         cache = KVCache(tensors[0], tensors[1] if parts == 2 else None)
         if scales or dtype in (np.int8, np.uint8):
-            found = [ops.empty(shape[:3], BFLOAT16) for _ in range(parts)]
+            found = [empty(shape[:3], BFLOAT16) for _ in range(parts)]
             cache = cache._replace(k_scale=found[0], v_scale=found[1] if parts == 2 else None)
         elif units is not None and dtype.itemsize == 1:
             k_unit, v_unit = units[attending.index(layer)]
@@ -102,16 +108,17 @@ class KVBacking:
     Args:
         ops: ops on the host.
         caches: one per layer.
+        shared: set if other replicas have the blocks before the first one.
     """
 
-    def __init__(self, ops: Ops, caches: list[KVCache]) -> None:
+    def __init__(self, ops: Ops, caches: list[KVCache], shared: SharedKV | None = None) -> None:
         arrays = {id(t): t for cache in caches for t in cache.tensors}.values()
         self._tensors = [ops.numpy(array) for array in arrays]
         block_bytes = max(t[0].nbytes for t in self._tensors)
         self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
         self._num_blocks = self._tensors[0].shape[0]
         self._lock = threading.Lock()
-        self._wanted = self._backed = 0
+        self._wanted = self._backed = shared.first if shared else 0
         self._thread: threading.Thread | None = None
 
     def reach(self, block: int) -> None:

@@ -15,7 +15,7 @@ from quire.core.batch import (
     StepTimes,
     token_columns,
 )
-from quire.core.config import SchedulerConfig, StateConfig
+from quire.core.config import SchedulerConfig, SharedKV, StateConfig
 from quire.core.dtypes import DType
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
@@ -59,6 +59,7 @@ class ModelRunner:
         scheduler: limits of a step and of a sequence.
         block_size: tokens in a KV block.
         num_blocks: blocks in the KV cache.
+        shared_kv: where other replicas find these blocks.
         kv_dtype: of keys and values: the model's dtype, bfloat16, int8 or 8-bit floats.
         calculate_kv_scales: 8-bit floats have a scale per token and head, not `kv_units`.
         decoder: the model with its weights.
@@ -83,6 +84,7 @@ class ModelRunner:
         *,
         block_size: int,
         num_blocks: int,
+        shared_kv: SharedKV | None = None,
         kv_dtype: DType,
         decoder: Decoder,
         ops: Ops,
@@ -107,12 +109,12 @@ class ModelRunner:
         )  # fmt: skip
         self.kv_caches = allocate_kv_caches(
             ops, model, num_blocks, block_size, kv_dtype,
-            scales=calculate_kv_scales, units=decoder.kv_units,
+            scales=calculate_kv_scales, units=decoder.kv_units, shared=shared_kv,
         )  # fmt: skip
         self.layer_states = allocate_states(ops, model, states.num_slots) if states else []
         self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
         backed = ops.device.is_host and self.kv_caches
-        self._backing = KVBacking(ops, self.kv_caches) if backed else None
+        self._backing = KVBacking(ops, self.kv_caches, shared_kv) if backed else None
         self._ops, self._reader = ops, reader
         self.model = new_model(
             decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,

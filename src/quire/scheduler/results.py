@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.core.batch import Column, ModelOutput
 from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
+from quire.core.options import LentBlocks
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.running import RunningBatch
@@ -115,6 +116,7 @@ class Results:
                     self._kv.enter(request, request.num_tokens - 1)
                 self._finish(request)
                 break
+        blocks, lent = self._handed_over(request)
         return CoreOutput(
             request_id=request.request_id,
             new_token_ids=tokens[:kept],
@@ -125,7 +127,8 @@ class Results:
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
             prompt_logprobs=prompt_logprobs,
-            kv_blocks=_handed_over(request, self._kv.block_size),
+            kv_blocks=blocks,
+            lent=lent,
             num_draft_tokens=request.num_draft_tokens if request.finished else 0,
             num_accepted_tokens=request.num_accepted_tokens if request.finished else 0,
         )
@@ -157,10 +160,13 @@ class Results:
             stop_reason=reason,
         )
 
-
-def _handed_over(request: Request, block_size: int) -> list[bytes] | None:
-    """Return the whole blocks of a finished request's prompt, if another engine is to get them."""
-    transfer = request.options.kv_transfer
-    if not request.finished or transfer is None or not transfer.hands_over:
-        return None
-    return request.block_hashes[: request.num_prompt_tokens // block_size]
+    def _handed_over(self, request: Request) -> tuple[list[bytes] | None, LentBlocks | None]:
+        """Return the whole blocks of a finished request's prompt, if another engine is to get them;
+        lend them if it reads this one's memory."""
+        transfer = request.options.kv_transfer
+        if not request.finished or transfer is None or not transfer.hands_over:
+            return None, None
+        hashes = request.block_hashes[: request.num_prompt_tokens // self._kv.block_size]
+        if self._kv.loans is None:
+            return hashes, None
+        return None, self._kv.loans.lend(hashes)

@@ -104,5 +104,6 @@ class SchedulerState:
             held = len(self.kv.table(request.request_id)) * self.kv.block_size
             assert capacity == held, f"{request} has a wrong block count"
         if not requests:
-            assert self.kv.pool.num_used == 0, "blocks are in use without a request"
+            lent = self.kv.loans.num_lent if self.kv.loans else 0
+            assert self.kv.pool.num_used == lent, "blocks are in use without a request"
             assert not (self.kv.states and self.kv.states.num_held), "a state slot leaked"

@@ -17,6 +17,7 @@ from quire.executor.memory import (
     activation_bytes,
     cannot_allocate,
     longest_context,
+    most_kv_blocks,
     plan_memory,
     resident_bytes,
     useful_blocks,
@@ -39,6 +40,22 @@ def test_an_explicit_number_of_blocks_is_taken_as_it_is() -> None:
 def test_explicit_bytes_hold_as_many_blocks_as_fit() -> None:
     assert plan(kv_cache_memory_bytes=100 * BLOCK + BLOCK - 1).num_blocks == 100
     assert plan(kv_cache_memory_bytes=100 * BLOCK).kv_cache_bytes == 100 * BLOCK
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_blocks": 3},
+        {"kv_cache_memory_bytes": 100 * BLOCK},
+        {"memory_budget_bytes": 200_000},
+        {"memory_budget_bytes": 2**32},
+    ],
+)
+def test_a_bound_that_no_plan_exceeds(changes: dict[str, int]) -> None:
+    bound = most_kv_blocks(config(**changes), 256)
+    assert plan(**changes).num_blocks <= bound
+    exact = "memory_budget_bytes" not in changes or changes["memory_budget_bytes"] > 2**30
+    assert exact == (plan(**changes).num_blocks == bound)
 
 
 @pytest.mark.parametrize("extra", [0, 1, BLOCK - 1])

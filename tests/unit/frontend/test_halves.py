@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quire.core.messages import AddRequest, CoreOutput, StepOutputs
-from quire.core.options import KVTransfer, RequestInputs, RequestOptions
+from quire.core.config import SharedKV
+from quire.core.messages import AddRequest, BlocksReturned, CoreOutput, StepOutputs
+from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.client.halves import Halves
+from quire.frontend.client.ledger import Ledger
 
 
 def request(name: str, count: int = 1, params: SamplingParams | None = None, **options: Any) -> Any:
@@ -54,10 +57,10 @@ def test_requests_go_on_when_their_halves_end() -> None:
     names = [halves.begin(state).request_id for state in (first, second)]
     assert len(set(names)) == 2
     outputs = step("a0", names[1], "c")
-    assert halves.take(outputs) == [second]
+    assert halves.take(outputs) == [(second, None)]
     assert [output.request_id for output in outputs.outputs] == ["a0", "c"]
     assert halves.take(step(names[1])) == []
-    assert halves.take(step(names[0])) == [first]
+    assert halves.take(step(names[0])) == [(first, None)]
 
 
 def test_aborts_go_where_the_request_is() -> None:
@@ -75,7 +78,48 @@ def test_halves_of_a_lost_replica_are_forgotten() -> None:
     other.replica = 1
     names = [halves.begin(state).request_id for state in (lost, other)]
     halves.forget(0)
-    assert halves.take(step(*names)) == [other]
+    assert halves.take(step(*names)) == [(other, None)]
+
+
+def lending() -> tuple[Halves, Ledger, list[Any]]:
+    """Return halves of replicas that share memory, and what their ledger sends."""
+    sent: list[Any] = []
+    ledger = Ledger("n", SharedKV("", 10, 0, 3), lambda *each: sent.append(each))
+    return Halves(1, 3, ledger), ledger, sent
+
+
+def test_the_first_sequence_brings_the_lent_blocks() -> None:
+    halves, ledger, sent = lending()
+    state, lent = (
+        request("a", 2, priority=4),
+        LentBlocks(b"y", array("i", [3, NOT_LENT, 5]).tobytes()),
+    )
+    ended = step(halves.begin(state).request_id)
+    ended.outputs[0].lent = lent
+    assert halves.take(ended) == [(state, lent)]
+    children = state.request.children
+    first, other = halves.go_on(2, children, lent)
+    assert first.inputs.options == RequestOptions(priority=4, kv_transfer=KVTransfer(lent=lent))
+    assert (first.request_id, other) == ("a0", children[1])
+    assert children[0].inputs.options.kv_transfer is None  # it may have to start again
+    assert (len(ledger), sent) == (2, [])
+    assert halves.go_on(2, children, None) == children
+    halves.forget(2)
+    assert sent == [(0, BlocksReturned([3, 5]))]
+
+
+def test_blocks_that_nobody_reads_go_back() -> None:
+    halves, ledger, sent = lending()
+    state, lent = request("a"), LentBlocks(b"x", array("i", [3]).tobytes())
+    ended = step(halves.begin(state).request_id)
+    ended.outputs[0].lent = lent
+    halves.abort(["a0"])
+    assert halves.take(ended) == []
+    assert sent == [(0, BlocksReturned([3]))]
+    # Without a replica for answers, the one with the blocks goes on.
+    assert halves.go_on(0, state.request.children, lent) == state.request.children
+    assert sent[1:] == [(0, BlocksReturned([3]))]
+    assert len(ledger) == 0
 
 
 @pytest.mark.parametrize(

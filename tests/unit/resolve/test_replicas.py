@@ -51,7 +51,8 @@ def test_replicas_for_prompts_and_for_answers() -> None:
     assert config.num_threads == 2
     assert config.transfer is not None
     assert (config.transfer.role, config.transfer.prefill_replicas) == ("kv_both", 1)
-    assert config.tiers.directory is not None
+    assert config.transfer.shares_memory
+    assert config.tiers.directory is None
 
 
 def test_replicas_on_ray_are_not_parts_of_this_machine() -> None:

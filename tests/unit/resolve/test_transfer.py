@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.config import TransferConfig
 from quire.core.errors import ConfigError
+from quire.core.layers import ShortConvConfig
+from quire.core.model_config import ModelConfig
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.transfer import with_transfer
 
 GIB = 2**30
+MODEL = ModelConfig("llama", 50, 8, 8, 1, 1, 1, 8, 256)
 PRODUCER = {"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}
 
 
 def resolved(config: dict[str, Any] | str, **flags: Any) -> tuple[EngineArgs, Any, list[str]]:
     notes: list[str] = []
     text = config if isinstance(config, str) else json.dumps(config)
-    return *with_transfer(EngineArgs("m", kv_transfer_config=text, **flags), notes), notes
+    args = EngineArgs("m", kv_transfer_config=text, **flags)
+    return *with_transfer(args, MODEL, notes), notes
 
 
 def test_without_it_nothing_changes() -> None:
     args = EngineArgs("m")
-    assert with_transfer(args, []) == (args, None)
+    assert with_transfer(args, MODEL, []) == (args, None)
 
 
 def test_a_folder_a_size_and_a_name() -> None:
@@ -46,6 +52,29 @@ def test_engines_of_a_user_meet_in_shared_memory() -> None:
     assert not transfer.produces
     there, _, _ = resolved(PRODUCER, kv_offloading_dir="d")
     assert there.kv_offloading_dir == "d"
+
+
+@pytest.mark.parametrize(
+    ("flags", "shares"),
+    [
+        ({}, sys.platform == "linux"),
+        ({"speculative_config": {"method": "ngram"}}, False),
+        ({"tensor_parallel_size": 2}, False),
+        ({"pipeline_parallel_size": 2}, False),
+        ({"ops": "reference"}, False),
+    ],
+)
+def test_replicas_share_memory_or_a_folder(flags: dict[str, Any], shares: bool) -> None:
+    args = EngineArgs("m", prefill_replicas=1, decode_replicas=1, **flags)
+    found, transfer = with_transfer(args, MODEL, [])
+    assert transfer is not None
+    assert (transfer.shares_memory, found.kv_offloading_dir is None) == (shares, shares)
+    recurrent = replace(MODEL, recurrent=ShortConvConfig(3, 8))
+    _, transfer = with_transfer(args, recurrent, [])
+    assert transfer is not None
+    assert not transfer.shares_memory
+    kept, _ = with_transfer(replace(args, kv_offloading_dir="d"), MODEL, [])
+    assert kept.kv_offloading_dir == "d"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 import torch
 
+from quire.core.config import SharedKV
 from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, HostArray, dtype_of
 from quire.models.memory import kv_bytes_per_token
 from quire.ops.array import address
 from quire.ops.torch_ops.provider import TorchOps
+from quire.parallel.shared_memory import close_named_file, named_file
 from quire.runner import kv_tensors
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from tests.unit.runner.fakes import MODEL
@@ -78,3 +80,25 @@ def test_pages_are_backed_once_and_ahead_of_what_is_reached(
         backing.reach(block)
         backing.wait()
     assert asked == [(0, 64), (64, 128), (128, 192), (192, 256), (256, 300)]
+    asked.clear()
+    behind = KVBacking(TorchOps(), [cache], SharedKV("", 128, 1, 2))
+    for block in (5, 130):  # a block of another replica, and one of its own
+        behind.reach(block)
+        behind.wait()
+    assert asked == [(128, 192), (192, 256)]
+
+
+def test_replicas_find_each_other_s_blocks() -> None:
+    model = dataclasses.replace(MODEL, num_key_value_heads=2, head_dim=8)
+    shared = SharedKV(named_file("test_kv_tensors"), 5, 0, 2)
+    pair = [
+        allocate_kv_caches(TorchOps(), model, 3, 16, dtype_of("int8"), shared=shared)
+        for _ in range(2)
+    ]
+    close_named_file("test_kv_tensors")
+    for mine, theirs in zip(*pair, strict=True):
+        for number, (a, b) in enumerate(zip(mine.tensors, theirs.tensors, strict=True)):
+            assert a.shape[:2] == (10, 2)
+            a[7] = number + 1
+            assert (b[7] == number + 1).all()
+            assert not b[8].any()

@@ -17,8 +17,10 @@ from quire.core.messages import (
     Ready,
     StepOutputs,
 )
+from quire.core.options import LentBlocks
 from quire.frontend.client.halves import ALONE, Halves
 from quire.frontend.client.interface import CoreClient
+from quire.frontend.client.ledger import Ledger
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
 from quire.frontend.client.supervisor import CoreState
@@ -62,9 +64,10 @@ class Fleet:
     ) -> None:
         self._user = user
         self.stepped = asyncio.Event()
+        configs = replica_configs(config, count)
         self.replicas = [
             Replica(number, connect, each, self, user.on_message, None if number else first)
-            for number, each in enumerate(replica_configs(config, count))
+            for number, each in enumerate(configs)
         ]
         self._routes = None
         if count > 1:
@@ -72,9 +75,10 @@ class Fleet:
 
             self._routes = Routes(config, count)
         self._halves = None
-        prefill = config.transfer.prefill_replicas if config.transfer else 0
-        if prefill and config.pooling is None:
-            self._halves = Halves(prefill, count)
+        transfer, shared = config.transfer, configs[0].shared_kv
+        if transfer and transfer.prefill_replicas and config.pooling is None:
+            loans = Ledger(transfer.engine_id, shared, self._tell) if shared else None
+            self._halves = Halves(transfer.prefill_replicas, count, loans)
 
     @property
     def separate(self) -> bool:
@@ -178,15 +182,26 @@ class Fleet:
         replica.wake_watchdog()
         return replica, messages
 
-    def _go_on(self, state: RequestState) -> None:
-        """Send a request whose prompt is computed to a replica for answers, if one is ready."""
-        assert self._halves is not None
+    def _go_on(self, halves: Halves, state: RequestState, lent: LentBlocks | None) -> None:
+        """Send a request whose prompt is computed to a replica for answers, if one is ready.
+
+        Args:
+            lent: the blocks of the prompt, if the replicas share memory.
+        """
         children = state.request.children
-        among = self._ready & self._halves.answers or 1 << state.replica
+        among = self._ready & halves.answers or 1 << state.replica
+        chosen = self._choose(children[0], among)
+        messages = halves.go_on(chosen, children, lent)
         with contextlib.suppress(QuireError):  # a loss is reported, and moves the request
-            replica, messages = self._place(state, self._choose(children[0], among), children)
+            replica, _ = self._place(state, chosen, children)
             for message in messages:
                 replica.send(message)
+
+    def _tell(self, replica: int, message: CoreInput) -> None:
+        """Send a message to a replica, if it is ready."""
+        if self.replicas[replica].is_ready:
+            with contextlib.suppress(EngineDeadError):
+                self.replicas[replica].send(message)
 
     def abort(self, replica: int, ids: list[str]) -> None:
         """Drop sequences from a replica; ignore unknown ones and a lost core."""
@@ -261,11 +276,15 @@ class Fleet:
         """Stop all cores for good. Harmless when repeated."""
         for replica in self.replicas:
             replica.shutdown()
+        if self._halves is not None and self._halves.loans is not None:
+            self._halves.loans.close()
 
     def _forget_all(self) -> None:
         if self._routes is not None:
             for replica in self.replicas:
                 self._routes.forget(replica.number)
+        if self._halves is not None and self._halves.loans is not None:
+            self._halves.loans.clear()
 
     # -- what replicas report -------------------------------------------------------------
 
@@ -275,9 +294,11 @@ class Fleet:
         if step is not None:
             if self._routes is not None:
                 self._routes.note(replica, step)
-            if self._halves is not None:
-                for state in self._halves.take(step):
-                    self._go_on(state)
+            if (halves := self._halves) is not None:
+                if halves.loans is not None:
+                    halves.loans.end(replica, step.returned)
+                for state, lent in halves.take(step):
+                    self._go_on(halves, state, lent)
             self.stepped.set()  # who waits goes on after the step's outputs
         return step
 
@@ -292,6 +313,8 @@ class Fleet:
 
     def on_restored(self, replica: int, ready: Ready) -> None:
         """See `ReplicaUser`."""
+        if self._halves is not None and self._halves.loans is not None:
+            self._halves.loans.restore(replica)
         self._user.on_restored(replica, ready)
 
     def on_dead(self, replica: int, error: QuireError) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from quire.core.messages import AddRequest, StepOutputs
-from quire.core.options import KVTransfer
+from quire.core.options import KVTransfer, LentBlocks
 from quire.core.sampling_params import SamplingParams
+from quire.frontend.client.ledger import Ledger
 
 if TYPE_CHECKING:
     from quire.frontend.output.request_state import RequestState
@@ -27,11 +29,13 @@ class Halves:
 
     Attributes:
         prompts, answers: masks of the replicas for each.
+        loans: blocks in shared memory, if there is some.
     """
 
-    def __init__(self, num_prefill: int, num_replicas: int) -> None:
+    def __init__(self, num_prefill: int, num_replicas: int, loans: Ledger | None = None) -> None:
         self.prompts = (1 << num_prefill) - 1
         self.answers = (1 << num_replicas) - 1 - self.prompts
+        self.loans = loans
         self._waiting: dict[str, RequestState] = {}
 
     def divides(self, first: AddRequest) -> bool:
@@ -42,22 +46,40 @@ class Halves:
 
     def begin(self, state: RequestState) -> AddRequest:
         """Return the half of a request for a replica for prompts."""
-        first = state.request.children[0]
-        half = first.request_id + _SUFFIX
-        self._waiting[half] = state
-        options = replace(first.inputs.options, kv_transfer=KVTransfer(hands_over=True))
-        inputs = replace(first.inputs, options=options, eos_token_ids=())
-        params = SamplingParams(max_tokens=1, temperature=0.0)
-        return AddRequest(half, first.prompt_token_ids, params, first.arrival_time, inputs)
+        half = _with(state.request.children[0], KVTransfer(hands_over=True))
+        name = half.request_id + _SUFFIX
+        self._waiting[name] = state
+        return replace(
+            half,
+            request_id=name,
+            sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
+            inputs=replace(half.inputs, eos_token_ids=()),
+        )
 
-    def take(self, step: StepOutputs) -> list[RequestState]:
-        """Remove the ends of halves from a step's outputs; return the requests to go on with."""
-        if not self._waiting:
-            return []
-        ended = [output for output in step.outputs if output.request_id in self._waiting]
-        for output in ended:
-            step.outputs.remove(output)
-        return [self._waiting.pop(output.request_id) for output in ended]
+    def take(self, step: StepOutputs) -> list[tuple[RequestState, LentBlocks | None]]:
+        """Remove the ends of halves from a step's outputs; return the requests to go on with, and
+        the blocks that their prompts' replica lends."""
+        found: list[tuple[RequestState, LentBlocks | None]] = []
+        for output in [output for output in step.outputs if output.request_id.endswith(_SUFFIX)]:
+            if (state := self._waiting.pop(output.request_id, None)) is not None:
+                step.outputs.remove(output)
+                found.append((state, output.lent))
+            elif output.lent is not None and self.loans is not None:  # it was aborted meanwhile
+                self.loans.send_back(output.lent.blocks)
+        return found
+
+    def go_on(
+        self, replica: int, children: Sequence[AddRequest], lent: LentBlocks | None
+    ) -> Sequence[AddRequest]:
+        """Return the messages of a request to the replica that answers it."""
+        if lent is None or self.loans is None:
+            return children
+        if not self.answers >> replica & 1:  # it has these blocks itself
+            self.loans.send_back(lent.blocks)
+            return children
+        self.loans.lend(replica, lent.blocks)
+        first, *others = children
+        return [_with(first, KVTransfer(lent=lent)), *others]
 
     def abort(self, request_ids: list[str]) -> list[str]:
         """Return the ids to abort at the replica that has these sequences."""
@@ -65,6 +87,14 @@ class Halves:
         return [half for half in halves if self._waiting.pop(half, None)] or request_ids
 
     def forget(self, replica: int) -> None:
-        """Forget the halves of a lost replica; their requests start again."""
+        """Forget the halves of a lost replica, whose requests start again, and what it borrowed."""
+        if self.loans is not None:
+            self.loans.lose(replica)
         kept = self._waiting.items()
         self._waiting = {half: state for half, state in kept if state.replica != replica}
+
+
+def _with(message: AddRequest, transfer: KVTransfer) -> AddRequest:
+    """Return a request with another part in a hand-off."""
+    options = replace(message.inputs.options, kv_transfer=transfer)
+    return replace(message, inputs=replace(message.inputs, options=options))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, SharedKV
 from quire.core.errors import QuireError
 from quire.core.messages import Call, CallResult, CoreInput, Ready, StepOutputs
 from quire.frontend.client.calls import CoreCalls
@@ -130,13 +130,28 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
     prefill = transfer.prefill_replicas if transfer is not None else 0
     consumer = transfer and replace(transfer, role="kv_consumer")
     answers = replace(config, transfer=consumer, tiers=replace(tiers, read_only=True))
+    shared = _shared_kv(config, count)
     return [
         replace(
             answers if prefill and rank >= prefill else config,
             cpus=tuple(cpus),
             first_gpu=rank * config.tensor_parallel_size,
+            shared_kv=shared and replace(shared, replica=rank),
             report_cache=config.enable_prefix_caching,
             kv_events=events and replace(events, rank=rank),
         )
         for rank, cpus in enumerate(rank_cpus(count, config.num_threads))
     ]
+
+
+def _shared_kv(config: EngineConfig, count: int) -> SharedKV | None:
+    """Return the memory that the replicas share; None if they share none."""
+    transfer = config.transfer
+    if transfer is None or not transfer.shares_memory:
+        return None
+    from quire.executor.memory import most_kv_blocks
+    from quire.models.memory import kv_bytes_of
+    from quire.parallel.shared_memory import named_file
+
+    stride = most_kv_blocks(config, kv_bytes_of(config))
+    return SharedKV(named_file(transfer.engine_id), stride, 0, count)

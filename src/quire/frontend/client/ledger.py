@@ -1,0 +1,72 @@
+"""Which replica has borrowed which KV blocks of another (see `kv.loans`)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from quire.core.config import SharedKV
+from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
+from quire.parallel.shared_memory import close_named_file, empty_named_file
+
+
+class Ledger:
+    """The loans between replicas. Each ends once: the borrower returns it, or is lost.
+
+    The owner is lost more easily: its blocks stay in the shared memory, and its successor learns
+    which of them are lent before it gets a request.
+
+    Args:
+        name: of the memory that they share (see `parallel.shared_memory`).
+        send: sends a message to a replica if that is ready.
+    """
+
+    def __init__(self, name: str, shared: SharedKV, send: Callable[[int, CoreInput], None]) -> None:
+        self._name = name
+        self._stride = shared.stride
+        self._send = send
+        self._held: list[Counter[int]] = [Counter() for _ in range(shared.count)]
+        self.num_lent = 0
+        """Loans of a block since the start."""
+
+    def __len__(self) -> int:
+        return sum(held.total() for held in self._held)
+
+    def lend(self, borrower: int, blocks: Sequence[int]) -> None:
+        """Note blocks that a replica may read until it returns them."""
+        self._held[borrower].update(blocks)
+        self.num_lent += len(blocks)
+
+    def end(self, borrower: int, blocks: Sequence[int]) -> None:
+        """End loans that a borrower returns."""
+        self._held[borrower] -= Counter(blocks)
+        self.send_back(blocks)
+
+    def send_back(self, blocks: Sequence[int]) -> None:
+        """Tell the owners that loans of these blocks have ended."""
+        by_owner: defaultdict[int, list[int]] = defaultdict(list)
+        for block in blocks:
+            by_owner[block // self._stride].append(block)
+        for owner, own in by_owner.items():
+            self._send(owner, BlocksReturned(own))
+
+    def lose(self, borrower: int) -> None:
+        """End all loans of a lost replica."""
+        held, self._held[borrower] = self._held[borrower], Counter()
+        self.send_back([*held.elements()])
+
+    def restore(self, owner: int) -> None:
+        """Tell a new core which of its blocks its predecessor lent."""
+        blocks = [b for held in self._held for b in held.elements() if b // self._stride == owner]
+        if blocks:
+            self._send(owner, BlocksLent(blocks))
+
+    def clear(self) -> None:
+        """Forget all loans, and free the memory: no core runs."""
+        for held in self._held:
+            held.clear()
+        empty_named_file(self._name)
+
+    def close(self) -> None:
+        """Let the memory go with the last core."""
+        close_named_file(self._name)

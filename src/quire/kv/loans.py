@@ -1,0 +1,99 @@
+"""KV blocks that replicas lend each other in shared memory, without copying them.
+
+    producer   lends a prompt's blocks: they keep a user, so nothing overwrites them
+    consumer   finds them by hash in its prefix cache, as long as one of its requests reads them
+    front end  takes the loans of a lost consumer back, and tells a new producer of its
+               predecessor's loans (`frontend.client.halves`)
+
+A message about blocks is sent after the step that wrote them, so their bytes are complete.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import compress
+
+from quire.core.options import NOT_LENT, LentBlocks
+from quire.kv.block_pool import BlockPool
+
+
+class Loans:
+    """The loans of one block pool. A block may be lent several times at once."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._lent: Counter[int] = Counter()
+        self._borrowed: dict[str, Sequence[int]] = {}
+        self._again: Counter[int] = Counter()
+        """Loans of a block beyond its first one."""
+
+    @property
+    def num_lent(self) -> int:
+        """Return how many blocks are lent."""
+        return len(self._lent)
+
+    # -- the owner -------------------------------------------------------------------------
+
+    def lend(self, hashes: Sequence[bytes]) -> LentBlocks | None:
+        """Lend the blocks with these hashes, which are cached but for those before a window."""
+        found = [*map(self._pool.find, hashes)]
+        blocks = [block for block in found if block is not None]
+        if not blocks:
+            return None
+        self._pool.share(blocks)
+        self._lent.update(blocks)
+        numbers = blocks
+        if len(blocks) < len(found):
+            numbers = [NOT_LENT if block is None else block for block in found]
+        return LentBlocks(hashes[-1], array("i", numbers).tobytes())
+
+    def restore(self, blocks: Sequence[int]) -> None:
+        """Lend blocks of an empty pool as its predecessor did."""
+        self._pool.reserve(blocks)
+        self._lent.update(blocks)
+
+    def take_back(self, blocks: Sequence[int]) -> None:
+        """End loans, one of each listed block."""
+        self._lent.subtract(blocks)
+        self._lent = +self._lent
+        self._pool.release(reversed(blocks))
+
+    # -- the borrower ------------------------------------------------------------------------
+
+    def borrow(self, request_id: str, lent: LentBlocks, hashes: Sequence[bytes]) -> None:
+        """Keep lent blocks at least until a request has ended.
+
+        Args:
+            hashes: of the request's own blocks. If the lent ones have others, nobody finds them.
+        """
+        numbers = lent.numbers.tolist()
+        end = len(numbers)
+        named = end <= len(hashes) and hashes[end - 1] == lent.last
+        names: Sequence[bytes | None] = hashes[:end] if named else [None] * end
+        if NOT_LENT in numbers:
+            is_lent = [number != NOT_LENT for number in numbers]
+            numbers, names = [*compress(numbers, is_lent)], [*compress(names, is_lent)]
+        self._again.update({*self._pool.left} & {*numbers})  # not returned yet
+        self._again.update(self._pool.adopt(numbers, names))
+        self._borrowed[request_id] = numbers
+
+    def settle(self, lives: Callable[[str], bool]) -> list[int]:
+        """Let go of ended requests' blocks; return what nobody reads, an entry per loan."""
+        ended = [name for name in self._borrowed if not lives(name)]
+        for name in ended:
+            self._pool.release(self._borrowed.pop(name))
+        if not self._pool.left:
+            return []
+        # A block that was borrowed again since then is returned with its later loans.
+        left = [b for b in dict.fromkeys(self._pool.left) if not self._pool.ref_count(b)]
+        self._pool.left.clear()
+        return left + [block for block in left for _ in range(self._again.pop(block, 0))]
+
+    def counts(self) -> Counter[int]:
+        """Return the users that are loans, by block."""
+        counts = self._lent.copy()
+        for blocks in self._borrowed.values():
+            counts.update(blocks)
+        return counts
