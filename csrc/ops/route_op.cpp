@@ -21,8 +21,8 @@ namespace quire {
 namespace {
 
 // As RouteSpec of core/layers.py: sigmoid, renormalize, epsilon, least, num_groups, top_groups, top2,
-// scale.
-using Spec = std::tuple<bool, bool, double, double, int64_t, int64_t, bool, double>;
+// scale, band.
+using Spec = std::tuple<bool, bool, double, double, int64_t, int64_t, bool, double, double>;
 
 struct Candidate {
   float score;
@@ -42,10 +42,11 @@ void take_best(Candidate* all, int64_t n, int64_t k) {
 
 struct Route final : Op {
   Route(const Kernels&, uintptr_t experts, const Matrix& weights, const Matrix& logits,
-        uintptr_t bias, const Spec& spec, double band)
+        uintptr_t bias, uintptr_t factors, const Spec& spec)
       : experts_(pointer<int64_t>(experts)), weights_(weights), logits_(logits),
-        bias_(pointer<const float>(bias)), band_(static_cast<float>(band)) {
-    std::tie(sigmoid_, renormalize_, epsilon_, least_, groups_, top_groups_, top2_, scale_) = spec;
+        bias_(pointer<const float>(bias)), factors_(pointer<const float>(factors)) {
+    std::tie(sigmoid_, renormalize_, epsilon_, least_, groups_, top_groups_, top2_, scale_, band_) =
+        spec;
     const int64_t least = groups_ > 1 && top2_ ? 2 : 1;
     const bool fits = groups_ >= 1 && top_groups_ >= 1 && top_groups_ <= groups_ &&
                       logits.cols % groups_ == 0 && logits.cols / groups_ >= least &&
@@ -91,7 +92,7 @@ struct Route final : Op {
   void route(int64_t row, const Work& work) const {
     const int64_t n = logits_.cols, k = weights_.cols;
     read_logits(row, work.logits);
-    if (band_ > 0.0f) return route_one_by_one(row, work);
+    if (band_ > 0.0) return route_one_by_one(row, work);
     double total = 1.0;
     const float peak = *std::max_element(work.logits, work.logits + n);
     const auto score = [&](int64_t e) {
@@ -128,7 +129,9 @@ struct Route final : Op {
     const double whole = sum + epsilon_;
     const double divisor = !renormalize_ ? 1.0 : whole < least_ ? least_ : whole;
     for (int64_t i = 0; i < k; ++i) {
-      weights[i] = static_cast<float>(work.scores[i] / divisor * scale_);
+      const int64_t e = work.best[i].index;
+      const double factor = factors_ == nullptr ? scale_ : scale_ * static_cast<double>(factors_[e]);
+      weights[i] = static_cast<float>(work.scores[i] / divisor * factor);
     }
   }
 
@@ -146,7 +149,7 @@ struct Route final : Op {
       double total = 0.0;
       for (int64_t e = 0; e < n; ++e) {
         const float size = std::max(std::abs(left[e]), top);
-        if (taken(row, i, e) || (top - left[e]) / size > band_) continue;
+        if (taken(row, i, e) || (top - left[e]) / size > static_cast<float>(band_)) continue;
         total += std::exp(static_cast<double>(left[e]) - static_cast<double>(top));
       }
       experts_[row * k + i] = best;
@@ -191,22 +194,17 @@ struct Route final : Op {
 
   int64_t* experts_;  // [rows, top_k]
   Matrix weights_, logits_;
-  const float* bias_;  // [experts], or null
-  float band_;         // 0 is none
+  const float *bias_, *factors_;  // [experts], or null
   bool sigmoid_ = false, renormalize_ = false, top2_ = false;
   bool by_scores_;  // what decides; else logits do
   int64_t groups_ = 1, top_groups_ = 1;
-  double epsilon_ = 0.0, least_ = 0.0, scale_ = 1.0;
+  double epsilon_ = 0.0, least_ = 0.0, scale_ = 1.0, band_ = 0.0;  // band 0 is none
 };
 
 }  // namespace
 
 void bind_route_op(nb::module_& m) {
-  def_op<Route, uintptr_t, const Matrix&, const Matrix&, uintptr_t, const Spec&, double>(m, "route");
-  m.def("route", [](const Kernels& kernels, Pool& pool, uintptr_t experts, const Matrix& weights,
-                    const Matrix& logits, uintptr_t bias, const Spec& spec) {
-    submit(pool, Route(kernels, experts, weights, logits, bias, spec, 0.0));
-  });
+  def_op<Route, uintptr_t, const Matrix&, const Matrix&, uintptr_t, uintptr_t, const Spec&>(m, "route");
 }
 
 }  // namespace quire

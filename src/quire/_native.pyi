@@ -365,13 +365,14 @@ def route(
     weights: Matrix,
     logits: Matrix,
     bias: int,
-    spec: tuple[bool, bool, float, float, int, int, bool, float],
-    band: float = 0.0,
+    factors: int,
+    spec: tuple[bool, bool, float, float, int, int, bool, float, float],
     /,
 ) -> None:
-    """experts int64 [rows, top_k] and their weights float32, as `Ops.route`. bias: float32
+    """experts int64 [rows, top_k] and their weights float32, as `Ops.route`. bias, factors: float32
     [experts], or 0. spec: whether scores are sigmoids; `renormalize`, `epsilon`, `least`,
-    `num_groups` and `top_groups` of `RouteSpec`; whether groups count as two experts; `scale`."""
+    `num_groups` and `top_groups` of `RouteSpec`; whether groups count as two experts; `scale` and
+    `band`."""
 
 def moe(
     kernels: Kernels,

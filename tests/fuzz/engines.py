@@ -88,6 +88,9 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"query_pre_attn_scalar": 16, "layer_types": _SLIDES},
     "gemma4": {"model_type": "gemma4_text", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES}
     | {"global_head_dim": 64, "hidden_size_per_layer_input": 0},
+    "gemma4-experts": {"model_type": "gemma4_text", "sliding_window": WINDOW, **_EXPERTS}
+    | {"layer_types": _SLIDES, "hidden_size_per_layer_input": 0, "enable_moe_block": True}
+    | {"top_k_experts": 2},
     "gpt2": {"model_type": "gpt2", "n_positions": 2048},
     "opt": {"model_type": "opt"},
     "olmo2": {"model_type": "olmo2"},

@@ -98,6 +98,7 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("ministral3", "bfloat16", "bfloat16", "cpu"),
     ("lfm2-moe", "bfloat16", "bfloat16", "cpu"),
     ("qwen3_5-moe", "bfloat16", "int8", "cpu"),
+    ("gemma4-experts", "bfloat16", "bfloat16", "cpu"),
     ("kimi-linear", "bfloat16", "int8", "cpu"),
     ("granite4-hybrid", "float16", "float16", "cpu"),
     ("falcon-h1", "bfloat16", "bfloat16", "cpu"),

@@ -70,6 +70,20 @@ DENSE_MODELS: dict[str, TinyModel] = {
             "hidden_size_per_layer_input": 0,
         },
     ),
+    "gemma4-experts": TinyModel(
+        "gemma4_text",
+        _GEMMA4
+        | {
+            "global_head_dim": 24,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
     "llama": TinyModel("llama"),
     "llama-mha-tied-biases": TinyModel(
         "llama",

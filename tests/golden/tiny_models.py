@@ -26,9 +26,10 @@ TINY_MODELS: dict[str, TinyModel] = DENSE_MODELS | EXPERT_MODELS
 KINDS = frozenset({
     "llama-rope-llama3", "llama-rope-linear", "llama-mha-tied-biases", "llama-mqa-head-dim",
     "qwen2-sliding-tied", "qwen3", "phi3-longrope", "gemma2", "gemma3", "gemma4",
-    "gemma4-values-of-keys", "olmo2", "stablelm-biases", "smollm3", "granite4-no-positions", "glm4",
-    "cohere2", "hunyuan", "ministral3", "nemotron", "bitnet", "gpt2", "opt", "opt-untied-gelu",
-    "qwen2-moe", "qwen3-moe-some-dense", "ernie4_5-moe", "gpt-oss", "llama4", "phimoe",
+    "gemma4-values-of-keys", "gemma4-experts", "olmo2", "stablelm-biases", "smollm3",
+    "granite4-no-positions", "glm4", "cohere2", "hunyuan", "ministral3", "nemotron", "bitnet",
+    "gpt2", "opt", "opt-untied-gelu", "qwen2-moe", "qwen3-moe-some-dense", "ernie4_5-moe",
+    "gpt-oss", "llama4", "phimoe",
     "deepseek-v2", "deepseek-v3", "minicpm3",
 })  # fmt: skip
 """Models that have between them what any of `TINY_MODELS` has, such as each activation, norm

@@ -49,8 +49,9 @@ def check(name: str, rows: int) -> None:
     g, (count, spec, biased) = new_generator(), SPECS[name]
     logits = draw_logits(g, rows, count)
     bias = draw(g, torch.float32, count, scale=0.2).mul(16).round().div(16) if biased else None
-    experts, weights = route(KERNELS, POOLS[3], logits, bias, spec)
-    expected, by_reference = plain.route(logits, bias, spec)
+    factors = None if biased else draw(g, torch.float32, count).abs()
+    experts, weights = route(KERNELS, POOLS[3], logits, bias, spec, factors)
+    expected, by_reference = plain.route(logits, bias, spec, factors)
     assert torch.equal(experts, expected)
     wide = logits.double()
     scores = wide.softmax(-1) if spec.scores == "softmax" else wide.sigmoid()
@@ -58,12 +59,14 @@ def check(name: str, rows: int) -> None:
     if spec.renormalize:
         exact = exact / (exact.sum(-1, keepdim=True) + spec.epsilon).clamp(min=spec.least)
     exact = exact * spec.scale
+    if factors is not None:
+        exact = exact * factors.double()[expected]
     for found in (weights, by_reference):
         # Rounded once; the sums of doubles before it are 2^29 times as fine.
         assert bool(((found.double() - exact).abs() <= 1.001 * U * exact + 2.0**-149).all())
-    assert_same_bits(route(KERNELS, POOLS[1], logits, bias, spec)[1], weights)
+    assert_same_bits(route(KERNELS, POOLS[1], logits, bias, spec, factors)[1], weights)
     for row in (0, rows // 2, rows - 1):
-        alone = route(KERNELS, POOLS[1], logits[row : row + 1].contiguous(), bias, spec)
+        alone = route(KERNELS, POOLS[1], logits[row : row + 1].contiguous(), bias, spec, factors)
         assert torch.equal(alone[0][0], experts[row])
         assert_same_bits(alone[1][0], weights[row])
 

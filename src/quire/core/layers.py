@@ -324,6 +324,9 @@ class MoEConfig:
         layers: which layers are sparse; None means all. The others have the plain MLP.
         shared_size: inner width of the expert that every token passes; 0 if there is none.
         shared_gate: its result is multiplied by the sigmoid of one more logit (Qwen2-MoE).
+        apart: the router, the experts and the shared expert read the residual stream, each behind a
+            norm of its own; the results of the last two are normalized, too; and an expert has a
+            factor of its weight (Gemma 4).
     """
 
     num_experts: int
@@ -336,6 +339,7 @@ class MoEConfig:
     layers: tuple[bool, ...] | None = None
     shared_size: int = 0
     shared_gate: bool = False
+    apart: bool = False
 
     def in_layer(self, layer: int) -> bool:
         """Return whether this layer has experts."""

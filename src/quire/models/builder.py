@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.core.dtypes import FLOAT32, converted
+from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.model_config import ModelConfig
 from quire.core.quantized import columns_of, dense
 from quire.layers.attention import Attention
@@ -17,7 +17,7 @@ from quire.layers.latent import LatentAttention
 from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
-from quire.layers.moe import Experts, MoE
+from quire.layers.moe import Experts, MoE, MoENorms
 from quire.layers.norm import FactorNorm, LayerNorm, NoNorm, Norm, RMSNorm, Scale
 from quire.layers.own_input import OwnInput, OwnInputs
 from quire.models.latent_heads import head_weights
@@ -178,8 +178,9 @@ class Builder:
             head.weight if head is not None and tied else self._array("embed.weight")
         )
         self.modules[id(weight)] = "embed"
-        positions = self._positions(config)
-        if positions is not None:
+        table, positions = _positions(config, self._source), None
+        if table is not None:
+            positions = self._ops.array(table)
             self.modules[id(positions)] = "positions"
         scale = config.embedding_scale
         if scale is not None and config.embedding_scale_rounded:
@@ -210,21 +211,6 @@ class Builder:
             norm=self.norm(norm),
             tanh=self._config.classifier_activation == "tanh",
         )
-
-    def _positions(self, config: ModelConfig) -> Array | None:
-        """Return the table added to token embeddings by position and type: the positions of each
-        type in turn, [token_types · max_position_embeddings, hidden].
-        """
-        if config.learned_positions_offset is None:
-            return None
-        # A view that begins at position 0; OPT's first rows once stood for padding.
-        positions = self._source.tensor("positions.weight")[config.learned_positions_offset :]
-        if config.token_types:
-            types = converted(self._source.tensor("token_types.weight"), FLOAT32)
-            wide = converted(positions, FLOAT32)
-            every = np.concatenate([wide + each for each in types])
-            positions = converted(every, self._source.dtype)
-        return self._ops.array(positions)
 
     def _mixer(self, spec: MixerSpec) -> Mixer:
         if isinstance(spec, AttentionSpec):
@@ -308,21 +294,28 @@ class Builder:
             shared = self._mlp(spec.shared)
             if gate is not None:
                 shared = Experts(shared.up.weight, shared.down.weight)
+        factors, norms = spec.factors, {}
+        if spec.norms:  # rows in front of the router have a length near 1
+            router_gain = self._gain(spec.norms[0], self._config.hidden_size**-0.5)
+            first = RMSNorm(router_gain, self._config.norm_eps)
+            norms = {"norms": MoENorms(first, *map(self.norm, spec.norms[1:]))}
         return MoE(
             config,
             router,
             experts,
             correction=None if correction is None else self._array(correction.name),
+            factors=None if factors is None else self._array(factors.name),
             shared=shared,
             shared_gate=None if gate is None else self.linear(gate),
+            **norms,
         )
 
-    def _gain(self, spec: NormSpec) -> Array:
-        """Return an RMSNorm's gain, in the model's dtype or in float32."""
+    def _gain(self, spec: NormSpec, factor: float = 1.0) -> Array:
+        """Return an RMSNorm's gain times `factor`, in the model's dtype or in float32."""
         weight, how = self._source.tensor(f"{spec.stem}.weight"), self._config.norm_gain
         if how != "rounded":
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
-        return self._ops.array(weight)
+        return self._ops.array(weight if factor == 1.0 else weight * np.float32(factor))
 
     def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
         """Return the norms of q, k and v as arguments of `Attention`."""
@@ -350,3 +343,18 @@ class Builder:
     def _array(self, name: str) -> Array:
         """Return a parameter that is not packed, on the device."""
         return self._ops.array(self._source.tensor(name))
+
+
+def _positions(config: ModelConfig, source: ParameterSource) -> HostArray | None:
+    """Return the table added to token embeddings by position and type: the positions of each type
+    in turn, [token_types · max_position_embeddings, hidden].
+    """
+    if config.learned_positions_offset is None:
+        return None
+    # A view that begins at position 0; OPT's first rows once stood for padding.
+    positions = source.tensor("positions.weight")[config.learned_positions_offset :]
+    if not config.token_types:
+        return positions
+    types = converted(source.tensor("token_types.weight"), FLOAT32)
+    wide = converted(positions, FLOAT32)
+    return converted(np.concatenate([wide + each for each in types]), source.dtype)

@@ -131,7 +131,8 @@ class Layout:
             self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
         )
         mixer = self._with_factors(prefix, self._mixer(prefix, index, kind))
-        return SubLayerSpec(before, mixer, after, total)
+        apart = isinstance(mixer, MoESpec) and bool(mixer.norms)
+        return SubLayerSpec(None if apart else before, mixer, after, total)
 
     def _with_factors(self, prefix: str, mixer: Mixer) -> Mixer:
         """Return the declaration with the factors of its linear layers' results."""
@@ -261,6 +262,7 @@ class Layout:
         if moe.shared_size:  # behind a gate they are one expert
             shared = self._mlp(f"{stem}.shared", moe.shared_size, False, int(moe.shared_gate))
         gate = LinearSpec(f"{stem}.shared_gate", (1,), hidden, False, kind="router")
+        names = "router", "experts", "shared", "experts_post", "shared_post"
         return MoESpec(
             router,
             correction if moe.correction else None,
@@ -268,6 +270,8 @@ class Layout:
             experts.down,
             shared,
             gate if moe.shared_gate else None,
+            VectorSpec(f"{stem}.router.factors", count) if moe.apart else None,
+            tuple(NormSpec(f"{stem}.{name}_norm", hidden) for name in names if moe.apart),
         )
 
     def _classifier(self) -> ClassifierSpec:

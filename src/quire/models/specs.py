@@ -233,6 +233,9 @@ class MoESpec(msgspec.Struct, frozen=True):
         correction: of the router's choice.
         up, down: of all experts.
         shared_gate: one logit per token, whose sigmoid is the weight of `shared`.
+        factors: of the weights of experts.
+        norms: in front of the router, of the experts and of `shared`, and behind the last two, with
+            `MoEConfig.apart`.
     """
 
     router: LinearSpec
@@ -241,11 +244,14 @@ class MoESpec(msgspec.Struct, frozen=True):
     down: LinearSpec
     shared: MLPSpec | None
     shared_gate: LinearSpec | None
+    factors: VectorSpec | None = None
+    norms: tuple[NormSpec, ...] = ()
 
     @property
     def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
         shared = self.shared.children if self.shared else ()
-        return self.router, self.correction, self.up, self.down, self.shared_gate, *shared
+        products = self.router, self.correction, self.up, self.down, self.shared_gate, *shared
+        return *products, self.factors, *self.norms
 
     @property
     def readers(self) -> tuple[LinearSpec, ...]:

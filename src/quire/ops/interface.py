@@ -207,7 +207,9 @@ class StepOps(ABC, Generic[A]):
         """Add each row's adapter to y, in place."""
 
     @abstractmethod
-    def route(self, logits: A, bias: A | None, spec: RouteSpec) -> tuple[A, A]:
+    def route(
+        self, logits: A, bias: A | None, spec: RouteSpec, factors: A | None = None
+    ) -> tuple[A, A]:
         """Return the experts of each row and their weights."""
 
     @abstractmethod

@@ -63,7 +63,8 @@ def test_a_rank_has_its_heads_of_both_kinds() -> None:
     ("changes", "named"),
     [
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5"),
-        ({"enable_moe_block": True}, "enable_moe_block"),
+        ({"enable_moe_block": True}, "num_experts"),
+        ({"enable_moe_block": True, "num_experts": 2, "top_k_experts": 3}, "top_k_experts"),
         ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input is 128"),
         ({"per_layer_config": {"1": {"head_dim": 24}}}, "per_layer_config"),
         ({"per_layer_config": {"0": {"head_dim": 24}}}, "per_layer_config"),

@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.errors import CheckpointError
+from quire.core.layers import MoEConfig, RouteSpec
 from quire.core.model_config import ModelConfig, RopeConfig
-from quire.models import hf
+from quire.models import experts, hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.architectures import gemma, gemma2, qwen2
+from quire.models.weights.stacks import Stacked
 
 _PATTERN, _WINDOW, _FULL_HEAD_DIM, _OWN_INPUT, _KV_HEADS = 6, 512, 512, 256, 4
 _VOCAB_SIZE = 262_144
@@ -35,11 +37,25 @@ NAMES = gemma2.NAMES.but(
         "own_input.out": ("per_layer_projection",),
         "own_input_post_norm": ("post_per_layer_input_norm",),
         "end.factor": ("layer_scalar",),
+        "mlp.router": ("router.proj",),
+        "mlp.router.factors": ("router.per_expert_scale",),
+        "mlp.router_norm.weight": ("router.scale",),
+        "mlp.experts.gate_up": ("experts.{}.gate_proj", "experts.{}.up_proj"),
+        "mlp.experts.down": ("experts.{}.down_proj",),
+        "mlp.experts_norm": ("pre_feedforward_layernorm_2",),
+        "mlp.experts_post_norm": ("post_feedforward_layernorm_2",),
+        **experts.shared("mlp"),
+        "mlp.shared_norm": ("pre_feedforward_layernorm",),
+        "mlp.shared_post_norm": ("post_feedforward_layernorm_1",),
     },
     {
         "own_embed": "model.embed_tokens_per_layer",
         "own_project": "model.per_layer_model_projection",
         "own_norm": "model.per_layer_projection_norm",
+    },
+    stacked={
+        "mlp.experts.gate_up": Stacked("experts.gate_up_proj"),
+        "mlp.experts.down": Stacked("experts.down_proj"),
     },
     # Layers that borrow keys and values may have weights for them.
     ignored=rf"{gemma2.NAMES.ignored}|.*\.self_attn\.(?:[kv]_proj|k_norm)\..*",
@@ -48,7 +64,6 @@ NAMES = gemma2.NAMES.but(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
-    hf.only(config, "enable_moe_block", False, "feed-forwards without experts")
     slides = (*qwen2.pattern(config, _PATTERN)[:-1], False)  # Transformers sees to the last
     layers, borrowing = len(slides), hf.whole(config, "num_kv_shared_layers", 0)
     if borrowing and set(slides[: max(0, layers - borrowing)]) != set(slides):
@@ -88,9 +103,26 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         layer_factors=True,
         rope=rope,
         local_rope=local_rope,
+        moe=_experts(config),
         logits_softcap=gemma2.softcap(config, "final_logit_softcapping", None),
         **same,
         **qwen2.windowed(window, slides),
+    )
+
+
+def _experts(config: hf.HFConfig) -> MoEConfig | None:
+    """Return the experts that stand in each layer beside the feed-forward."""
+    if not hf.flag(config, "enable_moe_block", default=False):
+        return None
+    count, top_k = hf.integer(config, "num_experts"), hf.integer(config, "top_k_experts")
+    if top_k > count:
+        raise hf.wrong("top_k_experts", top_k, f"at most {count}, the num_experts")
+    return MoEConfig(
+        count,
+        hf.integer(config, "moe_intermediate_size"),
+        RouteSpec(top_k),
+        shared_size=hf.integer(config, "intermediate_size"),
+        apart=True,
     )
 
 

@@ -20,6 +20,7 @@ def route(
     logits: HostArray,
     bias: HostArray | None,
     spec: RouteSpec,
+    factors: HostArray | None = None,
 ) -> tuple[HostArray, HostArray]:
     """`Ops.route`. A row's bits do not depend on the others.
 
@@ -27,17 +28,18 @@ def route(
     """
     given, count = contiguous("logits", logits, 2), logits.shape[1]
     spec.check(count)
-    if bias is not None:
-        _expect("bias", bias, FLOAT32, (count,))
+    for name, vector in (("bias", bias), ("factors", factors)):
+        if vector is not None:
+            _expect(name, vector, FLOAT32, (count,))
     experts = np.empty((len(logits), spec.top_k), INT64)
     weights = np.empty(experts.shape, FLOAT32)
     rules = (
         spec.scores == "sigmoid", spec.renormalize, spec.epsilon, spec.least, spec.num_groups,
-        spec.top_groups, spec.group_score == "top2", spec.scale,
+        spec.top_groups, spec.group_score == "top2", spec.scale, spec.band,
     )  # fmt: skip
     _native.route(
         kernels.handle, pool, address(experts), view(weights), given,
-        0 if bias is None else address(bias), rules, *((spec.band,) if spec.band else ()),
+        0 if bias is None else address(bias), 0 if factors is None else address(factors), rules,
     )  # fmt: skip
     return experts, weights
 

@@ -12,13 +12,16 @@ from quire.ops.torch_ops.reference import dense_weight, linear, logits
 from quire.ops.weights import LinearWeight
 
 
-def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor, Tensor]:
+def route(
+    logits: Tensor, bias: Tensor | None, spec: RouteSpec, factors: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the experts that each row chooses, and their weights.
 
     Args:
         logits: [T, experts], of any float dtype.
         bias: float32 [experts], added to the scores for the choice alone; or None.
         spec: see `RouteSpec`.
+        factors: float32 [experts], of the weights, where experts are not chosen one by one.
 
     Returns:
         experts, int64 [T, top_k], the best first; and weights, float32 [T, top_k]. NaN outranks
@@ -43,7 +46,8 @@ def route(logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> tuple[Tensor,
     if spec.renormalize:
         divisor = weights.sum(-1, keepdim=True) + spec.epsilon
         weights = weights / divisor.clamp(min=spec.least)
-    return experts, (weights * spec.scale).float()
+    scale = spec.scale if factors is None else spec.scale * factors.double()[experts]
+    return experts, (weights * scale).float()
 
 
 def _one_by_one(logits: Tensor, spec: RouteSpec) -> tuple[Tensor, Tensor]:
