@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
 from PIL import Image
 
 from quire import LoRARequest
@@ -22,6 +23,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.frontend.images.expand import expand
 from quire.frontend.images.prepare import prepare
 from quire.frontend.llm import LLM
+from quire.models.vision import pieces
 from quire.models.vision.tower import patches_of
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -151,6 +153,58 @@ def test_an_image_is_read_once_and_no_other_stands_for_it(llm: LLM) -> None:
     assert (output.num_cached_tokens or 0) <= text, "the last byte differs"
 
 
+def test_an_image_is_read_in_pieces_with_the_same_bits(
+    tiny: Tiny, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 rows, or as many windows: the pieces of a step beside text streams."""
+    monkeypatch.setattr(pieces, "PIECE_FLOPS", 1)
+    cache = llm._core.executor._worker._runner._rows._cache  # type: ignore[attr-defined]
+    config, model = llm.resolved.config.images, llm.resolved.config.model.vision
+    assert config is not None
+    assert model is not None
+    prepared = [prepare(image, model, config) for image in images(3)]
+    _, (span, *_) = expand(PROMPT, prepared, model, llm.tokenizer)
+    before, steps = cache.encoded_tokens, 0
+    while not cache.read_ahead(span if steps == 0 else replace(span, pixels=b""), 0.0):
+        assert cache.encoded_tokens == before
+        steps += 1
+    # Patches, queries and the rest of each layer, and the products behind the layers.
+    assert steps > 2 * model.num_layers
+    assert cache.encoded_tokens == before + span.rows
+    found = cache.rows(span)
+    assert cache.encoded_tokens == before + span.rows, "it is read once"
+    del cache._rows[span.digest]
+    assert np.array_equal(cache.rows(span), found)
+
+
+@pytest.mark.parametrize("tiny", ["gemma3", "paligemma", "qwen3_vl"], indirect=True)
+def test_beside_a_stream_an_image_is_read_over_many_steps(
+    tiny: Tiny, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step computes one piece and a token of the stream; the answers are those of alone."""
+    monkeypatch.setattr(pieces, "PIECE_FLOPS", 1)
+    params = PARAMS.replace(max_tokens=8, logprobs=None)
+    text: Any = asked(images(5)) if tiny.kind == "paligemma" else list(range(20, 30))
+    asks = {"stream": (text, params.replace(max_tokens=90)), "image": (asked(images(6)), params)}
+    alone = {name: tokens(llm.generate([p], q, use_tqdm=False)) for name, (p, q) in asks.items()}
+    fields = {
+        "max_num_batched_tokens": None,
+        "max_itl_stretch": 1.0,
+        "enable_prefix_caching": False,
+    }
+    with tiny.llm(**fields) as engine:
+        engine.add_request("stream", *asks["stream"])
+        while not any(len(output.outputs[0].token_ids) > 2 for output in engine.step()):
+            pass
+        engine.add_request("image", *asks["image"])
+        found, waited = dict[str, Any](), 0
+        while engine.has_unfinished_requests():
+            waited += "image" not in found
+            found |= {output.request_id: [output] for output in engine.step()}
+        assert {name: tokens(output) for name, output in found.items()} == alone
+        assert waited > 10, "without pieces, a step for each image"
+
+
 # Plain rows, rows with positions of their own, and rows with deep layers behind them.
 @pytest.mark.parametrize("tiny", ["llava", "qwen2_vl", "qwen3_vl"], indirect=True)
 def test_an_image_may_be_given_as_its_rows(tiny: Tiny, llm: LLM) -> None:
@@ -163,7 +217,7 @@ def test_an_image_may_be_given_as_its_rows(tiny: Tiny, llm: LLM) -> None:
     _, spans = expand(PROMPT, prepared, model, llm.tokenizer)
     given: list[Any] = []
     for span in spans:
-        rows = torch.from_numpy(np.array(runner._rows._cache._tower.encode(span)))
+        rows = torch.from_numpy(np.array(runner._rows._cache.rows(span)))
         sides = [side // model.patch_size for side in span.size]
         grid = {"image_grid_thw": torch.tensor([[1, *sides]])} if model.sections else {}
         given.append({"image_embeds": rows, **grid} if grid else rows)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.images import ImageSpan
 from quire.core.messages import TokenLogprobs
 from quire.core.options import NO_INPUTS, RequestInputs
 from quire.core.sampling_params import SamplingParams
@@ -123,6 +124,18 @@ class BlockCopies:
         return not (self.loads or self.stores or self.saves or self.dropped or self.cancelled)
 
 
+class ReadAhead(msgspec.Struct, frozen=True, array_like=True):
+    """An image to read a part of beside a step, because its rows are needed soon.
+
+    Attributes:
+        image: without `pixels` if earlier steps have begun it.
+        seconds: about how long to read. The work is cut into pieces; a step reads at least one.
+    """
+
+    image: ImageSpan
+    seconds: float
+
+
 class SchedulerOutput(msgspec.Struct, frozen=True):
     """One step as parallel columns, one entry per sequence.
 
@@ -144,6 +157,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
         block_copies: to do before the step computes; None if there are none.
         max_new_tokens: int64 [B]; the blocks hold all of them but the last. None means one each.
         num_passes: how often the model may run for them.
+        read_ahead: an image to read a part of; None if there is none.
         batch_version: two steps in a row with equal versions have the same `request_ids`, so cached
             lookups stay valid. 0 is equal to no version, not even to 0.
     """
@@ -160,6 +174,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     max_new_tokens: Column | None = None
     batch_version: int = 0
     num_passes: int = 1
+    read_ahead: ReadAhead | None = None
 
     @property
     def empty(self) -> bool:
@@ -203,6 +218,8 @@ class ModelOutput(msgspec.Struct):
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.
         encoded_tokens: prompt tokens whose images the tower has read in this step.
+        encode_seconds: what the tower took.
+        read_ahead: digest of the image of `SchedulerOutput.read_ahead`, if it is read.
     """
 
     sampled_token_ids: Column
@@ -220,6 +237,8 @@ class ModelOutput(msgspec.Struct):
     accepted: Column | None = None
     draft_seconds: float = 0.0
     encoded_tokens: int = 0
+    encode_seconds: float = 0.0
+    read_ahead: bytes | None = None
 
     def num_sampled(self) -> Column:
         """Return each entry's number of new tokens, int64 [B]."""

@@ -132,9 +132,9 @@ class MultiprocExecutor(UniprocExecutor):
             if leader.error is not None:
                 raise _step_error(leader, error if number == 0 else None, *loads)
         assert output is not None
-        encoded = output.encoded_tokens  # the first stage reads images
-        output = leaders[-1].output or output
-        output.encoded_tokens = encoded
+        first, output = output, leaders[-1].output or output
+        output.encoded_tokens = first.encoded_tokens  # the first stage reads images
+        output.encode_seconds, output.read_ahead = first.encode_seconds, first.read_ahead
         output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)
         if self._grid.stages > 1 and output.sampled_token_ids.size:

@@ -80,9 +80,16 @@ class Attention:
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""
-        meta, window = tokens.meta, self.window
-        if tokens.windows is not None and window is not None:
-            meta, window = tokens.windows, None
+        q, qkv = self.enter(ops, x, cache, tokens)
+        flat = self.attend(ops, q, cache, tokens)
+        if self.gated:
+            gate = (self.heads + 2 * self.kv_heads) * self.head_dim
+            flat = ops.gated_norm(flat, qkv, None, self.eps, "sigmoid", gate)
+        return flat
+
+    def enter(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> tuple[Array, Array]:
+        """Store keys and values in `cache`; return q and what `qkv` computes."""
+        meta = self._seen(tokens)[0]
         cos_sin = self.cos_sin if tokens.rotations is None else tokens.rotations
         qkv = self.qkv.forward(ops, x, tokens.adapter)
         if self.joined is not None and tokens.joined is not None:
@@ -94,15 +101,23 @@ class Attention:
             q = self._place(ops, qkv, cos_sin, cache, tokens, meta)
         if self.rotated_q_norm is not None:
             q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
+        return q, qkv
+
+    def attend(self, ops: Ops, q: Array, cache: KVCache, tokens: Tokens) -> Array:
+        """Return [T, heads · D] for the queries of `enter`."""
+        meta, window = self._seen(tokens)
         mixed = ops.paged_attention(
             q, cache, meta, self.scale, window, self.softcap, self.causal, self.sinks,
             self.chunked,
         )  # fmt: skip
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
-        if self.gated:
-            gate = (self.heads + 2 * self.kv_heads) * self.head_dim
-            flat = ops.gated_norm(flat, qkv, None, self.eps, "sigmoid", gate)
         return flat
+
+    def _seen(self, tokens: Tokens) -> tuple[AttentionMetadata, int | None]:
+        """Return the sequences that are attended to, and the window in them."""
+        if tokens.windows is not None and self.window is not None:
+            return tokens.windows, None
+        return tokens.meta, self.window
 
     def _place(
         self,

@@ -81,6 +81,14 @@ class SubLayer:
     rejoins: bool = False
     parallel: bool = False
 
+    def finish(
+        self, ops: Ops, y: Array, residual: Array, adapter: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return what `join` gives, and the residual stream, for what was mixed, [T, inner]."""
+        y = self.after.forward(ops, self.mixer.project(ops, y, adapter))
+        y, total = self.join.add_forward(ops, y, residual)
+        return y, y if self.rejoins else total
+
 
 class Layer:
     """Sub-layers, one after another."""
@@ -126,10 +134,7 @@ class Layer:
                     x = ops.embedding(wanted, x)
                 if tokens.own is not None:
                     tokens = replace(tokens, own=ops.embedding(wanted, tokens.own))
-            y = sublayer.mixer.project(ops, y, adapter)
-            y = sublayer.after.forward(ops, y)
-            y, total = sublayer.join.add_forward(ops, y, residual)
-            residual = y if sublayer.rejoins else total
+            y, residual = sublayer.finish(ops, y, residual, adapter)
             if not sublayer.parallel:
                 x = y
         return x, residual

@@ -70,7 +70,7 @@ class Decoder:
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
         self._first_norm = build.norm(firsts[0])
         self._first = config.layers.start
-        self._layers = [
+        self.layers = [
             build.layer(layer, following)
             for layer, following in zip(layout.layers, firsts[1:], strict=True)
         ]
@@ -84,7 +84,7 @@ class Decoder:
     def modules(self, caches: Sequence[Cache]) -> dict[int, str]:
         """Return a map from the id of each weight and of each cache to its module."""
         found, left = dict(self._modules), iter(caches)
-        for i, layer in enumerate(self._layers, self._first):
+        for i, layer in enumerate(self.layers, self._first):
             for cache in islice(left, layer.num_caches):
                 if isinstance(cache, KVCache):
                     found[id(cache)] = f"layers.{i}.attn"
@@ -106,7 +106,6 @@ class Decoder:
         embeds: Array | None = None,
         rotations: Array | None = None,
         deep: Sequence[Array] = (),
-        windows: AttentionMetadata | None = None,
         tap: Callable[[int, Array], None] | None = None,
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
@@ -118,26 +117,25 @@ class Decoder:
         mixes tokens, in order (`runner.kv_tensors.allocate_caches`). With `rows`, int64
         [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
         `row_adapter` (see `Ops.lora_add`) are the tokens' and those of `rows`. With `embeds`,
-        [T, hidden], these stand for what `embed` returns for `input_ids`. `rotations` and `windows`
-        are those of `Tokens`. `deep` [T, hidden] are added behind the first layers, one each. With
+        [T, hidden], these stand for what `embed` returns for `input_ids`. `rotations` are
+        those of `Tokens`. `deep` [T, hidden] are added behind the first layers, one each. With
         token types, position p of the second text of a pair is given as max_position_embeddings
         + p. `tap` is called with each layer's number and the residual stream that enters it,
         [T, hidden].
         """
-        tokens = Tokens(positions, meta, adapter, rotations=rotations, windows=windows)
+        tokens = Tokens(positions, meta, adapter, rotations=rotations)
         wanted = None
         if rows is not None and self.config.in_last_stage:
             wanted = rows, row_adapter
         residual = input_ids
         if self.embedding is not None:
             residual = self.embedding.forward(ops, input_ids, positions, embeds)
-        residual = self._embed_norm.forward(ops, residual)
+        x, residual = self.enter(ops, residual)
         if self._own_inputs is not None:
             tokens = replace(tokens, own=self._own_inputs.forward(ops, input_ids, residual))
-        x = self._first_norm.forward(ops, residual)
-        last = self._layers[-1]
+        last = self.layers[-1]
         left = iter(caches)
-        for number, layer in enumerate(self._layers, self._first):
+        for number, layer in enumerate(self.layers, self._first):
             if tap is not None:
                 tap(number, residual)
             only = wanted if layer is last else None
@@ -147,6 +145,11 @@ class Decoder:
                 residual = ops.add(residual, deep[number])
                 x = layer.following.forward(ops, residual)
         return x
+
+    def enter(self, ops: Ops, rows: Array) -> tuple[Array, Array]:
+        """Return the first layer's x and residual stream, for the rows that enter it."""
+        residual = self._embed_norm.forward(ops, rows)
+        return self._first_norm.forward(ops, residual), residual
 
     def embed(self, ops: Ops, input_ids: Array) -> Array:
         """Return the checkpoint's embeddings [T, hidden] of int64 [T], scaled."""

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from quire.core.batch import Column, SchedulerOutput
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.dtypes import HostArray, converted
 from quire.core.images import ImageSpan, VisionConfig
 from quire.ops.array import Array
@@ -72,7 +72,7 @@ class RowGiver:
         self._decoder = decoder
         self._ops = ops
         self._cache = encoder
-        self._encoded = 0
+        self._encoded = 0, 0.0
         vision = decoder.config.vision
         self._whole = vision is not None and vision.whole
         self._num_deep = decoder.config.vision_deep_layers
@@ -80,12 +80,17 @@ class RowGiver:
         if vision is not None and vision.sections:
             self._axes = _axes(vision)
 
-    def take_encoded(self) -> int:
-        """Return the rows of images that the tower has computed since the last call."""
-        if self._cache is None:
-            return 0
-        before, self._encoded = self._encoded, self._cache.encoded_tokens
-        return self._encoded - before
+    def read_ahead(self, step: SchedulerOutput, output: ModelOutput) -> None:
+        """Read what the step says ahead, and report what the tower has done since the last call."""
+        if (cache := self._cache) is None:
+            return
+        ahead = step.read_ahead
+        if ahead is not None and cache.read_ahead(ahead.image, ahead.seconds):
+            output.read_ahead = ahead.image.digest
+        rows, seconds = self._encoded
+        self._encoded = cache.encoded_tokens, cache.seconds
+        output.encoded_tokens = cache.encoded_tokens - rows
+        output.encode_seconds = cache.seconds - seconds
 
     def complete(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> StepInputs:
         """Return the step's inputs with the given rows, or as they are if there are none."""

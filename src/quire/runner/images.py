@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from quire.core.dtypes import HostArray
 from quire.core.images import ImageSpan
 
 if TYPE_CHECKING:
-    from quire.models.vision.tower import Tower
+    from quire.models.vision.tower import Pieces, Tower
 
 Positions = NDArray[np.int64]
 
@@ -55,6 +56,7 @@ class EncoderCache:
 
     Attributes:
         encoded_tokens: rows that the tower has computed since the start.
+        seconds: what that took.
     """
 
     def __init__(self, tower: Tower, most_bytes: int) -> None:
@@ -62,7 +64,9 @@ class EncoderCache:
         self._most = most_bytes
         self._bytes = 0
         self._rows: OrderedDict[bytes, HostArray] = OrderedDict()
+        self._begun: tuple[bytes, Pieces] | None = None
         self.encoded_tokens = 0
+        self.seconds = 0.0
 
     def rows(self, image: ImageSpan) -> HostArray:
         """Return an image's rows [rows, hidden] in the model's dtype."""
@@ -70,10 +74,57 @@ class EncoderCache:
             self._rows.move_to_end(image.digest)
             return found
         if image.given:
-            found = self._tower.given(image)
+            return self._add(image, self._tower.given(image))
+        began = perf_counter()
+        if self._begun is not None and self._begun[0] == image.digest:
+            (_, pieces), self._begun = self._begun, None
         else:
-            found = self._tower.encode(image)
-            self.encoded_tokens += len(found)
+            pieces = self._tower.read(image)
+        try:
+            while True:
+                next(pieces)
+        except StopIteration as end:
+            found = end.value
+        self.seconds += perf_counter() - began
+        self.encoded_tokens += len(found)
+        return self._add(image, found)
+
+    def read_ahead(self, image: ImageSpan, seconds: float) -> bool:
+        """Read a part of an image, one piece at least; return whether nothing is left to read.
+
+        One image can be begun. Another one ends it.
+
+        Args:
+            image: without `pixels` if it was begun; if it is not here any more, nothing is read.
+            seconds: the work for one step. A piece that would take longer waits for the next.
+        """
+        if image.digest in self._rows:
+            return True
+        begun = self._begun
+        if begun is None or begun[0] != image.digest:
+            if not image.pixels:
+                return True
+            begun = self._begun = image.digest, self._tower.read(image, in_pieces=True)
+        began = now = perf_counter()
+        longest = 0.0
+        try:
+            while now - began + longest <= seconds or now == began:
+                before = now
+                next(begun[1])
+                now = perf_counter()
+                longest = max(longest, now - before)
+        except StopIteration as end:
+            self._begun = None
+            self.encoded_tokens += len(end.value)
+            self._add(image, end.value)
+        except Exception:  # the step that needs the rows meets it again, and knows whose it is
+            self._begun = None
+        finally:
+            self.seconds += perf_counter() - began
+        return self._begun is None
+
+    def _add(self, image: ImageSpan, found: HostArray) -> HostArray:
+        """Keep an image's rows, and drop those of others for them."""
         self._rows[image.digest] = found
         self._bytes += found.nbytes
         while self._bytes > self._most and len(self._rows) > 1:

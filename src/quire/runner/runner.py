@@ -178,7 +178,7 @@ class ModelRunner:
             self._sampled = 0
             raise
         if self._rows is not None:
-            output.encoded_tokens = self._rows.take_encoded()
+            self._rows.read_ahead(step, output)
         ends = computed + step.num_scheduled_tokens
         if self._ends:  # a row that should have sampled and did not computes its last token again
             last = states.num_tokens[slots] - 1

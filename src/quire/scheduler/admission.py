@@ -39,7 +39,8 @@ class Admission:
         A request is admitted only if all its present tokens fit, in addition to the blocks that
         running requests still need. Otherwise long prompts would evict each other. If its adapter
         is one too many, requests among the next `REACH` - 1 arrivals may overtake it: those without
-        an adapter, or with one that is in the step.
+        an adapter, or with one that is in the step. They may also overtake one that waits for an
+        image to be read.
 
         Args:
             budget: tokens left in the step.
@@ -61,7 +62,7 @@ class Admission:
         adapters: set[int],
         aside: list[Request],
     ) -> list[Admitted]:
-        """Do what `admit` does; move requests whose adapter is one too many to `aside`."""
+        """Do what `admit` does; move requests that others may overtake to `aside`."""
         running = self._running
         room = self._most - int(running.scheduled.sum() + running.further.sum())
         admitted = self._loading.run(budget, room)
@@ -76,8 +77,7 @@ class Admission:
             if aside and request.order >= _reach(aside[0]):
                 break
             if self._is_one_too_many(request, adapters):
-                self._waiting.take(request)
-                aside.append(request)
+                self._put_aside(request, aside)
                 continue
             # It cannot begin again before its tokens in flight are known.
             if request in victims or self._steps.count_of(request):
@@ -97,6 +97,9 @@ class Admission:
             if kv.arrives(request, prefix) or not kv.can_admit(request, prefix, reserved):
                 break
             num_cached = len(prefix) * block_size
+            if self._image_chunks.waits(request, num_cached):
+                self._put_aside(request, aside)
+                continue
             num_new = self._chunk(request, num_cached, budget, room)
             if not num_new:
                 break
@@ -111,6 +114,10 @@ class Admission:
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
         return admitted
+
+    def _put_aside(self, request: Request, aside: list[Request]) -> None:
+        self._waiting.take(request)
+        aside.append(request)
 
     def _chunk(self, request: Request, start: int, budget: int, room: int) -> int:
         """Return how many tokens of a request to compute first; 0 if it has to wait."""

@@ -98,6 +98,10 @@ class StepBudget:
         scale = self._decode.at(num_seqs) or self._mixed.at(num_seqs) or 1.0
         return scale * self._cost.seconds(num_seqs, num_seqs, context, context)
 
+    def seconds_left(self, num_seqs: int, context: int) -> float:
+        """Return by how much such a step may take longer."""
+        return (self._stretch - 1.0) * self.decode_seconds(num_seqs, context)
+
     def mixed_seconds(self, num_seqs: int, context: int, chunk: int, behind: int) -> float:
         """Return the same with `chunk` tokens of a prompt that has `behind` computed tokens."""
         attended = context + chunk * behind + chunk * (chunk + 1) // 2

@@ -1,22 +1,27 @@
-"""Chunks of prompts with images: where they may end, and how many images a step reads."""
+"""Chunks of prompts with images: where they may end, and which image a step reads ahead."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
-from quire.core.batch import Column
+from msgspec.structs import replace
+
+from quire.core.batch import Column, ModelOutput, ReadAhead
 from quire.core.errors import InvalidRequestError
+from quire.core.images import ImageSpan
 from quire.core.request import Request
 
-_ALL = 2**30
-"""More images than any step has."""
+_KNOWN = 1024
+"""Images that were read ahead. One that is forgotten is asked for again, and then found at once."""
 
 
 class ImageChunks:
     """Moves the ends of a step's chunks.
 
-    While requests decode, a step begins one image: the tower reads it whole, and each stream waits
-    for it. Else several images of a prompt would make the streams wait for all of them.
+    While requests decode, no chunk reads an image, because the tower would hold all streams. The
+    chunk ends before it, and the step reads a part of it ahead (`core.batch.ReadAhead`). Otherwise
+    a chunk reads its images whole.
 
     A chunk that would end inside an image whose rows see each other ends before it. The first one
     in the queue that has nothing else to compute takes the whole image, past the step's budget if
@@ -26,11 +31,18 @@ class ImageChunks:
 
     Args:
         most: tokens that a step can hold.
+
+    Attributes:
+        num_encoded: tokens whose images all landed steps have read.
     """
 
     def __init__(self, most: int) -> None:
+        self.num_encoded = 0
         self._most = most
-        self._left = _ALL
+        self._streams = False
+        self._next: ImageSpan | None = None
+        self._begun = b""
+        self._read: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, request: Request, max_num_seqs: int) -> None:
         """Raise InvalidRequestError if no step can hold what has to be computed in one."""
@@ -49,12 +61,12 @@ class ImageChunks:
     ) -> None:
         """Change `scheduled`, int64 [n]: the tokens that each running request computes.
 
-        Begins a step: `chunk` counts its images from here on.
+        Begins a step: `take` returns the first image that a chunk ends before.
 
         Args:
             wanted: tokens that each has to compute; 1 means it decodes.
         """
-        self._left = 1 if (wanted == 1).any() else _ALL
+        self._streams, self._next = bool((wanted == 1).any()), None
         waits = True
         for row in ((wanted > 1) & (scheduled > 0)).nonzero()[0].tolist():
             start, count = int(computed[row]), int(scheduled[row])
@@ -69,15 +81,43 @@ class ImageChunks:
             room: tokens that the step can hold for it; 0 are returned if an image needs more.
         """
         count = _unsplit(request, start, count, room)
-        begun = [span for span in request.inputs.images if start <= span.start < start + count]
-        for number, span in enumerate(begun):
-            edge = span.start if span.whole is None else span.whole[0]
-            # What is computed in one step has all its images there.
-            if number >= self._left and (edge > start or number == 0):
-                self._left -= number
-                return max(0, edge - start)
-        self._left -= len(begun)
-        return count
+        if (span := self._unread(request, start, start + count)) is None:
+            return count
+        return max(0, (span.whole or (span.start, 0))[0] - start)
+
+    def waits(self, request: Request, start: int) -> bool:
+        """Return whether a request's token at `start` has to wait for an image."""
+        count = _unsplit(request, start, 1, self._most)
+        return self._unread(request, start, start + count) is not None
+
+    def take(self, seconds: float) -> ReadAhead | None:
+        """Return what the step reads ahead, for that long; None if nothing.
+
+        Its pixels go with the first part alone. An executor that has lost them reads the image
+        whole in the end.
+        """
+        if (span := self._next) is None:
+            return None
+        begun, self._begun = self._begun, span.digest
+        return ReadAhead(replace(span, pixels=b"") if span.digest == begun else span, seconds)
+
+    def observe(self, result: ModelOutput) -> None:
+        """Take note of what a step has read."""
+        self.num_encoded += result.encoded_tokens
+        if result.read_ahead is not None:
+            self._read[result.read_ahead] = None
+            self._read.move_to_end(result.read_ahead)
+            if len(self._read) > _KNOWN:
+                self._read.popitem(last=False)
+
+    def _unread(self, request: Request, start: int, end: int) -> ImageSpan | None:
+        """Return the first image of tokens [start, end) that has to be read ahead."""
+        for span in request.inputs.images if self._streams else ():
+            known = span.given or span.digest in self._read
+            if span.start < end and span.end > start and not known:
+                self._next = self._next or span
+                return span
+        return None
 
 
 def _unsplit(request: Request, start: int, count: int, room: int) -> int:

@@ -148,6 +148,7 @@ class Scheduler:
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
+        self._steps.read_ahead = self._state.image_chunks.take(self._step_size.seconds_left())
         step = self._steps.issue(num_passes, blocks, admitted)
         if self._depth is not None:
             running.quiet = min(running.quiet, self._depth.pause(running))
@@ -156,7 +157,7 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Apply the result of the oldest step in flight: append tokens, end requests."""
         flight = self._steps.land(step)
-        self._steps.num_encoded += result.encoded_tokens
+        self._state.image_chunks.observe(result)
         self._events.now = now
         self._events.computed(flight, now)
         failures: list[CoreOutput] = []
@@ -167,7 +168,7 @@ class Scheduler:
                 self._finish(request)
                 failures.append(end)
         teaches = not flight.quiet or step.step % TEACHES == 0  # quiet steps are alike
-        if teaches:
+        if teaches and not result.encoded_tokens:  # the tower's time is no text's
             self._step_size.observe(step, result)
         if (tier_cost := self._state.tier_cost) is not None:
             if step.block_copies is not None:

@@ -3,6 +3,10 @@ stages waiting."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.cost import StepCost
 from quire.scheduler.budget import StepBudget
@@ -54,6 +58,19 @@ class StepSize:
         else:
             return self._most
         return chunks.tokens(length, computed, len(rows) + waiting)
+
+    def seconds_left(self) -> float:
+        """Return how long the scheduled step may read an image ahead; infinity without a limit.
+
+        Beside prompts, which may use all that streams leave, it is half of that.
+        """
+        if self._budget is None:
+            return math.inf
+        running = self._state.running
+        decodes = running.scheduled == 1
+        context = int(running.num_computed[decodes].sum()) + len(running)
+        left = self._budget.seconds_left(max(1, int(np.count_nonzero(decodes))), context)
+        return left / 2 if (running.scheduled > 1).any() else left
 
     def observe(self, step: SchedulerOutput, result: ModelOutput) -> None:
         """Learn from the times of a step, if they are known."""

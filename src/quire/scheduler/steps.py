@@ -14,6 +14,7 @@ from quire.core.batch import (
     BlockRun,
     Column,
     NewSequence,
+    ReadAhead,
     SchedulerOutput,
     block_columns,
     total_tokens,
@@ -65,7 +66,7 @@ class Steps:
         removed: ids that the next step tells the executor to remove.
         num_done: the number of the last landed step.
         num_tokens: the tokens that it computed.
-        num_encoded: tokens whose images all landed steps have read.
+        read_ahead: see `SchedulerOutput`; of the next step that is not quiet.
         number: the number of the last scheduled step.
     """
 
@@ -76,7 +77,7 @@ class Steps:
         self.removed: list[str] = []
         self.num_done = 0
         self.num_tokens = 0
-        self.num_encoded = 0
+        self.read_ahead: ReadAhead | None = None
         self.number = 0
         self._begun: float
 
@@ -137,6 +138,7 @@ class Steps:
                 max_new_tokens=max_new_tokens,
                 batch_version=version,
                 num_passes=num_passes if several else 1,
+                read_ahead=self.read_ahead,
             ),
             requests,
             tokens,

@@ -45,12 +45,17 @@ def step(
 
 
 def sampled(s: Scheduler, batch: SchedulerOutput, token: int, **result: Any) -> ModelOutput:
-    """What every row whose last token is computed may sample: `token`, as often as it may."""
+    """What every row whose last token is computed may sample: `token`, as often as it may.
+
+    An image that the step reads ahead is read.
+    """
     ends = (batch.num_computed_tokens + batch.num_scheduled_tokens).tolist()
     rows = zip(batch.request_ids, ends, strict=True)
     done = [name in s.requests and end >= s.requests[name].num_tokens for name, end in rows]
     most = [1] * len(done) if batch.max_new_tokens is None else batch.max_new_tokens.tolist()
     tokens = [[token] * count if d else [] for d, count in zip(done, most, strict=True)]
+    if batch.read_ahead is not None:
+        result = {"read_ahead": batch.read_ahead.image.digest, **result}
     return ModelOutput(token_columns(tokens), **result)
 
 

@@ -6,21 +6,25 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from quire.core.batch import Column, ModelOutput, ReadAhead, StepTimes, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, SpeculativeConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
 from quire.core.options import RequestInputs
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
+from quire.scheduler import image_chunks
 from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.scheduler import Scheduler
-from tests.unit.scheduler.steps import BLOCK, Tokens, step
+from tests.unit.scheduler.steps import BLOCK, Tokens, sampled, step
 from tests.unit.scheduler.steps import request as text
+
+NOTHING = token_columns([])
 
 
 def request(*spans: tuple[int, int]) -> Request:
     images = tuple(
-        ImageSpan(first, last - first, b"", None, (8, 8), b"", (first, last))
+        ImageSpan(first, last - first, b"%d" % first, None, (8, 8), b"a", (first, last))
         for first, last in spans
     )
     given = SamplingParams()
@@ -30,7 +34,7 @@ def request(*spans: tuple[int, int]) -> Request:
 
 def plain(*images: tuple[int, int]) -> Request:
     """A prompt whose images, (start, rows), are read in any chunks."""
-    spans = tuple(ImageSpan(start, rows, b"", None, (8, 8), b"") for start, rows in images)
+    spans = tuple(ImageSpan(start, rows, b"x", None, (8, 8), b"") for start, rows in images)
     asked = request()
     asked.inputs = RequestInputs(images=spans)
     return asked
@@ -71,27 +75,78 @@ def test_one_image_of_a_step_exceeds_the_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decodes", "whole", "expected"),
-    [
-        (True, "image", [1, 20, 4, 4]),
-        (False, "image", [2, 30, 30, 30]),
-        (True, "prompt", [1, 40, 0, 0]),
-    ],
+    ("whole", "expected"), [("image", [1, 4, 4, 10]), ("prompt", [1, 0, 0, 10])]
 )
-def test_beside_text_a_step_begins_one_image(
-    decodes: bool, whole: str, expected: list[int]
+def test_beside_streams_chunks_end_before_images_that_are_not_read(
+    whole: str, expected: list[int]
 ) -> None:
     chunks, each = ImageChunks(200), request((4, 12), (20, 28))
     if whole == "prompt":
         spans = tuple(replace(span, whole=(0, 40)) for span in each.inputs.images)
         each.inputs = RequestInputs(images=spans)
     count = 40 if whole == "prompt" else 30
-    scheduled = np.array([1 if decodes else 2, count, count, count])
-    wanted = np.array([1 if decodes else 2, 40, 40, 40])
-    chunks.level([request(), each, each, each], wanted, np.zeros(4, np.int64), scheduled)
-    assert scheduled.tolist() == expected
-    if decodes and whole == "image":
-        assert chunks.chunk(each, 12, 20, 20) == 8, "an admitted prompt waits, too"
+    asked, wanted = [request(), each, each, plain()], np.array([1, 40, 40, 40])
+    assert _leveled(chunks, asked, wanted, [1, count, count, 10]) == expected
+    assert chunks.chunk(each, 0, count, 40) == expected[1], "an admitted prompt waits, too"
+    wanted[0] = 2
+    assert _leveled(chunks, asked, wanted, [2, count, count, 10]) == [2, count, count, 10]
+    assert chunks.take(1.0) is None, "the step reads its images whole"
+    assert not chunks.waits(each, 4)
+
+
+def test_the_image_that_is_needed_first_is_read_ahead() -> None:
+    chunks, each = ImageChunks(200), request((4, 12), (20, 28))
+    asked, wanted = [request(), each], np.array([1, 40])
+    first, second = each.inputs.images
+    for seconds, pixels in ((0.5, b"a"), (0.25, b"")):
+        assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 4]
+        assert chunks.take(seconds) == ReadAhead(replace(first, pixels=pixels), seconds)
+    chunks.observe(ModelOutput(NOTHING, read_ahead=first.digest))
+    assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 20]
+    assert chunks.take(1.0) == ReadAhead(second, 1.0)
+    for start, waits in ((3, False), (4, False), (19, False), (20, True), (27, True), (28, False)):
+        assert chunks.waits(each, start) is waits, start
+    assert chunks.chunk(each, 24, 6, 40) == 0, "its first rows are in the prefix cache"
+    chunks.observe(ModelOutput(NOTHING, read_ahead=second.digest))
+    assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30]
+    assert chunks.take(1.0) is None
+    given = replace(first, digest=b"other", given=True)
+    each.inputs = RequestInputs(images=(given,))
+    assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30], "the client has sent its rows"
+
+
+def test_the_images_of_a_whole_prompt_are_read_before_it() -> None:
+    chunks, each = ImageChunks(200), request((0, 4), (4, 8))
+    spans = tuple(replace(span, whole=(0, 20)) for span in each.inputs.images)
+    each.inputs = RequestInputs(images=spans)
+    _leveled(chunks, [request()], np.array([1]), [1])
+    assert chunks.waits(each, 0)
+    assert chunks.take(1.0) == ReadAhead(spans[0], 1.0)
+    chunks.observe(ModelOutput(NOTHING, read_ahead=spans[0].digest))
+    _leveled(chunks, [request()], np.array([1]), [1])
+    assert chunks.waits(each, 0), "the second is not read"
+    chunks.observe(ModelOutput(NOTHING, read_ahead=spans[1].digest))
+    assert not chunks.waits(each, 0)
+
+
+def test_images_that_were_read_long_ago_are_forgotten() -> None:
+    chunks, each = ImageChunks(200), request((4, 12))
+    chunks.observe(ModelOutput(NOTHING, read_ahead=each.inputs.images[0].digest))
+    for number in range(image_chunks._KNOWN - 1):
+        chunks.observe(ModelOutput(NOTHING, read_ahead=b"other %d" % number))
+    asked, wanted = [request(), each], np.array([1, 40])
+    assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30]
+    chunks.observe(ModelOutput(NOTHING, read_ahead=b"one more"))
+    assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 4]
+
+
+def _leveled(
+    chunks: ImageChunks, asked: list[Request], wanted: Column, given: list[int]
+) -> list[int]:
+    scheduled = np.array(given)
+    chunks.level(asked, wanted, np.zeros(len(asked), np.int64), scheduled)
+    found: list[int] = scheduled.tolist()
+    return found
 
 
 def test_the_image_that_exceeds_the_budget_fits_in_the_step() -> None:
@@ -115,30 +170,6 @@ def test_who_has_no_part_in_the_step_reads_no_image() -> None:
     asked = [request((4, 12)), request((4, 12))]
     ImageChunks(40).level(asked, np.array([36, 40]), np.array([4, 0]), scheduled)
     assert scheduled.tolist() == [0, 3]
-
-
-@pytest.mark.parametrize("count", [4, 5])
-def test_an_image_begins_with_its_first_row(count: int) -> None:
-    """Beside text, one prompt may begin an image; a chunk that ends before it begins none."""
-    chunks, each = ImageChunks(200), plain((4, 3))
-    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
-    assert chunks.chunk(each, 0, count, 200) == count
-    assert chunks.chunk(each, 4, 3, 200) == (3 if count == 4 else 0)
-    assert chunks.chunk(each, 4, 3, 200) == 0
-
-
-def test_an_image_behind_one_that_has_to_wait_waits_too() -> None:
-    chunks, each = ImageChunks(200), plain((2, 1), (4, 1), (6, 1))
-    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
-    assert chunks.chunk(each, 0, 40, 200) == 4
-    assert chunks.chunk(each, 0, 40, 200) == 2
-
-
-def test_a_text_takes_no_part_of_it() -> None:
-    chunks = ImageChunks(200)
-    chunks.level([request()], np.array([1]), np.array([0]), np.array([1]))
-    assert chunks.chunk(plain(), 0, 9, 9) == 9
-    assert chunks.chunk(plain((0, 4)), 0, 9, 9) == 9
 
 
 def test_images_without_a_span_do_not_limit_a_step() -> None:
@@ -169,6 +200,7 @@ def test_an_image_fits_beside_all_others() -> None:
     with pytest.raises(InvalidRequestError, match="a step holds 61 of a prompt"):
         s.add(whole("e", 62))
     s.add(whole("d", 61))
+    assert step(s)[0] == {"a": 1, "b": 1, "c": 1}, "the image is read"
     assert step(s)[0] == {"a": 1, "b": 1, "c": 1, "d": 61}
 
 
@@ -179,6 +211,7 @@ def test_an_image_waits_while_drafts_take_its_room() -> None:
         s.add(text(name, 4, max_tokens=50))
     step(s)
     s.add(whole("d", 61))
+    step(s)  # reads the image
     assert step(s)[0] == {"a": 1, "b": 1}
     s.abort("b")
     assert step(s)[0] == {"a": 1}
@@ -200,6 +233,7 @@ def test_the_rest_of_an_image_waits_for_a_budget() -> None:
     given, _ = step(s)
     assert given.keys() == {"a", "b", "c", "e"}
     s.abort("e")
+    step(s)  # reads the image
     given, _ = step(s)
     assert given["d2"] == 9
 
@@ -235,11 +269,61 @@ def test_a_prompt_that_an_image_cuts_to_one_token_has_no_drafts() -> None:
     s.add(text("a", 4, max_tokens=50))
     step(s)
     asked = text("b", 40)
-    spans = [ImageSpan(place, 1, b"", None, (8, 8), b"") for place in range(3)]
+    spans = [ImageSpan(place, 1, b"%d" % place, None, (8, 8), b"") for place in range(3)]
     asked.inputs = RequestInputs(images=tuple(spans))
     s.add(asked)
+    assert step(s)[0] == {"a": 1}
     assert step(s)[0] == {"a": 1, "b": 1}
     batch = s.schedule(0.0)
     assert batch.num_scheduled_tokens.tolist() == [1, 1]
     assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4, 0]
+
+
+def test_texts_overtake_a_prompt_that_waits_for_its_image() -> None:
+    s = Scheduler(
+        SchedulerConfig(1000, 4, 64, max_itl_stretch=4.0), CacheConfig(BLOCK, 64), Tokens()
+    )
+    s.add(text("a", 4, max_tokens=50))
+    step(s)
+    s.add(whole("d", 20))
+    s.add(text("b", 4))
+    batch = s.schedule(0.0)
+    assert batch.request_ids == ["a", "b"]
+    assert batch.read_ahead is not None
+    assert batch.read_ahead.seconds == 1.5, "half of what a's step leaves of 4 times its second"
+    s.update(batch, sampled(s, batch, 5, read_ahead=None), 0.0)
+    batch = s.schedule(0.0)
+    assert batch.read_ahead is not None
+    assert batch.read_ahead.seconds == 6.0, "all of it beside two streams"
+    assert batch.read_ahead.image.pixels == b""
+    s.update(batch, sampled(s, batch, 5), 0.0)
+    assert step(s)[0].keys() == {"a", "b", "d"}
+    batch = s.schedule(0.0)
+    assert batch.read_ahead is None
+
+
+def test_without_a_limit_of_the_pace_an_image_is_read_at_once() -> None:
+    s = Scheduler(SchedulerConfig(1000, 4, 64), CacheConfig(BLOCK, 64))
+    s.add(text("a", 4, max_tokens=50))
+    step(s)
+    s.add(whole("d", 20))
+    batch = s.schedule(0.0)
+    assert batch.read_ahead is not None
+    assert batch.read_ahead.seconds == np.inf
+
+
+def test_a_step_in_which_the_tower_read_teaches_nothing() -> None:
+    """Else its time would count as that of tokens."""
+    s = Scheduler(
+        SchedulerConfig(1000, 4, 64, max_itl_stretch=4.0), CacheConfig(BLOCK, 64), Tokens()
+    )
+    s.add(text("a", 4, max_tokens=50))
+    scales = s._step_size._budget._mixed  # type: ignore[union-attr]
+    for rows in (3, 0):
+        batch = s.schedule(0.0)
+        times = StepTimes(model=1.0)
+        s.update(batch, sampled(s, batch, 5, times=times, encoded_tokens=rows), 0.0)
+        s.abort("a")
+        s.add(text("a", 4, max_tokens=50))
+        assert bool(scales._count) is (rows == 0)

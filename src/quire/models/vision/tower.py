@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
-from quire.layers.norm import LayerNorm, RMSNorm
+from quire.layers.linear import Linear
+from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.models.builder import Builder
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource
 from quire.models.vision.layer_scale import Scaled
 from quire.models.vision.layout import connector, deep_connectors, tower_model
+from quire.models.vision.pieces import bounds_of, layers_in_pieces, rows_at_once
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
 
-_BLOCK = 32
-"""Patches in a block of keys and values, which are those of one image."""
+Pieces = Generator[None, None, HostArray]
 
 
 class Tower:
-    """Reads one image at a time, whole: its rows depend on nothing else.
+    """Reads one image at a time: its rows depend on nothing else.
 
     Args:
         source: asked for one parameter at a time.
@@ -61,13 +63,15 @@ class Tower:
             for i, linears in enumerate(deep_connectors(vision))
         ]
 
-    def encode(self, image: ImageSpan) -> HostArray:
-        """Return an image's rows [rows, hidden · (1 + deep layers)] in the model's dtype.
+    def read(self, image: ImageSpan, *, in_pieces: bool = False) -> Pieces:
+        """Compute an image's rows; yield after each piece, or seldom if not `in_pieces`.
 
-        Those of each deep layer lie behind the row that the text model begins with.
+        Returns:
+            [rows, hidden · (1 + deep layers)] in the model's dtype. Those of each deep layer lie
+            behind the row that the text model begins with.
         """
-        with self._ops.inference():
-            found = self._encode(image) if image.tiling is None else self._encode_tiles(image)
+        read = self._read if image.tiling is None else self._read_tiles
+        found = yield from read(image, in_pieces)
         assert len(found) == image.rows, "the image has another number of rows"
         return found
 
@@ -76,17 +80,19 @@ class Tower:
         rows = np.frombuffer(image.pixels, np.float32).reshape(image.rows, -1)
         return converted(rows, self._dtype)
 
-    def _encode_tiles(self, image: ImageSpan) -> HostArray:
+    def _read_tiles(self, image: ImageSpan, in_pieces: bool) -> Pieces:
         """Return the rows of the whole image, then line by line those of its tiles."""
         assert image.tiling is not None, "the image is one tile"
         assert self._newline is not None, "the model reads no tiles"
         down, across, lines, columns = image.tiling
         side = image.size[1]
         size = 3 * side * side
-        parts = (image.pixels[i : i + size] for i in range(0, len(image.pixels), size))
-        whole, *tiles = (
-            self._encode(replace(image, size=(side, side), pixels=part)) for part in parts
-        )
+        found = list[HostArray]()
+        for first in range(0, len(image.pixels), size):
+            pixels = image.pixels[first : first + size]
+            tile = replace(image, size=(side, side), pixels=pixels)
+            found.append((yield from self._read(tile, in_pieces)))
+        whole, *tiles = found
         edge = side // self.vision.patch_size
         grid = np.stack(tiles).reshape(down, across, edge, edge, -1).transpose(0, 2, 1, 3, 4)
         plane = grid.reshape(down * edge, across * edge, -1)
@@ -96,85 +102,98 @@ class Tower:
         rows = np.concatenate([plane, ends.astype(plane.dtype)], axis=1)
         return np.concatenate([whole, rows.reshape(-1, rows.shape[2])])
 
-    def _encode(self, image: ImageSpan) -> HostArray:
-        vision, ops = self.vision, self._ops
+    def _read(self, image: ImageSpan, in_pieces: bool) -> Pieces:
+        vision = self.vision
         height, width = (side // vision.patch_size for side in image.size)
         grid = _grid(height, width, vision.merge)
-        patches = converted(patches_of(image, vision, self._images), self._dtype)
-        x = ops.numpy(ops.linear(ops.array(patches), self._patch))
-        windows = _windows(grid, vision) if vision.window else None
-        if windows is not None:
-            order = np.concatenate(windows)
-            x, grid = x[order], grid[order]
-        x = self._placed(x, grid, height, width)
-        count = len(x)
-        metas = [_metadata(ops, [count])]
-        if windows is not None:
-            metas.append(_metadata(ops, [len(window) for window in windows]))
-        blocks = max(int(ops.numpy(meta.block_tables).max()) for meta in metas) + 1
-        entered: dict[int, HostArray] = {}
-
-        def tap(layer: int, stream: Array) -> None:
-            if layer - 1 in vision.deep_layers:
-                entered[layer - 1] = np.array(ops.numpy(stream))
-
-        hidden = self._decoder.forward(
-            ops,
-            ops.array(np.ascontiguousarray(x)),
-            ops.array(np.arange(count)),
-            self._caches(blocks),
-            metas[0],
-            rotations=self._rotations(grid),
-            windows=metas[-1] if windows is not None else None,
-            tap=tap,
+        size = rows_at_once(vision, len(grid)) if in_pieces else len(grid)
+        x = yield from self._enter(image, grid, size)
+        windows = _windows(grid, vision) if vision.window else []
+        order = np.concatenate(windows) if windows else slice(None)
+        lengths = [len(window) for window in windows]
+        rows, deep = yield from layers_in_pieces(
+            self._ops,
+            self._decoder,
+            x[order],
+            bounds_of(len(x), size, lengths),
+            lengths,
+            self._rotations(grid[order]),
+            vision.deep_layers,
         )
-        rows = ops.numpy(hidden)[int(vision.class_token) :]
-        if windows is not None:
+        rows = rows[int(vision.class_token) :]
+        if windows:
             restored = np.empty_like(rows)
             restored[order] = rows
             rows = restored
         if vision.pooled:
             squares = converted(rows, FLOAT32).reshape(-1, vision.merge**2, vision.hidden_size)
             rows = converted(squares.mean(axis=1), self._dtype)
-        rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
-        deep = [entered[layer] for layer in vision.deep_layers]
-        return np.concatenate([self._connected(rows), *self._deepened(deep)], axis=1)
+        found = []
+        for norm, linears, stream in zip(
+            [self._connector_norm, *(norm for norm, _ in self._deep)],
+            [self._connector, *(linears for _, linears in self._deep)],
+            [rows, *deep],
+            strict=True,
+        ):
+            found.append((yield from self._connected(norm, linears, stream, size)))
+        return np.concatenate(found, axis=1)
 
-    def _connected(self, rows: HostArray) -> HostArray:
+    def _enter(self, image: ImageSpan, grid: NDArray[np.int64], size: int) -> Pieces:
+        """Return the patches with their learned positions, and the class row before them."""
+        vision, ops = self.vision, self._ops
+        line = vision.patch_size * vision.merge  # pixels; its patches follow each other
+        patches = line * image.size[1] // vision.patch_size**2
+        lines = max(1, size // patches)
+        found = list[HostArray]()
+        if self._class is not None:
+            found.append(self._placed(self._class[None], np.zeros(1, np.int64)))
+        for first in range(0, image.size[0], lines * line):
+            last = min(first + lines * line, image.size[0])
+            part = slice(first // line * patches, last // line * patches)
+            x = converted(patches_of(image, vision, self._images, first, last), self._dtype)
+            x = ops.numpy(ops.linear(ops.array(x), self._patch))
+            found.append(self._positioned(x, grid[part], image.size))
+            yield
+        return np.concatenate(found)
+
+    def _connected(
+        self, norm: Norm | None, linears: list[Linear], rows: HostArray, size: int
+    ) -> Pieces:
         """Return what the products behind the layers make of these rows."""
-        ops = self._ops
-        y = ops.array(rows)
-        if self._connector_norm is not None:
-            y = self._connector_norm.forward(ops, y)
-        for linear in self._connector:
-            y = linear.forward(ops, y)
-        return np.array(ops.numpy(y))
-
-    def _deepened(self, streams: list[HostArray]) -> list[HostArray]:
-        """Return what the deep layers add, of the streams behind them."""
-        ops, found = self._ops, []
-        for stream, (norm, linears) in zip(streams, self._deep, strict=True):
-            wide = self.vision.hidden_size * self.vision.row_patches
-            y = norm.forward(ops, ops.array(stream.reshape(-1, wide)))
+        ops, vision = self._ops, self.vision
+        rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
+        found = list[HostArray]()
+        size = max(1, size // vision.row_patches)
+        for first in range(0, len(rows), size):
+            y = ops.array(rows[first : first + size])
+            if norm is not None:
+                y = norm.forward(ops, y)
             for linear in linears:
                 y = linear.forward(ops, y)
             found.append(np.array(ops.numpy(y)))
-        return found
+            yield
+        return np.concatenate(found)
 
-    def _placed(self, x: HostArray, grid: NDArray[np.int64], height: int, width: int) -> HostArray:
-        """Return the patches with their learned positions, and the class row before them."""
-        if self._class is not None:
-            x = np.concatenate([self._class[None], x])
+    def _positioned(
+        self, x: HostArray, grid: NDArray[np.int64], size: tuple[int, int]
+    ) -> HostArray:
+        """Return patches with their learned positions, if there are some."""
+        vision = self.vision
         if self._positions is None:
             return x
-        side = self.vision.image_size // self.vision.patch_size
-        if self.vision.interpolated:
+        height, width = (side // vision.patch_size for side in size)
+        side = vision.image_size // vision.patch_size
+        if vision.interpolated:
             places = _interpolated(self._positions, grid, (height, width), side)
             return converted(converted(x, FLOAT32) + converted(places, FLOAT32), self._dtype)
         found = _bucket(grid[:, 0], height, side) * side + _bucket(grid[:, 1], width, side)
-        if self._class is not None:
-            found = np.concatenate([[0], found + 1])
-        return converted(converted(x, FLOAT32) + self._positions[found], self._dtype)
+        return self._placed(x, found + int(vision.class_token))
+
+    def _placed(self, x: HostArray, places: NDArray[np.int64]) -> HostArray:
+        """Return rows with the learned positions of these numbers."""
+        if self._positions is None:
+            return x
+        return converted(converted(x, FLOAT32) + self._positions[places], self._dtype)
 
     def _rotations(self, grid: NDArray[np.int64]) -> Array | None:
         """Return the rotations by height and width, float32 [patches, head_dim]."""
@@ -187,13 +206,6 @@ class Tower:
         wide = angles.astype(np.float64)
         table = np.concatenate([np.cos(wide), np.sin(wide)], axis=1).astype(np.float32)
         return self._ops.array(table)
-
-    def _caches(self, blocks: int) -> list[KVCache]:
-        """Return keys and values for one image, which all layers share."""
-        heads, ops = self.vision.num_heads, self._ops
-        shape = (blocks, heads, _BLOCK, self.vision.hidden_size // heads)
-        cache = KVCache(ops.empty(shape, self._dtype), ops.empty(shape, self._dtype))
-        return [cache] * self.vision.num_layers
 
 
 def _layer_norm(stem: str, source: ParameterSource, ops: Ops, eps: float) -> LayerNorm:
@@ -213,16 +225,22 @@ def _connector_norm(
     return RMSNorm(ops.array(gain), vision.norm_eps)
 
 
-def patches_of(image: ImageSpan, vision: VisionConfig, config: ImageConfig) -> NDArray[np.float32]:
-    """Return an image's normalized patches [patches, 3 · frames · patch_size²].
+def patches_of(
+    image: ImageSpan,
+    vision: VisionConfig,
+    config: ImageConfig,
+    first: int = 0,
+    last: int | None = None,
+) -> NDArray[np.float32]:
+    """Return the normalized patches of pixel lines [first, last) of an image.
 
-    The patches of one row of the text model follow each other.
+    [patches, 3 · frames · patch_size²]. The patches of one row of the text model follow each other.
     """
-    pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)
+    pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)[first:last]
     mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
     values = (pixels.astype(np.float32) * np.float32(1 / 255) - mean) / std
     side, merge = vision.patch_size, vision.merge
-    height, width = (n // (side * merge) for n in image.size)
+    height, width = (n // (side * merge) for n in pixels.shape[:2])
     squares = values.reshape(height, merge, side, width, merge, side, 3)
     parts = squares.transpose(0, 3, 1, 4, 6, 2, 5)[:, :, :, :, :, None]
     repeated = np.broadcast_to(parts, (*parts.shape[:5], vision.frames, side, side))
@@ -269,22 +287,3 @@ def _windows(grid: NDArray[np.int64], vision: VisionConfig) -> list[NDArray[np.i
     window = grid // side
     number = window[:, 0] * (window[:, 1].max() + 1) + window[:, 1]
     return [np.flatnonzero(number == each) for each in range(int(number.max()) + 1)]
-
-
-def _metadata(ops: Ops, lengths: list[int]) -> AttentionMetadata:
-    """Return the metadata of sequences that are computed whole, each in blocks of its own."""
-    counts = [-(-length // _BLOCK) for length in lengths]
-    tables = np.zeros((len(lengths), max(counts)), np.int32)
-    slots, first = [], 0
-    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        tables[row, :count] = np.arange(first, first + count)
-        slots.append(np.arange(first * _BLOCK, first * _BLOCK + length))
-        first += count
-    return AttentionMetadata(
-        query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        seq_lens=np.array(lengths, np.int32),
-        block_tables=ops.array(tables),
-        slot_mapping=ops.array(np.concatenate(slots)),
-        num_seqs=len(lengths),
-        block_size=_BLOCK,
-    )
