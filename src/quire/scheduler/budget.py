@@ -111,9 +111,14 @@ class StepBudget:
 
 
 class Scales:
-    """Running averages of measured over predicted time, one per power of two of tokens."""
+    """Running averages of measured over predicted time, one per power of two of tokens.
 
-    def __init__(self) -> None:
+    Args:
+        stale: steps after which a size without measurements counts as new.
+    """
+
+    def __init__(self, stale: int = STALE) -> None:
+        self._stale = stale
         self._scale: dict[int, float] = {}
         self._count: dict[int, int] = {}
         self._seen: dict[int, int] = {}
@@ -131,7 +136,7 @@ class Scales:
     def count(self, num_tokens: int) -> int:
         """Return how many recent steps had about this size, up to `MEMORY`."""
         size = num_tokens.bit_length()
-        stale = self._steps - self._seen.get(size, 0) > STALE
+        stale = self._steps - self._seen.get(size, 0) > self._stale
         return 0 if stale else self._count.get(size, 0)
 
     def observe(self, num_tokens: int, ratio: float) -> None:

@@ -34,6 +34,11 @@ OWN_PRIOR = 4.0
 """Drafts of all requests that count in the rate of each."""
 INTERVAL = 8
 """Steps between two choices for the same batch."""
+TRIAL = 4
+"""The same, if no recent step had as many tokens."""
+STALE = 128
+"""Steps without a measurement after which a number of tokens is tried again. One slow step, such as
+the first, may have been enough to avoid it."""
 PAUSE = 31
 """Steps between two choices for the same batch behind a choice of no drafts."""
 PROBE = 8
@@ -62,7 +67,7 @@ class Depth:
         self._most = config.num_speculative_tokens
         self._by_batch_size = config.num_speculative_tokens_per_batch_size
         self._cost = None if self._by_batch_size else cost
-        self._scales = Scales()
+        self._scales = Scales(STALE)
         self._draft_seconds = 0.0
         self._overhead = 0.0
         self._landed = math.inf  # no pause comes before the first step
@@ -96,8 +101,9 @@ class Depth:
             chosen = np.full_like(left, self._fixed(decodes))
         else:
             if running.version != self._version or self._calls >= INTERVAL:
-                self._version, self._calls = running.version, 0
+                self._version = running.version
                 self._chosen = self._predict(self._cost, running, left, room)
+                self._calls = self._begun(running)
                 self._probe(left)
             self._calls += 1
             chosen = self._chosen
@@ -220,10 +226,15 @@ class Depth:
     def _step_seconds(
         self, cost: StepCost, tokens: int, number: int, context: int, drafts: int
     ) -> float:
-        # A size that was slow long ago may have met a busy machine: it is tried again.
         known = self._scales.count(tokens + drafts)
         scale = self._scales.at(tokens + drafts if known else tokens) or 1.0
         return scale * _seconds(cost, tokens, number, context, drafts)
+
+    def _begun(self, running: RunningBatch) -> int:
+        """Return how many of its `INTERVAL` steps a new choice leaves out."""
+        drafts = int(self._chosen.sum())
+        known = self._scales.count(int(running.scheduled.sum()) + drafts)
+        return INTERVAL - TRIAL if drafts and not known else 0
 
     def _probe(self, left: Column) -> None:
         """Now and then try a draft although none is predicted to pay."""

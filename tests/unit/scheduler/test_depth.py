@@ -19,6 +19,8 @@ from quire.scheduler.depth import (
     PAUSE,
     PRIOR,
     PROBE,
+    STALE,
+    TRIAL,
     WEIGHT,
     Depth,
 )
@@ -161,10 +163,24 @@ def test_a_size_that_was_slow_once_is_tried_again() -> None:
     for _ in range(30):
         land(learned, running, [4], [4], 0.9)
     assert choose(learned, running)[0] < 4
-    for _ in range(600):
+    for step in range(STALE + 1):
+        running.version -= 1  # a new choice
+        assert choose(learned, running)[0] < 4, step
         land(learned, running, [0], [0], 0.1)
-    running.version = -1  # a new choice
+    running.version -= 1
     assert choose(learned, running) == [4]
+
+
+def test_a_choice_of_a_new_size_holds_for_a_trial() -> None:
+    learned, running = depth(MEMORY_BOUND), batch(1)
+    assert choose(learned, running) == [4]
+    for _ in range(TRIAL - 1):
+        land(learned, running, [4], [0], 1.0, 0.9)
+        assert choose(learned, running) == [4]
+    land(learned, running, [4], [0], 1.0, 0.9)
+    chosen = [choose(learned, running)[0] for _ in range(INTERVAL + 1)]
+    assert chosen[0] < 4
+    assert chosen[:INTERVAL] == chosen[:1] * INTERVAL
 
 
 def test_time_between_steps_counts() -> None:
@@ -253,7 +269,7 @@ def test_when_it_chooses_anew_and_when_it_probes() -> None:
     assert choose(once, running) == [4, 4, 4]
     for _ in range(100):
         land(once, running, [4, 4, 4], [0, 0, 0], 1.0, 0.9)
-    for _ in range(INTERVAL - 1):
+    for _ in range(TRIAL - 1):
         assert choose(once, running) == [4, 4, 4]
     assert choose(once, running) != [4, 4, 4]
 

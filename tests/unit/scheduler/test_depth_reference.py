@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.cost import StepCost
 from quire.scheduler.budget import Scales
-from quire.scheduler.depth import GRID, MEMORY, OWN_MEMORY, OWN_PRIOR, PRIOR, PROBE, WEIGHT
+from quire.scheduler.depth import GRID, MEMORY, OWN_MEMORY, OWN_PRIOR, PRIOR, PROBE, STALE, WEIGHT
 from quire.scheduler.running import RunningBatch
 from tests.unit.scheduler.test_depth import Line, batch, choose, depth, land
 
@@ -18,7 +18,7 @@ class Reference:
     """The same choices, one request and one draft at a time."""
 
     def __init__(self, cost: StepCost, most: int, running: RunningBatch) -> None:
-        self.cost, self.running, self.scales = cost, running, Scales()
+        self.cost, self.running, self.scales = cost, running, Scales(STALE)
         self.positions = [[*PRIOR] for _ in range(most)]
         self.own = [[0, 0] for _ in range(len(running) + 1)]  # the last of those that have left
         self.totals = [[0, 0] for _ in running.requests]
