@@ -108,9 +108,12 @@ def is_draft(state: SamplingState, number: int, token: int, draft: int) -> bool:
 
 
 def synthetic(rates: Sequence[float]) -> Agrees:
-    """Return an `Agrees` that accepts a share of all drafts, right or wrong, for measurements."""
+    """Return an `Agrees` that accepts a share of all drafts, right or wrong, for measurements.
+
+    Each seed has draws of its own: those of one sequence of 128 tokens may be far from the share.
+    """
     return lambda state, number, token, draft: (
-        uniform(0x5EED, state.num_output_tokens) < rates[number]
+        uniform((state.params.seed or 0) ^ 0x5EED, state.num_output_tokens) < rates[number]
     )
 
 
