@@ -1,8 +1,8 @@
 """Speculative decoding's bars: `python benchmarks/speculation.py [NAME …] [--json FILE.jsonl]`.
 
-Two engines are in memory and take turns, one of them with drafts. Names:
+Two served engines take turns, one of them with drafts. Names:
 
-* `embedded`: the built-in model with its draft, T = 0.7, one stream, and what its parts take;
+* `embedded`: the built-in model with its draft, T = 0.7, one stream;
 * `streams`: 32 streams, where no drafts should be chosen;
 * `synthetic`: a real-shaped model whose drafts are accepted at a rate of 0.8, whatever they are;
 * `replay`: a real-shaped model answers a seeded request again, and `suffix` finds its first answer;
@@ -15,6 +15,7 @@ right, as in an agent's second turn over the same file.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import time
@@ -22,84 +23,132 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from quire import LLM, SamplingParams
+from quire import SamplingParams
 from quire.bench.machine import circumstances
 from quire.bench.results.report import write_json
 from quire.core.config import SpeculativeConfig
+from quire.core.outputs import RequestMetrics
 from quire.executor.memory import resident_now
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.arguments import EngineArgs
 from quire.spec.text_index import ngram_proposer, suffix_proposer
 
 Row = dict[str, Any]
-REPETITIONS = 3
+REPETITIONS = 5
 REAL = {"model": "opt-125m", "load_format": "dummy", "max_model_len": 1024}
 DRAFT = {"model": "embedded-draft", "num_speculative_tokens": 4}
 CONTEXTS = [2**10, 2**13, 2**15, 2**17]
 DRAFTED_TOKENS = 2_000
 
 
-def in_turns(plain: LLM, drafting: LLM, ask: Callable[[LLM], float]) -> Row:
+class Served:
+    """An engine whose core is a process of its own, as behind a server."""
+
+    def __init__(self, **args: Any) -> None:
+        self._runner = asyncio.Runner()
+        self.engine = self._runner.run(AsyncLLM.start(EngineArgs(**args)))
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.shutdown()
+        self._runner.close()
+
+    def ask(self, prompts: list[Any], params: list[SamplingParams]) -> list[RequestMetrics]:
+        """Answer all prompts at the same time."""
+
+        async def answers() -> list[RequestMetrics]:
+            pairs = zip(prompts, params, strict=True)
+            return await asyncio.gather(*(self._answer(*pair) for pair in pairs))
+
+        return self._runner.run(answers())
+
+    async def _answer(self, prompt: Any, params: SamplingParams) -> RequestMetrics:
+        async for output in self.engine.generate(prompt, params):
+            metrics = output.metrics
+        return metrics
+
+
+class Answers(NamedTuple):
+    """What a round of requests took.
+
+    Attributes:
+        speed: tokens/s while all of them decode.
+    """
+
+    speed: float
+    tokens: int
+    drafts: int
+    accepted: int
+
+
+Ask = Callable[[Served, int], Answers]
+"""Answers the requests of a round, which has this number."""
+
+
+def in_turns(plain: Served, drafting: Served, ask: Ask) -> Row:
     """Return medians of tokens/s, and of their ratio, over rounds of both engines."""
-    for llm in (plain, drafting):
-        ask(llm)
-    first = _counts(drafting)
+    for engine in (plain, drafting):
+        ask(engine, REPETITIONS)
     rounds = []
     for number in range(REPETITIONS):
         pair = (plain, drafting) if number % 2 else (drafting, plain)
-        speed = {id(llm): ask(llm) for llm in pair}
-        rounds.append((speed[id(plain)], speed[id(drafting)]))
-    ratios = sorted(after / before for before, after in rounds)
-    passes, drafts, accepted = (b - a for a, b in zip(first, _counts(drafting), strict=True))
+        answers = {engine: ask(engine, number) for engine in pair}
+        rounds.append((answers[plain], answers[drafting]))
+    ratios = sorted(after.speed / before.speed for before, after in rounds)
+    tokens, drafts, accepted = (
+        sum(getattr(after, name) for _, after in rounds) for name in Answers._fields[1:]
+    )
     return {
-        "plain_tok_s": round(statistics.median(before for before, _ in rounds), 1),
-        "drafting_tok_s": round(statistics.median(after for _, after in rounds), 1),
+        "plain_tok_s": round(statistics.median(before.speed for before, _ in rounds), 1),
+        "drafting_tok_s": round(statistics.median(after.speed for _, after in rounds), 1),
         "ratio": round(statistics.median(ratios), 3),
         "ratio_min": round(ratios[0], 3),
         "ratio_max": round(ratios[-1], 3),
         "drafts": drafts,
         "accepted": round(accepted / drafts, 3) if drafts else None,
-        "tokens_per_drafted_pass": round(1 + accepted / passes, 2) if passes else None,
+        "tokens_per_pass": round(tokens / (tokens - accepted), 2),
     }
 
 
-def _counts(llm: LLM) -> tuple[int, int, int]:
-    stats = llm.stats.scheduler
-    drafts = stats.spec_decoding if stats else None
-    if drafts is None:
-        return 0, 0, 0
-    return drafts.num_drafts, drafts.num_draft_tokens, drafts.num_accepted_tokens
-
-
 def decode(
-    streams: int, tokens: int, temperature: float, text: bool = False
-) -> Callable[[LLM], float]:
-    """Return a function that measures tokens/s of `streams` sequences while all decode."""
-    asked: list[Any] = ["Once upon a time"] * streams
-    if not text:
-        asked = [{"prompt_token_ids": [5 + i, 9, 7, 11]} for i in range(streams)]
-    params = [
-        SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True)
-        for seed in range(streams)
-    ]
+    streams: int, tokens: int, temperature: float, *, text: bool = False, again: bool = False
+) -> Ask:
+    """Return a function that measures `streams` sequences, in each round others unless `again`."""
 
-    def ask(llm: LLM) -> float:
-        outputs = llm.generate(asked, params, use_tqdm=False)
-        metrics = [output.metrics for output in outputs]
+    def ask(engine: Served, number: int) -> Answers:
+        seeds = [i + streams * number * (not again) for i in range(streams)]
+        prompts = [
+            "Once upon a time" if text else {"prompt_token_ids": [5 + i, 9, 7, 11]}
+            for i in range(streams)
+        ]
+        params = [
+            SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True)
+            for seed in seeds
+        ]
+        metrics = engine.ask(prompts, params)
         begin = max(m.first_token_time for m in metrics)
         end = max(m.last_token_time for m in metrics)
-        return streams * (tokens - 1) / (end - begin)
+        return Answers(
+            streams * (tokens - 1) / (end - begin),
+            streams * tokens,
+            sum(m.num_draft_tokens for m in metrics),
+            sum(m.num_accepted_tokens for m in metrics),
+        )
 
     return ask
 
 
-def compare(name: str, ask: Callable[[LLM], float], config: Row, **engine: Any) -> Row:
+def compare(name: str, ask: Ask, config: Row, **engine: Any) -> Row:
     """Return a row of two engines, one with the speculative config."""
     with ExitStack() as stack:
         plain, drafting = (
-            stack.enter_context(LLM(**engine, **flags))
+            stack.enter_context(Served(**engine, **flags))
             for flags in ({}, {"speculative_config": config})
         )
         found = in_turns(plain, drafting, ask)
@@ -111,28 +160,24 @@ def embedded() -> Iterator[Row]:
     ask = decode(1, 400, 0.7, text=True)
     yield compare("embedded", ask, DRAFT, model="embedded")
     yield compare("embedded, 4 drafts in each pass", ask, DRAFT | always, model="embedded")
-    yield compare(
-        "embedded, int8, 4 drafts in each pass", ask, DRAFT | always,
-        model="embedded", quantization="int8",
-    )  # fmt: skip
 
 
 def streams() -> Iterator[Row]:
-    yield compare("32 streams", decode(32, 200, 0.7, text=True), DRAFT, model="embedded")
-    suffix = {"method": "suffix"}
-    yield compare("32 streams", decode(32, 200, 0.7, text=True), suffix, model="embedded")
+    for config in (DRAFT, {"method": "suffix"}):
+        ask = decode(32, 200, 0.7, text=True)
+        yield compare("32 streams", ask, config, model="embedded")
 
 
 def synthetic() -> Iterator[Row]:
+    config = {"method": "ngram", "num_speculative_tokens": 4, "synthetic_acceptance_rate": 0.8}
     for dtype in ({}, {"quantization": "int8"}):
-        config = {"method": "ngram", "num_speculative_tokens": 7, "synthetic_acceptance_rate": 0.8}
         yield compare("synthetic acceptance 0.8", decode(1, 128, 0.7), config, **REAL, **dtype)
 
 
 def replay() -> Iterator[Row]:
-    ask = decode(1, 256, 0.7)
-    yield compare("replay", ask, {"method": "suffix"}, **REAL)
-    yield compare("replay", ask, {"method": "suffix"}, **REAL, quantization="int8")
+    for dtype in ({}, {"quantization": "int8"}):
+        ask = decode(1, 256, 0.7, again=True)
+        yield compare("replay", ask, {"method": "suffix"}, **REAL, **dtype)
 
 
 def indexes() -> Iterator[Row]:
