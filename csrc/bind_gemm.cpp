@@ -78,8 +78,8 @@ void make_quantized_weight(PackedWeight* self, Pool& pool, const Shape& shape, c
                           pointer<const float>(bias));
 }
 
-int64_t mapped_bytes(PackedWeight& weight) {
-  return weight.memory().mapped() ? weight.memory().bytes() : 0;
+int64_t streamed_bytes(PackedWeight& weight) {
+  return weight.memory().streamed() ? weight.memory().bytes() : 0;
 }
 
 void make_zero_weight(PackedWeight* self, const Shape& shape) {
@@ -107,12 +107,12 @@ void tune(PackedWeight& weight,
   weight.tune(std::move(all));
 }
 
-template <uint64_t transfer(Pool&, int, int64_t, const std::vector<PackedWeight*>&)>
-uint64_t unlocked_transfer(Pool& pool, int fd, int64_t offset,
-                           const std::vector<PackedWeight*>& weights) {
+// Without the GIL; system errors become OSError.
+template <typename Transfer>
+uint64_t unlocked(const Transfer& transfer) {
   const nb::gil_scoped_release unlocked;
   try {
-    return transfer(pool, fd, offset, weights);
+    return transfer();
   } catch (const std::system_error& error) {
     const nb::gil_scoped_acquire locked;
     errno = error.code().value();
@@ -121,12 +121,21 @@ uint64_t unlocked_transfer(Pool& pool, int fd, int64_t offset,
   }
 }
 
+uint64_t write_file(int fd, int64_t offset, const std::vector<PackedWeight*>& weights) {
+  return unlocked([&] { return write_packed(fd, offset, weights); });
+}
+
+uint64_t map_file(Pool& pool, int fd, int64_t offset, const std::vector<PackedWeight*>& weights,
+                  bool streamed) {
+  return unlocked([&] { return map_packed(pool, fd, offset, weights, streamed); });
+}
+
 // Read ahead of the products, in this order, from now on.
 std::shared_ptr<WeightStream> stream_packed(const std::vector<PackedWeight*>& weights,
                                             int64_t ahead_bytes, bool give_back) {
   std::vector<WeightStream::Stretch> stretches;
   for (PackedWeight* weight : weights) {
-    if (!weight->memory().mapped()) throw std::invalid_argument("a streamed weight is in a file");
+    if (!weight->memory().streamed()) throw std::invalid_argument("a streamed weight is in a file");
     stretches.push_back({weight->memory().data(), weight->memory().bytes()});
   }
   auto stream = std::make_shared<WeightStream>(std::move(stretches), ahead_bytes, give_back);
@@ -187,7 +196,7 @@ void bind_gemm(nb::module_& m) {
       .def("__init__", &make_zero_weight)
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
-      .def_prop_ro("mapped_bytes", &mapped_bytes)
+      .def_prop_ro("streamed_bytes", &streamed_bytes)
       .def("tune", &tune)
       .def("unpack", &unpack);
 
@@ -195,9 +204,8 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("read_bytes", &WeightStream::read_bytes)
       .def_prop_ro("given_back_bytes", &WeightStream::given_back_bytes);
 
-  m.def("read_packed", &unlocked_transfer<read_packed>);
-  m.def("write_packed", &unlocked_transfer<write_packed>);
-  m.def("map_packed", &unlocked_transfer<map_packed>);
+  m.def("write_packed", &write_file);
+  m.def("map_packed", &map_file);
   m.def("packed_end", &packed_end);
   m.def("stream_packed", &stream_packed);
 }

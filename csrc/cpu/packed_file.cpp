@@ -1,130 +1,183 @@
 #include "packed_file.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <system_error>
-#include <utility>
 
 #include "checksum.h"
+#include "file_memory.h"
 
 namespace quire {
 
 namespace {
 
-constexpr int64_t kChunk = 2 << 20;  // a huge page: one thread touches it first
-constexpr int64_t kAlign = 64;       // of a weight in the file, as it is in memory
-
-typedef int (*Move)(int fd, const struct Chunk&);
-
-struct Chunk {
-  uint8_t* data;
-  int64_t bytes, offset;  // in the file
-  Move move;              // null: it is there
-};
+constexpr int64_t kWindow = FileMemory::kWindow;
+constexpr int64_t kAlign = 64;  // of a weight in the file, as it is in memory
 
 int64_t aligned(int64_t offset) { return (offset + kAlign - 1) / kAlign * kAlign; }
 
-uint64_t checksum(const Chunk& chunk) {
-  Checksum sum(static_cast<uint64_t>(chunk.offset));
-  sum.add<false>(chunk.data, chunk.bytes, nullptr);
+int64_t window_of(int64_t offset) { return offset / kWindow * kWindow; }
+
+[[noreturn]] void fail(int error) {
+  throw std::system_error(error, std::generic_category(), "packed weights");
+}
+
+// What one weight has in one window of the file.
+struct Chunk {
+  int64_t begin, end;
+};
+
+uint64_t checksum(const Chunk& chunk, const uint8_t* data) {
+  Checksum sum(static_cast<uint64_t>(chunk.begin));
+  sum.add<false>(data, chunk.end - chunk.begin, nullptr);
   return sum.value();
 }
 
-int read_chunk(int fd, const Chunk& chunk) {
-  for (int64_t done = 0; done < chunk.bytes;) {
-    const ssize_t got = pread(fd, chunk.data + done, static_cast<size_t>(chunk.bytes - done),
-                              chunk.offset + done);
-    if (got == 0) return EIO;
-    if (got < 0 && errno != EINTR) return errno;
-    if (got > 0) done += got;
-  }
-  return 0;
-}
+// Writes a window at a time: the system then caches it on one huge page.
+class Writer {
+ public:
+  Writer(int fd, int64_t offset)
+      : fd_(fd), begin_(offset), end_(offset), chunk_(offset), buffer_(size_t{kWindow}) {}
 
-int write_chunk(int fd, const Chunk& chunk) {
-  for (int64_t done = 0; done < chunk.bytes;) {
-    const ssize_t put = pwrite(fd, chunk.data + done, static_cast<size_t>(chunk.bytes - done),
-                               chunk.offset + done);
-    if (put == 0) return EIO;
-    if (put < 0 && errno != EINTR) return errno;
-    if (put > 0) done += put;
+  void write(PackedWeight& weight) {
+    static constexpr uint8_t zeros[kAlign] = {};
+    chunk_ = aligned(end_);
+    add(zeros, chunk_ - end_);
+    for (const PackedWeight::Region& region : weight.regions()) add(region.data, region.bytes);
+    count();
   }
-  return 0;
-}
 
-struct Transfer {
-  std::vector<Chunk> chunks;
-  int fd;
-  std::atomic<uint64_t> sum{0};
-  std::atomic<int> error{0};
+  uint64_t finish() {
+    flush();
+    return sum_;
+  }
+
+ private:
+  uint8_t* at(int64_t offset) { return buffer_.data() + (offset - begin_); }
+
+  void add(const uint8_t* data, int64_t bytes) {
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t part = std::min(bytes - done, window_of(end_) + kWindow - end_);
+      memcpy(at(end_), data + done, static_cast<size_t>(part));
+      done += part;
+      end_ += part;
+      if (end_ % kWindow == 0) flush();
+    }
+  }
+
+  void count() {
+    if (chunk_ >= end_) return;  // between two weights
+    sum_ += checksum({chunk_, end_}, at(chunk_));
+    chunk_ = end_;
+  }
+
+  void flush() {
+    count();
+    for (int64_t done = begin_; done < end_;) {
+      const ssize_t put = pwrite(fd_, at(done), static_cast<size_t>(end_ - done),
+                                 static_cast<off_t>(done));
+      if (put == 0) fail(EIO);
+      if (put < 0 && errno != EINTR) fail(errno);
+      if (put > 0) done += put;
+    }
+    begin_ = end_;
+  }
+
+  int fd_;
+  int64_t begin_, end_, chunk_;  // of what is in the buffer, and of what is not in the sum yet
+  std::vector<uint8_t> buffer_;
+  uint64_t sum_ = 0;
 };
 
-// The weights' regions in pieces; blocks are moved by `blocks`, all else by `move`.
-std::vector<Chunk> chunks_of(int64_t offset, const std::vector<PackedWeight*>& weights, Move blocks,
-                             Move move) {
+struct Reading {
+  FileMemory& file;
+  int fd;
+  int64_t first;  // window
+  bool settles;
+  std::vector<Chunk> chunks;
+  std::atomic<uint64_t> sum{0};
+  std::atomic<int> error{0};
+
+  void read(int64_t window) {
+    if (error.load(std::memory_order_relaxed) != 0) return;
+    if (const int code = settles ? file.settle(fd, window) : 0; code != 0) {
+      error.store(code);
+      return;
+    }
+    const auto before = [](const Chunk& chunk, int64_t offset) { return chunk.begin < offset; };
+    auto chunk = std::lower_bound(chunks.begin(), chunks.end(), window, before);
+    for (; chunk != chunks.end() && chunk->begin < window + kWindow; ++chunk) {
+      sum.fetch_add(checksum(*chunk, file.at(chunk->begin)));
+    }
+  }
+};
+
+std::vector<Chunk> chunks_of(int64_t offset, const std::vector<PackedWeight*>& weights) {
   std::vector<Chunk> chunks;
   for (PackedWeight* weight : weights) {
-    offset = aligned(offset);
-    Move how = blocks;
-    for (const PackedWeight::Region& region : weight->regions()) {
-      for (int64_t at = 0; at < region.bytes; at += kChunk) {
-        const int64_t bytes = region.bytes - at < kChunk ? region.bytes - at : kChunk;
-        chunks.push_back({region.data + at, bytes, offset + at, how});
-      }
-      offset += region.bytes;
-      how = move;
+    const int64_t end = packed_end(offset, {weight});
+    for (int64_t at = aligned(offset); at < end;) {
+      const int64_t stop = std::min(end, window_of(at) + kWindow);
+      chunks.push_back({at, stop});
+      at = stop;
     }
+    offset = end;
   }
   return chunks;
 }
 
-uint64_t transfer(Pool& pool, int fd, std::vector<Chunk> chunks) {
-  Transfer t;
-  t.fd = fd;
-  t.chunks = std::move(chunks);
+// As map_packed, with one mapping for all of them.
+uint64_t map_together(Pool& pool, int fd, int64_t offset, const std::vector<PackedWeight*>& weights,
+                      bool streamed) {
+  const int64_t end = packed_end(offset, weights), first = window_of(offset);
+  const auto file = std::make_shared<FileMemory>(fd, offset, end - offset);
+  Reading reading{*file, fd, first, !streamed, chunks_of(offset, weights)};
   const auto body = [](void* context, int64_t task) {
-    Transfer& job = *static_cast<Transfer*>(context);
-    if (job.error.load(std::memory_order_relaxed) != 0) return;
-    const Chunk& chunk = job.chunks[static_cast<size_t>(task)];
-    const int error = chunk.move == nullptr ? 0 : chunk.move(job.fd, chunk);
-    if (error != 0) job.error.store(error);
-    job.sum.fetch_add(checksum(chunk));
+    Reading& all = *static_cast<Reading*>(context);
+    all.read(all.first + task * kWindow);
   };
-  pool.run(static_cast<int64_t>(t.chunks.size()), body, &t);
-  if (t.error.load() != 0) {
-    throw std::system_error(t.error.load(), std::generic_category(), "packed weights");
+  pool.run((end - first + kWindow - 1) / kWindow, body, &reading);
+  if (reading.error.load() != 0) fail(reading.error.load());
+  for (PackedWeight* weight : weights) {
+    uint8_t* from = file->at(aligned(offset));
+    offset = packed_end(offset, {weight});
+    weight->memory().map(file, from, streamed);
+    bool blocks = true;
+    for (const PackedWeight::Region& region : weight->regions()) {
+      if (!blocks && region.bytes > 0) memcpy(region.data, from, static_cast<size_t>(region.bytes));
+      from += region.bytes;
+      blocks = false;
+    }
+    if (streamed) weight->memory().drop();
   }
-  return t.sum.load();
+  return reading.sum.load();
 }
 
 }  // namespace
 
-uint64_t read_packed(Pool& pool, int fd, int64_t offset,
-                     const std::vector<PackedWeight*>& weights) {
-  return transfer(pool, fd, chunks_of(offset, weights, read_chunk, read_chunk));
+uint64_t write_packed(int fd, int64_t offset, const std::vector<PackedWeight*>& weights) {
+  Writer writer(fd, offset);
+  for (PackedWeight* weight : weights) writer.write(*weight);
+  return writer.finish();
 }
 
-uint64_t write_packed(Pool& pool, int fd, int64_t offset,
-                      const std::vector<PackedWeight*>& weights) {
-  return transfer(pool, fd, chunks_of(offset, weights, write_chunk, write_chunk));
-}
-
-uint64_t map_packed(Pool& pool, int fd, int64_t offset, const std::vector<PackedWeight*>& weights) {
+uint64_t map_packed(Pool& pool, int fd, int64_t offset, const std::vector<PackedWeight*>& weights,
+                    bool streamed) {
   struct stat file;
-  if (fstat(fd, &file) != 0) throw std::system_error(errno, std::generic_category());
-  if (packed_end(offset, weights) > file.st_size) {  // touching what is not there ends the process
-    throw std::system_error(EIO, std::generic_category(), "packed weights");
+  if (fstat(fd, &file) != 0) fail(errno);
+  if (packed_end(offset, weights) > file.st_size) fail(EIO);  // touching it would end the process
+  if (!streamed) return map_together(pool, fd, offset, weights, false);
+  uint64_t sum = 0;
+  for (PackedWeight* weight : weights) {  // their pages come and go one weight at a time
+    sum += map_together(pool, fd, offset, {weight}, true);
+    offset = packed_end(offset, {weight});
   }
-  int64_t at = offset;
-  for (PackedWeight* weight : weights) {
-    weight->memory().map(fd, aligned(at));
-    at = packed_end(at, {weight});
-  }
-  const uint64_t sum = transfer(pool, fd, chunks_of(offset, weights, nullptr, read_chunk));
-  for (PackedWeight* weight : weights) weight->memory().drop();
   return sum;
 }
 

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "file_memory.h"
 #include "sanitizer.h"
 #include "weight_stream.h"
 
@@ -90,10 +91,7 @@ PackedMemory::~PackedMemory() {
 
 void PackedMemory::release() {
   const int64_t page = sysconf(_SC_PAGESIZE);
-  if (mapping_ != nullptr) {
-    munmap(mapping_, static_cast<size_t>(data_ + bytes_ - mapping_));
-    return;
-  }
+  if (file_ != nullptr) return;
   if (chunk_ == nullptr) {
     give_back(data_, own_bytes(bytes_));
     return;
@@ -111,20 +109,17 @@ void PackedMemory::release() {
   delete chunk_;
 }
 
-void PackedMemory::map(int fd, int64_t offset) {
-  if (offset % kAlign != 0) throw std::system_error(EINVAL, std::generic_category());
-  const int64_t inside = offset % sysconf(_SC_PAGESIZE);
-  void* const mapping = mmap(nullptr, static_cast<size_t>(inside + bytes_), PROT_READ, MAP_SHARED,
-                             fd, static_cast<off_t>(offset - inside));
-  if (mapping == MAP_FAILED) throw std::system_error(errno, std::generic_category());
+void PackedMemory::map(std::shared_ptr<const FileMemory> file, uint8_t* data, bool streamed) {
   release();
   chunk_ = nullptr;
-  mapping_ = static_cast<uint8_t*>(mapping);
-  data_ = mapping_ + inside;
+  file_ = std::move(file);
+  data_ = data;
+  streamed_ = streamed;
 }
 
 void PackedMemory::drop() const {
-  if (mapped()) madvise(mapping_, static_cast<size_t>(data_ + bytes_ - mapping_), MADV_DONTNEED);
+  const int64_t inside = reinterpret_cast<int64_t>(data_) % sysconf(_SC_PAGESIZE);
+  madvise(data_ - inside, static_cast<size_t>(inside + bytes_), MADV_DONTNEED);
 }
 
 void PackedMemory::attach(std::shared_ptr<WeightStream> stream, int64_t index) {

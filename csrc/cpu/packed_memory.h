@@ -7,6 +7,7 @@
 
 namespace quire {
 
+class FileMemory;
 class WeightStream;
 
 // Zeroed memory aligned to 64 bytes, on huge pages if Linux has them and the size is not small.
@@ -24,12 +25,11 @@ class PackedMemory {
   uint8_t* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
-  // Replaces this memory by the mapped bytes of a file from `offset` on, a multiple of 64. They are read
-  // when they are touched, and cannot be written. If the file is truncated later or cannot be read,
-  // touching it ends the process. Throws std::system_error.
-  void map(int fd, int64_t offset);
-  bool mapped() const { return mapping_ != nullptr; }
-  // Unmaps a mapped file's pages from this process; reading maps them again.
+  // Replaces this memory by as many bytes of a file from `data` on.
+  void map(std::shared_ptr<const FileMemory> file, uint8_t* data, bool streamed);
+  // Whether the bytes come from a file at each use, and so take no memory that has to be there.
+  bool streamed() const { return streamed_; }
+  // Unmaps the pages of streamed bytes from this process; reading maps them again.
   void drop() const;
   // Reports every use of these bytes to `stream`, with the number `index`.
   void attach(std::shared_ptr<WeightStream> stream, int64_t index);
@@ -45,7 +45,8 @@ class PackedMemory {
   uint8_t* data_;
   int64_t bytes_;
   Chunk* chunk_;
-  uint8_t* mapping_ = nullptr;  // first page of a mapped file
+  std::shared_ptr<const FileMemory> file_;  // has the bytes; null if they are in a chunk
+  bool streamed_ = false;
   std::shared_ptr<WeightStream> stream_;
   int64_t index_ = 0;
 };

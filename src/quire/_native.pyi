@@ -169,7 +169,7 @@ class PackedWeight:
     `kind` is one of the WEIGHT codes, `epilogue` one of its own, `parts` the address, the rows and
     the stride between them in elements of each piece of the source, `dtype` the source's, `bias`
     the address of float32 [n] or 0, `group` that of U4. `shape` is what is in `shape` below; alone
-    it makes zeros, for `read_packed`. With `source` the codes that are there are kept: addresses
+    it makes zeros, for `map_packed`. With `source` the codes that are there are kept: addresses
     of bytes [n, k], of scales float32 [n, ceil(k / group)] ([n] for S8 and S8_A16), zero points or
     offsets float32, a codebook uint8 [16] and a permutation int32 [k], 0 for what is not there.
     Raises ValueError for sizes that cannot be packed.
@@ -212,8 +212,8 @@ class PackedWeight:
     @property
     def nbytes(self) -> int: ...
     @property
-    def mapped_bytes(self) -> int:
-        """Of `nbytes`, those in a mapped file; see `map_packed`."""
+    def streamed_bytes(self) -> int:
+        """Of `nbytes`, those that come from a file at each use; see `map_packed`."""
 
     def tune(self, tuned: list[tuple[int, tuple[int, int, int, int, int, int]]], /) -> None:
         """Most rows of x, ascending, and the fields of GemmTuning for them (csrc/cpu/tuning.h).
@@ -224,19 +224,20 @@ class PackedWeight:
     def unpack(self, out: int, /) -> None:
         """Writes the weight as stored to float32 [n, k]."""
 
-def read_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
-    """Fills the weights, one after the other, from a file. GIL released.
+def write_packed(fd: int, offset: int, weights: list[PackedWeight], /) -> int:
+    """Writes the weights, one after the other, and returns a checksum of the bytes. GIL released.
 
-    Returns a checksum of the bytes. Raises OSError, also where the file ends too early.
+    Raises OSError.
     """
 
-def write_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
-    """The reverse of `read_packed`, with the same checksum."""
+def map_packed(
+    pool: Pool, fd: int, offset: int, weights: list[PackedWeight], streamed: bool, /
+) -> int:
+    """Fills the weights from a file, with the same checksum. GIL released.
 
-def map_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
-    """As `read_packed`, but what a product reads stays in the file, mapped, and takes no memory.
-
-    A file that is cut short later ends the process where it is read.
+    What a product reads stays in the file, mapped, where the system has it on huge pages; all of it
+    if the weights are to be streamed. A file that is cut short later ends the process where it is
+    read. Raises OSError, also where the file ends too early.
     """
 
 def packed_end(offset: int, weights: list[PackedWeight], /) -> int:

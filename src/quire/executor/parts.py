@@ -82,7 +82,7 @@ def fit_memory(
 def read_ahead_bytes(cache: PackCache | None) -> int:
     """Return the bytes of weights that the cache has read into memory, once it has read all."""
     stored = (cache.linears() if cache else {}).values()
-    return sum(linear.nbytes - linear.mapped_bytes for linear in stored)
+    return sum(linear.nbytes - linear.streamed_bytes for linear in stored)
 
 
 def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> AdapterPool | None:

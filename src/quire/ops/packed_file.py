@@ -1,4 +1,4 @@
-"""Packed weights in a file, read and written by the native threads; torch-free."""
+"""Packed weights in a file; torch-free."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class StoredLinear:
         return self.weight.nbytes
 
     @property
-    def mapped_bytes(self) -> int:
-        """Return the bytes of `nbytes` that lie in a mapped file."""
-        return self.weight.mapped_bytes
+    def streamed_bytes(self) -> int:
+        """Return the bytes of `nbytes` that come from a file at each use."""
+        return self.weight.streamed_bytes
 
 
 def read_linears(
@@ -47,12 +47,12 @@ def read_linears(
     shapes: Sequence[Shape],
     dtype: str,
     threads: int,
-    mapped: Sequence[bool] | None = None,
+    streamed: Sequence[bool] | None = None,
 ) -> tuple[list[StoredLinear], int]:
     """Return weights of these shapes, stored in a row from `offset` on, and their checksum.
 
     Args:
-        mapped: which of them stay in the file; none of them, if None.
+        streamed: which of them come from the file at each use; none of them, if None.
 
     Raises:
         OSError: the file cannot be read, or ends too early.
@@ -62,12 +62,10 @@ def read_linears(
     weights = [_native.PackedWeight(shape) for shape in shapes]
     pool = _native.Pool(threads)
     checksum = 0
-    for in_file, run in groupby(
-        zip(mapped or [False] * len(weights), weights, strict=True), key=itemgetter(0)
-    ):
+    kinds = zip(streamed or [False] * len(weights), weights, strict=True)
+    for in_file, run in groupby(kinds, key=itemgetter(0)):
         part = [weight for _, weight in run]
-        read = _native.map_packed if in_file else _native.read_packed
-        checksum += read(pool, fd, offset, part)
+        checksum += _native.map_packed(pool, fd, offset, part, in_file)
         offset = _native.packed_end(offset, part)
     return [StoredLinear(weight, dtype) for weight in weights], checksum % 2**64
 
@@ -76,7 +74,7 @@ def write_linears(fd: int, offset: int, linears: Sequence[StoredLinear]) -> int:
     """Write the weights in the format that `read_linears` reads; return the checksum. Raises
     OSError.
     """
-    return _native.write_packed(_native.Pool(1), fd, offset, [linear.weight for linear in linears])
+    return _native.write_packed(fd, offset, [linear.weight for linear in linears])
 
 
 class LinearFile:
@@ -93,8 +91,8 @@ class LinearFile:
     def move(self, linear: StoredLinear) -> None:
         """Read the weight from the file from now on. Raises OSError, and then changes nothing."""
         fd, begin, weights = self._file.fileno(), self.nbytes, [linear.weight]
-        written = _native.write_packed(self._pool, fd, begin, weights)
-        if _native.map_packed(self._pool, fd, begin, weights) != written:
+        written = _native.write_packed(fd, begin, weights)
+        if _native.map_packed(self._pool, fd, begin, weights, True) != written:
             raise OSError(errno.EIO, "what was written is not what is read")
         self.nbytes = _native.packed_end(begin, weights)
 

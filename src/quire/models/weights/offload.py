@@ -134,7 +134,7 @@ class WeightOffload(OffloadPlan):
         self._moved.pop(name, None)  # of a file that turned out not to fit
         if self.moved_bytes + linear.nbytes > self._limit:
             return packed  # padding that was not foreseen
-        if not linear.mapped_bytes:
+        if not linear.streamed_bytes:
             self._move(linear)
         self._moved[name] = linear.nbytes
         return packed
@@ -176,7 +176,7 @@ class WeightOffload(OffloadPlan):
         if self._file is not None:
             self._file.close()
         stored = [linear_weights[name].stored for name in self.weights]
-        mapped = [linear for linear in stored if linear.mapped_bytes]
+        mapped = [linear for linear in stored if linear.streamed_bytes]
         give_back = free_bytes < self.moved_bytes
         self._stream = stream_linears(mapped, self.ahead_bytes, give_back=give_back)
         logger.info(

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4
-"""To be raised whenever the order or the rounding of packed weights changes."""
+FORMAT = 5
+"""To be raised whenever the order or the rounding of packed weights, or the checksum, changes."""
 SUFFIX = ".packed"
 SMALLEST_BYTES = 64 * 2**20
 """A model with fewer bytes of weights is packed before anybody notices."""
@@ -55,7 +55,7 @@ _ALIGN = 4096
 def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> PackCache | None:
     """Open the cache of `config`'s model and start to read it; None if it has none.
 
-    What `offload` names stays in the file, mapped.
+    What `offload` names is streamed from the file.
     """
     size = loaded_bytes(config)
     if (
@@ -71,8 +71,8 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
         return None  # loading will say what is wrong
     folder = env.cache_dir() / "packed"
     cache = PackCache(folder, key, config.pack_cache_bytes, config.dtype)
-    mapped = offload.weights if offload else {}
-    cache.start(max(1, config.num_threads - 1), mapped)  # one core imports meanwhile
+    streamed = offload.weights if offload else {}
+    cache.start(max(1, config.num_threads - 1), streamed)  # one core imports meanwhile
     return cache
 
 
@@ -109,10 +109,10 @@ class PackCache:
         self._reader: threading.Thread | None = None
         self._writer: threading.Thread | None = None
 
-    def start(self, threads: int, mapped: Collection[str] = ()) -> None:
-        """Read the file, if there is one, in the background; but map the weights `mapped`."""
+    def start(self, threads: int, streamed: Collection[str] = ()) -> None:
+        """Read the file, if there is one, in the background, but stream the weights `streamed`."""
         self._reader = threading.Thread(
-            target=self._read, args=(threads, mapped), name="pack-cache", daemon=True
+            target=self._read, args=(threads, streamed), name="pack-cache", daemon=True
         )
         self._reader.start()
 
@@ -142,10 +142,10 @@ class PackCache:
                 thread.join()
         self._linears = {}
 
-    def _read(self, threads: int, mapped: Collection[str]) -> None:
+    def _read(self, threads: int, streamed: Collection[str]) -> None:
         try:
             with self.path.open("rb", buffering=0) as file:
-                self._linears = _read_file(file.fileno(), self._dtype, threads, mapped)
+                self._linears = _read_file(file.fileno(), self._dtype, threads, streamed)
                 os.utime(file.fileno())  # the least recently used go first
         except FileNotFoundError:
             return
@@ -179,7 +179,7 @@ class PackCache:
 
 
 def _read_file(
-    fd: int, dtype: str, threads: int, mapped: Collection[str]
+    fd: int, dtype: str, threads: int, streamed: Collection[str]
 ) -> dict[str, StoredLinear]:
     from quire.ops.packed_file import read_linears
 
@@ -194,7 +194,7 @@ def _read_file(
         raise ValueError(f"it has {size} bytes of {header['size']}")
     names: list[str] = header["names"]
     shapes = [tuple(shape) for shape in header["shapes"]]
-    in_file = [name in mapped for name in names]
+    in_file = [name in streamed for name in names]
     linears, checksum = read_linears(fd, header["start"], shapes, dtype, threads, in_file)
     if checksum != header["checksum"]:
         raise ValueError("its data is damaged")
