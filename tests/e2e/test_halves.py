@@ -114,9 +114,10 @@ def check_shares(engine: AsyncLLM) -> None:
     assert answering.generation_tokens > 0
     assert answering.scheduler is not None
     assert answering.scheduler.host_tier is None  # nothing is copied
-    blocks = [length // 16 * (length > 128) for length in LENGTHS]
     halves = engine._fleet._halves
     assert halves is not None
+    assert min(LENGTHS) <= halves.alone < max(LENGTHS)
+    blocks = [length // 16 * (length > halves.alone) for length in LENGTHS]
     assert halves.loans is not None
     assert halves.loans.num_lent == sum(blocks)
     read = sum(count * params(index).n for index, count in enumerate(blocks))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quire.core.config import SharedKV, TierConfig
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
@@ -18,9 +20,20 @@ from quire.system.hardware import detect
 
 
 class Side:
-    """An engine core with a role in a hand-off."""
+    """An engine core with a role in a hand-off.
 
-    def __init__(self, model: Path, folder: Path, role: str, **fields: Any) -> None:
+    Args:
+        shared: lends and borrows blocks in this memory, in place of the folder.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        role: str,
+        shared: SharedKV | None = None,
+        **fields: Any,
+    ) -> None:
         extra = {"shared_storage_path": str(folder)}
         transfer = {"kv_connector": "ExampleConnector", "kv_role": role} | fields
         transfer["kv_connector_extra_config"] = extra
@@ -35,7 +48,10 @@ class Side:
             kv_transfer_config=json.dumps(transfer),
         )
         config = resolve(args, detect()).config
+        if shared is not None:
+            config = replace(config, shared_kv=shared, tiers=TierConfig())
         self.core = EngineCore(config, UniprocExecutor(config))
+        self.returned: list[int] = []
         self.core.scheduler._admission._tier_cost = None  # computing a tiny model is faster
 
     def answer(self, prompt: list[int], count: int, transfer: KVTransfer) -> CoreOutput:
@@ -47,6 +63,7 @@ class Side:
         last: CoreOutput | None = None
         while step := self.core.step():
             self.core.scheduler.check_integrity()
+            self.returned += step.returned
             for output in step.each():
                 tokens += output.new_token_ids
                 last = output

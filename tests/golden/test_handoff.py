@@ -6,13 +6,17 @@ import json
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quire.core.config import SharedKV
+from quire.core.messages import BlocksReturned
 from quire.core.options import KVTransfer
 from quire.core.request import FinishReason
+from quire.parallel.shared_memory import close_named_file, named_file
 from tests.golden.handoff import Side, promised
 from tests.golden.tiny_models import FEW_KINDS, TINY_MODELS, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
@@ -43,6 +47,30 @@ def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
     assert stats.loaded == (len(expected.prompt) - 1) // 8 or window is not None
     assert stats.loaded > 0
     assert (stats.failed, stats.saved) == (0, 0)  # a consumer writes nothing
+
+
+@pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
+def test_same_answer_from_lent_blocks(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
+    _, model, expected = golden
+    shared = SharedKV(named_file(str(model)), 64, 0, 2)
+    producer, consumer = (
+        Side(model, tmp_path, "kv_both", replace(shared, replica=rank)) for rank in (0, 1)
+    )
+    close_named_file(str(model))
+    if producer.core.config.model.recurrent is not None:
+        return  # replicas lend no states, and hand over in a folder
+    lent = producer.answer(expected.prompt, 1, KVTransfer(hands_over=True)).lent
+    assert lent is not None
+    pool = producer.core.scheduler.kv.pool
+    assert pool.num_used == len(lent.blocks)
+    answer = consumer.answer(expected.prompt, NUM_TOKENS, KVTransfer(lent=lent))
+    assert answer.new_token_ids == expected.output
+    assert consumer.core.scheduler.kv.prefix_hits >= 8 * ((len(expected.prompt) - 1) // 8) > 0
+    assert sorted(consumer.returned) == lent.blocks
+    producer.core.handle(BlocksReturned(consumer.returned))
+    assert pool.num_used == 0
+    producer.core.scheduler.check_integrity()
 
 
 @pytest.fixture

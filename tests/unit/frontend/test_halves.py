@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from quire.core.config import SharedKV
+from quire.core.cost import RooflineCost
 from quire.core.messages import AddRequest, BlocksReturned, CoreOutput, StepOutputs
 from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.client.halves import Halves
+from quire.frontend.client.halves import MESSAGE_SECONDS, Halves, most_alone
 from quire.frontend.client.ledger import Ledger
 
 
@@ -133,3 +134,15 @@ def test_blocks_that_nobody_reads_go_back() -> None:
 )
 def test_what_needs_a_whole_prompt_stays_together(state: Any, divided: bool) -> None:
     assert Halves(1, 2).divides(state.request.children[0]) == divided
+
+
+def test_a_short_prompt_is_computed_where_it_is_answered() -> None:
+    """Up to the tokens that cost one more step, the messages and the copies."""
+    cost = RooflineCost(1e9, 1e5, 1e9, 0.0, 0.0, 1e10, 1e12, 1e12, 0.0)
+    step, alone = cost.seconds(1, 1, 1), most_alone(cost, copied=False)
+    for count, pays in ((alone, False), (alone + 1, True)):
+        longer = cost.seconds(count + 1, 2, count + 1) - step
+        assert (longer > step + MESSAGE_SECONDS) == pays
+    assert 0 < alone < most_alone(cost, copied=True)
+    fast = RooflineCost(1e9, 1e5, 1.0, 0.0, 0.0, 1e10, 1e12, 1e12, 0.0)
+    assert most_alone(fast, copied=False) > 1000

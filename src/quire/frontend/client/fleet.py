@@ -18,7 +18,7 @@ from quire.core.messages import (
     StepOutputs,
 )
 from quire.core.options import LentBlocks
-from quire.frontend.client.halves import ALONE, Halves
+from quire.frontend.client.halves import Halves, most_alone
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.ledger import Ledger
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
@@ -78,7 +78,10 @@ class Fleet:
         transfer, shared = config.transfer, configs[0].shared_kv
         if transfer and transfer.prefill_replicas and config.pooling is None:
             loans = Ledger(transfer.engine_id, shared, self._tell) if shared else None
-            self._halves = Halves(transfer.prefill_replicas, count, loans)
+            from quire.models.cost import first_guess  # NumPy
+
+            alone = most_alone(first_guess(config), copied=loans is None)
+            self._halves = Halves(transfer.prefill_replicas, count, loans, alone)
 
     @property
     def separate(self) -> bool:
@@ -164,7 +167,7 @@ class Fleet:
         if not ready & self._halves.prompts or not self._halves.divides(first):
             return False
         answers = ready & self._halves.answers
-        return answers > 0 and self._routes.num_uncached(first, answers) > ALONE
+        return answers > 0 and self._routes.num_uncached(first, answers) > self._halves.alone
 
     def _choose(self, first: AddRequest, among: int) -> int:
         return 0 if self._routes is None else self._routes.choose(first, among)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from quire.core.cost import StepCost
 from quire.core.messages import AddRequest, StepOutputs
 from quire.core.options import KVTransfer, LentBlocks
 from quire.core.sampling_params import SamplingParams
@@ -15,9 +17,26 @@ from quire.frontend.client.ledger import Ledger
 if TYPE_CHECKING:
     from quire.frontend.output.request_state import RequestState
 
-ALONE = 128
-"""Most uncached prompt tokens that a replica for answers computes itself."""
+MESSAGE_SECONDS = 1e-3
+"""Of the messages of a hand-off."""
+_LONGEST = 8192
 _SUFFIX = "/prompt"
+
+
+def most_alone(cost: StepCost, *, copied: bool) -> int:
+    """Return the most uncached tokens of a prompt that a replica for answers computes itself.
+
+    They make one of its steps longer. A hand-off takes a step of another replica and messages, and
+    two copies of the blocks if the replicas share no memory.
+    """
+    step = cost.seconds(1, 1, 1)
+
+    def is_slower(num_tokens: int) -> bool:
+        longer = cost.seconds(num_tokens + 1, 2, num_tokens + 1) - step
+        copies = 2 * cost.copy_seconds(num_tokens) if copied else 0.0
+        return longer > step + MESSAGE_SECONDS + copies
+
+    return bisect_left(range(1, _LONGEST), True, key=is_slower)
 
 
 class Halves:
@@ -30,12 +49,16 @@ class Halves:
     Attributes:
         prompts, answers: masks of the replicas for each.
         loans: blocks in shared memory, if there is some.
+        alone: see `most_alone`.
     """
 
-    def __init__(self, num_prefill: int, num_replicas: int, loans: Ledger | None = None) -> None:
+    def __init__(
+        self, num_prefill: int, num_replicas: int, loans: Ledger | None = None, alone: int = 0
+    ) -> None:
         self.prompts = (1 << num_prefill) - 1
         self.answers = (1 << num_replicas) - 1 - self.prompts
         self.loans = loans
+        self.alone = alone
         self._waiting: dict[str, RequestState] = {}
 
     def divides(self, first: AddRequest) -> bool:
