@@ -1,4 +1,4 @@
-"""AsyncLLM over a core in its own process, with the echo model."""
+"""AsyncLLM over a core in its own process or in this one, with the echo model."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,12 @@ DELTA = RequestOutputKind.DELTA
 
 
 @asynccontextmanager
-async def running(name: str = "echo", **generation_config: Any) -> AsyncIterator[AsyncLLM]:
-    connect = partial(ProcessClient, FAKE_CORE)
+async def running(
+    name: str = "echo", *, process: bool = True, **generation_config: Any
+) -> AsyncIterator[AsyncLLM]:
+    """An engine whose core has a process of its own, or steps in this loop."""
+    in_loop = partial(LoopClient, 0.02 if name == "slow" else 0.0)
+    connect = partial(ProcessClient, FAKE_CORE) if process else in_loop
     engine = AsyncLLM(resolved(name, **generation_config), ByteTokenizer(), EngineArgs(), connect)
     await engine.start_core()
     try:
@@ -72,7 +76,7 @@ async def test_many_at_once() -> None:
 
 
 async def test_a_stop_string_ends_the_sequence_in_the_core_too() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         outputs = await collect(engine, "a", stop="fg", max_tokens=200, ignore_eos=True)
         assert outputs[-1].outputs[0].text == "bcde"
         assert outputs[-1].outputs[0].stop_reason == "fg"
@@ -91,7 +95,7 @@ async def idle(engine: AsyncLLM) -> None:
 
 
 async def test_closing_the_generator_aborts() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         stream = engine.generate([97], SamplingParams(max_tokens=200, ignore_eos=True, n=3))
         await anext(stream)
         await stream.aclose()
@@ -113,7 +117,7 @@ async def test_cancelling_the_consumer_aborts() -> None:
 
 
 async def test_abort_by_id_gives_the_consumer_what_there_is() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         stream = engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), "mine")
         await anext(stream)
         await engine.abort("mine")
@@ -127,9 +131,9 @@ async def test_abort_by_id_gives_the_consumer_what_there_is() -> None:
 @pytest.mark.parametrize("way", ["close", "abort", "cancel"])
 async def test_an_id_may_be_used_again_at_once_after_an_abort(way: str) -> None:
     """Each request gets its own tokens, whatever the core still says of the one before."""
-    params = SamplingParams(max_tokens=100, ignore_eos=True, n=2, output_kind=DELTA)
+    params = SamplingParams(max_tokens=40, ignore_eos=True, n=2, output_kind=DELTA)
     async with running() as engine:
-        for trial in range(20):
+        for trial in range(10):
             old = engine.generate([1], params, "same")
             await anext(old)
             if way == "close":
@@ -151,13 +155,13 @@ async def test_an_id_may_be_used_again_at_once_after_an_abort(way: str) -> None:
             for index in range(2):
                 tokens = [t for o in outputs for c in o.outputs if c.index == index
                           for t in c.token_ids]  # fmt: skip
-                assert tokens == list(range(131 + trial, 231 + trial)), (way, trial)
+                assert tokens == list(range(131 + trial, 171 + trial)), (way, trial)
         assert engine.num_unfinished == 0
         await idle(engine)
 
 
 async def test_a_late_close_leaves_the_next_request_of_the_id_alone() -> None:
-    async with running() as engine:
+    async with running(process=False) as engine:
         first = engine.generate("a", SamplingParams(max_tokens=1), "same")
         assert (await anext(first)).finished
         second = engine.generate("q", SamplingParams(max_tokens=3, output_kind=DELTA), "same")
@@ -216,7 +220,7 @@ async def test_the_prompt_s_logprobs_come_though_the_first_sequence_fails(
 
 
 async def test_bad_requests_are_refused_before_the_core() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         for prompt, params in (("", {}), ([300], {}), ("a" * 300, {}), ("a", {"max_tokens": 900})):
             with pytest.raises(InvalidRequestError):
                 await collect(engine, prompt, **params)
@@ -231,13 +235,13 @@ async def test_a_long_prompt_is_tokenized_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(intake, "INLINE_CHARACTERS", 10)
-    async with running() as engine:
+    async with running(process=False) as engine:
         [*_, last] = await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
         assert last.outputs[0].text == "bc"
 
 
 async def test_a_slow_consumer_gets_several_steps_at_once() -> None:
-    async with running() as engine:
+    async with running(process=False) as engine:
         stream = engine.generate("a", SamplingParams(max_tokens=25, output_kind=DELTA))
         outputs = []
         async for output in stream:
@@ -248,7 +252,7 @@ async def test_a_slow_consumer_gets_several_steps_at_once() -> None:
 
 
 async def test_the_model_s_sampling_values_are_the_default() -> None:
-    async with running(temperature=0.5) as engine:
+    async with running(process=False, temperature=0.5) as engine:
         assert engine.default_sampling_params == {"temperature": 0.5}
         [*_, last] = [output async for output in engine.generate("a")]
         assert last.outputs[0].text == "bcdefghijklmnopq"

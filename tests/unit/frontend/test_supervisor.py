@@ -32,6 +32,7 @@ from quire.text.structures import structure_key
 from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.frontend.test_async_llm import running
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, gone, until
+from tests.unit.server.fake_engine import LoopClient
 
 LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
 FINAL = RequestOutputKind.FINAL_ONLY
@@ -44,7 +45,11 @@ def pid(engine: AsyncLLM) -> int:
 
 
 def kill(engine: AsyncLLM) -> None:
-    os.kill(pid(engine), signal.SIGKILL)
+    client = engine._fleet.replicas[0].core.client
+    if isinstance(client, LoopClient):
+        client.die()
+    else:
+        os.kill(pid(engine), signal.SIGKILL)
 
 
 def ask(engine: AsyncLLM, prompt: str = "a", **params: Any) -> asyncio.Task[list[RequestOutput]]:
@@ -101,7 +106,7 @@ async def test_who_was_told_something_gets_the_error_and_the_others_wait() -> No
 
 
 async def test_seeds_that_are_drawn_do_not_begin_again_with_the_next_core() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         seeds: list[int | None] = []
 
         async def draw() -> None:
@@ -122,7 +127,7 @@ async def test_seeds_that_are_drawn_do_not_begin_again_with_the_next_core() -> N
 
 
 async def test_a_request_is_retried_once() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         request = ask(engine, output_kind=FINAL, **LONG)
         await until(lambda: engine.num_unfinished == 1)
         kill(engine)
@@ -230,7 +235,7 @@ async def test_an_abort_meanwhile_is_not_sent_on() -> None:
 async def test_after_so_many_in_a_row_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.01))
     monkeypatch.setattr(supervisor, "MAX_RESTARTS", 2)
-    async with running() as engine:
+    async with running(process=False) as engine:
         for count in (1, 2):
             kill(engine)
             await restored(engine, count)
@@ -243,7 +248,7 @@ async def test_after_so_many_in_a_row_it_is_given_up(monkeypatch: pytest.MonkeyP
 async def test_a_core_that_was_well_begins_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
     monkeypatch.setattr(supervisor, "MAX_RESTARTS", 1)
-    async with running() as engine:
+    async with running(process=False) as engine:
         for count in (1, 2):
             kill(engine)
             await restored(engine, count)
