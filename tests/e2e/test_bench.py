@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.bench import bandwidth
+from quire.bench.kernels import case
 from quire.cli.main import main
 
 SPREAD = {"mean", "p50", "p90", "p99"}
@@ -82,7 +83,8 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
 
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure the memory's bandwidth in less time."""
+    """Measure the memory's bandwidth in less time, and fewer copies of a weight."""
+    monkeypatch.setattr(case, "_MAX_COPIES", 4)
     make_reader = bandwidth.Reader.__init__
     monkeypatch.setattr(bandwidth.measure, "__defaults__", (2**24,))
     monkeypatch.setattr(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.bench.kernels import case
 from quire.cli.main import main
 from quire.ops.native.kernels import available_isas
 from quire.ops.providers import load_ops
@@ -22,6 +23,7 @@ QUICK = [*FLAGS, "--repetitions", "1", "--seconds", "0.0001"]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(case, "_MAX_COPIES", 4)  # of a weight, to find it in memory
     return tmp_path
 
 
