@@ -81,9 +81,9 @@ def tokenizer(folder: Path) -> tuple[str, ...]:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     vocabulary = {letter: i for i, letter in enumerate(sorted(alphabet))}
     slow = Tokenizer(models.BPE(vocabulary, []))
-    slow.normalizer = normalizers.Sequence(rules)
     slow.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     slow.decoder = decoders.ByteLevel()
+    slow.normalizer = normalizers.Sequence(rules)
     slow.save(str(folder / "tokenizer.json"))
     return ("--tokenizer", str(folder))
 

@@ -159,6 +159,7 @@ def mostly_refused(i: int) -> Body:
 
 
 TIGHT = ("--max-num-seqs", "32", "--max-model-len", "512")
+STAGES = (*OPT, "--pipeline-parallel-size", "2")
 REPLICAS = (*OPT, "--data-parallel-size", "2", "--num-gpu-blocks-override", "400")
 POOR_DRAFTER = {
     "method": "suffix",
@@ -203,6 +204,12 @@ FAULTS: dict[str, Fault] = {
     "stopped_front": Fault(("stopped",), EMBEDDED, asks(), during=stopped_front),
     "frozen": Fault(("stopped",), EMBEDDED, asks(), during=frozen),
     "traced": Fault(("traced",), EMBEDDED, asks(), during=traced),
+    "dev_mode": Fault(
+        ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONDEVMODE": "1"}
+    ),
+    "tracemalloc": Fault(
+        ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONTRACEMALLOC": "5"}
+    ),
     "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
     "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),
     "refused_all": Fault(("refused_requests",), EMBEDDED, asks(max_tokens=4000)),
@@ -267,8 +274,9 @@ FAULTS: dict[str, Fault] = {
         ("poor_drafts",), (*OPT, "--speculative-config", json.dumps(POOR_DRAFTER)), asks()
     ),
     "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
-    "stopped_stage": Fault(
-        ("stopped",), (*OPT, "--pipeline-parallel-size", "2"), asks(), during=stopped_last
+    "stopped_stage": Fault(("stopped",), STAGES, asks(), during=stopped_last),
+    "uneven_stages": Fault(
+        ("slow_stage",), STAGES, asks(), environment={"VLLM_PP_LAYER_PARTITION": "3,9"}
     ),
     "stopped_replica": Fault(("stopped",), REPLICAS, asks(), during=stopped_last),
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
@@ -321,3 +329,9 @@ HEALTHY_LOADS: dict[str, Fault] = {
         ("replicas", REPLICAS, asks(), 8, COMPLETIONS, 0.0),
     )
 }  # fmt: skip
+HEALTHY_LOADS["healthy_stages"] = Fault(
+    (),
+    STAGES,
+    asks(),
+    environment={"VLLM_PP_LAYER_PARTITION": "8,4"},  # the head is in the last
+)

@@ -27,6 +27,7 @@ Cause = Literal[
     "stolen_cpu",
     "stopped",
     "traced",
+    "python_debugging",
     "starved",
     "slow_clock",
     "swapping",

@@ -55,6 +55,15 @@ def verdict(
             1.0,
             {"pid": pid},
         )
+    if around.debugging:
+        names = ", ".join(around.debugging)
+        return Finding(
+            "python_debugging",
+            f"The server does not answer in time, and its Python is slowed for debugging: {names}. "
+            "Start it without.",
+            1.0,
+            {"pid": pid},
+        )
     if use is None:
         return None
     waited = min(1.0, use.waited / use.seconds)

@@ -17,6 +17,7 @@ import msgspec
 from quire.explain.cgroups import cpu_limit, cpu_weight, is_frozen, memory_wait
 from quire.explain.host import SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, text
+from quire.explain.python import debugging, tracing
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -60,6 +61,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         tracer: process that traces one of the engine's (a debugger, strace); 0: none.
         connections, unread: TCP connections of the API process, and those whose clients leave
             `MUCH` bytes or more unread at both readings.
+        debugging: what slows Python in the engine's processes: "PYTHONDEVMODE", "-m cProfile" …
         paused: share of the window in which the API process was due and neither ran nor waited for
             a CPU: it was stopped, or blocked. 0 offline.
     """
@@ -89,6 +91,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     tracer: int = 0
     connections: int = 0
     unread: int = 0
+    debugging: list[str] = []
     paused: float = 0.0
 
 
@@ -150,6 +153,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
         weight=cpu_weight(pids, root),
         connections=len(queues),
         unread=sum(nbytes >= MUCH for nbytes in queues),
+        debugging=debugging(pids, root) + (tracing() if pid is None else []),
         tracer=max((found.get("TracerPid", 0) for found in status), default=0),
     )
     reads = {p: fields(text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}

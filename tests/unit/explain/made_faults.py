@@ -251,6 +251,10 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         "cores of its own for stage 1",
     ),
     "traced": (healthy(ops=UNBOUND, around={"tracer": 99}), "the end of process 99"),
+    "python_debugging": (
+        healthy(ops=UNBOUND, around={"debugging": ["PYTHONDEVMODE"]}),
+        "a start without PYTHONDEVMODE",
+    ),
     "slow_clock": (healthy(ops=UNBOUND, around={"clock": 0.4}), "cpupower"),
     "huge_pages_off": (healthy(ops=UNBOUND, around={"huge_pages": "never"}), "echo madvise"),
     "remote_memory": (

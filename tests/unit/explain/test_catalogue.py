@@ -10,6 +10,7 @@ from quire.explain.analyse import explain
 from quire.explain.report import Cause
 from tests.unit.explain.made_faults import FAULTS
 from tests.unit.explain.test_faults import CAUSES, SERVED
+from tests.unit.explain.test_made_system import SYSTEMS
 
 DOCS = Path(__file__).parents[3] / "docs/explain.md"
 SILENT = {"starved", "none"}
@@ -23,6 +24,8 @@ def rows() -> list[str]:
         injected.setdefault(fault.cause, []).append(name)
     for name, served in explain_served.FAULTS.items():
         injected.setdefault(served.causes[0], []).append(f"served {name}")
+    for cause in SYSTEMS:
+        injected.setdefault(cause, []).append("made files of the system")
     recorded = {cause for cause, _ in CAUSES.values()}
     recorded |= {cause for causes in SERVED.values() for cause in causes}
     made = {cause: explain(evidence).changes for cause, (evidence, _) in FAULTS.items()}

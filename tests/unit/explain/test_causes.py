@@ -25,7 +25,7 @@ PROMPTS: dict[str, Any] = {
 """Steps of which a tenth has a long prompt."""
 
 
-GAINS_NO_SPEED = {"open_files"}
+GAINS_NO_SPEED = {"open_files", "refused_requests"}
 """Causes whose change ends errors. Its gain is 0, and the text prints none."""
 
 
@@ -310,6 +310,20 @@ def test_even_stages_are_no_cause() -> None:
     even = [Worker(7, 4.0, 5.0), Worker(8, 4.0, 5.5), Worker(9, 0.0, 0.0)]  # the last is no stage
     host = msgspec.structs.replace(slow.host, workers=even)
     assert explain(msgspec.structs.replace(slow, host=host)).verdict.cause != "slow_stage"
+
+
+def test_a_neighbour_makes_no_stage_slow() -> None:
+    """Seen: two healthy stages beside a process on the core of one."""
+    slow, _ = FAULTS["slow_stage"]
+    assert slow.host is not None
+    host = msgspec.structs.replace(slow.host, busy=30.0, waits=[5.5, 0.0])
+    beside = explain(msgspec.structs.replace(slow, host=host))
+    assert beside.verdict.cause == "busy_neighbour"
+    assert "slow_stage" not in {finding.cause for finding in beside.causes}
+    uneven = [Worker(7, 2.0, 5.5), Worker(8, 8.0, 1.0)]
+    host = msgspec.structs.replace(host, workers=uneven)
+    named = explain(msgspec.structs.replace(slow, host=host)).causes
+    assert "slow_stage" in {finding.cause for finding in named}
 
 
 def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:

@@ -28,6 +28,7 @@ def test_each_reason_is_named() -> None:
     assert cause({7: "D"}, IDLE, Surroundings(swap_rate=1e8, disk_wait=1.9)) == "swapping"
     full = Surroundings(open_files=1024, most_files=1024)
     assert cause({7: "S"}, IDLE, full) == "open_files"
+    assert cause({7: "R"}, IDLE, Surroundings(debugging=["-X dev"])) == "python_debugging"
     assert cause({7: "S"}, IDLE) is None
     assert cause({7: "S"}, None) is None
 

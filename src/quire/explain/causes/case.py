@@ -12,7 +12,7 @@ from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Window
 from quire.explain.replicas import mean_replica
-from quire.explain.report import THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
+from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
 
 WORTH = 0.05
@@ -21,6 +21,8 @@ LEAST_GAIN = 0.02
 """Changes that gain less are not proposed."""
 FEW_SEATS = 8
 """A batch that is too small wherever more requests wait than run."""
+LATEST = 2.0
+"""Time before the latest of a hundred tokens in a healthy engine, relative to the mean."""
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
 
@@ -127,11 +129,14 @@ class Case:
         """Return the largest gain that the window can show.
 
         Of n computed tokens, none is known to take a smaller share of the time than 1 / (n + 2),
-        by the rule of succession. The tokens that came out also need their products.
+        by the rule of succession. The tokens that came out also need their products. The latest of
+        a hundred tokens takes at least `LATEST` times the mean.
         """
-        least = 1.0 / (self.window.computed_tokens + 2)
-        if metric == THROUGHPUT:
-            least = max(least, self.estimate.needed_share())
+        w = self.window
+        if metric == ITL:
+            mean = w.running / max(1e-9, w.output_tok_s)
+            return max(0.0, w.itl_p99 / max(1e-9, LATEST * mean) - 1.0)
+        least = max(1.0 / (w.computed_tokens + 2), self.estimate.needed_share())
         return gain_of(1.0 - least)
 
     def usual(self, threads: float | None = None) -> float:

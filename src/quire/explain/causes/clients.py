@@ -92,7 +92,7 @@ def refused_requests(case: Case) -> Suspect | None:
     longest = config.model.max_position_embeddings
     if code == "context_length_exceeded" and config.scheduler.max_model_len < longest:
         flag, why = f"--max-model-len {longest}", "takes prompts as long as the model can"
-        changes = [change(flag, why, count / asked, max_model_len=longest)]
+        changes = [change(flag, why, 0.0, max_model_len=longest)]
     return suspect(
         "refused_requests",
         f"{count} of {asked} requests were refused with an error of the client, most with "
@@ -100,6 +100,7 @@ def refused_requests(case: Case) -> Suspect | None:
         count / asked,
         changes,
         Kind.PROVEN,
+        count / asked,
         refused=count,
         asked=asked,
         code=code,

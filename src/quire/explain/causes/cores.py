@@ -50,7 +50,7 @@ def too_many_threads(case: Case) -> Suspect | None:
     if threads <= e.cores:
         return None
     # A fault of the settings: it costs more as soon as anything else runs.
-    lost = max(case.model * (1.0 - case.usual(e.cores)), WORTH)
+    lost = max(case.model * (1.0 - case.usual(case.cores_of(e.cores))), WORTH)
     return suspect(
         "too_many_threads",
         f"{threads} threads share {e.cores} core{'s' if e.cores > 1 else ''} (hardware threads of "

@@ -6,6 +6,8 @@ import statistics
 
 from quire.explain.causes.case import Case, Suspect, change, suspect
 
+SHARED = 0.2
+"""CPUs that other processes use, from which stages wait for them."""
 UNEVEN = 0.15
 """Share of the time that even stages would save, from which one of them is slow."""
 
@@ -21,15 +23,17 @@ def slow_stage(case: Case) -> Suspect | None:
     if host is None or count < 2:
         return None
     stages = [host.workers[ranks * n : ranks * (n + 1)] for n in range(count)]
-    times = [max(w.ran + w.waited for w in stage) / host.seconds for stage in stages]
+    # While others use the cores, a stage's wait for one is theirs; see `busy_neighbour`.
+    own = 0.0 if host.others >= SHARED else 1.0
+    times = [max(w.ran + own * w.waited for w in stage) / host.seconds for stage in stages]
     slow = max(range(count), key=times.__getitem__)
     others = statistics.fmean(t for n, t in enumerate(times) if n != slow)
-    mean, idle = statistics.fmean(times), case.window.share("idle")
-    lost = (1.0 - idle) * (1.0 - mean / max(times[slow], 1e-9))
+    # Even stages would all take the mean. If none is busy all the time, that saves little.
+    lost = times[slow] - statistics.fmean(times)
     if lost < UNEVEN:
         return None
     worst = max(stages[slow], key=lambda w: w.ran + w.waited)
-    if worst.waited > worst.ran / 2:
+    if own * worst.waited > worst.ran / 2:
         flag = f"cores of its own for stage {slow} (taskset of process {worst.pid})"
         why = "lets it compute when its rows have come"
     else:

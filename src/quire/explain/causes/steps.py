@@ -153,8 +153,8 @@ def needless_ranks(case: Case) -> Suspect | None:
         return None
     if around is None or around.nodes > 1 or profile is None or not profile.rank_waits:
         return None
-    waited = statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds)
-    lost = case.model * min(1.0, waited)
+    waited = min(1.0, statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds))
+    lost = case.model * waited * (1.0 - case.waited)  # one process would wait for a core, too
     return suspect(
         "needless_ranks",
         f"{e.config.tensor_parallel_size} processes share each layer on a machine with one memory "

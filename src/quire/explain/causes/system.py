@@ -93,6 +93,26 @@ def traced(case: Case) -> Suspect | None:
     )
 
 
+def python_debugging(case: Case) -> Suspect | None:
+    """Python checks or watches each allocation, call or line."""
+    found, w = _around(case).debugging, case.window
+    if not found:
+        return None
+    core = w.share("schedule", "prepare", "sample", "update", "core_send")
+    loop = w.share("http", "detokenize", "send")
+    lost = max(WORTH, 0.5 * min(1.0, max(core, loop)))  # such settings double Python's time
+    names = ", ".join(found)
+    return suspect(
+        "python_debugging",
+        f"Python is slowed for debugging ({names}). The core spends {core:.0%} of the time in "
+        f"Python, and the API process {min(1.0, loop):.0%}.",
+        lost,
+        [change(f"a start without {names}", "runs Python at its usual speed", lost)],
+        Kind.PROVEN,
+        settings=names,
+    )
+
+
 def swapping(case: Case) -> Suspect | None:
     """The machine moves the engine's memory to disk and back."""
     around, w = _around(case), case.window
