@@ -24,6 +24,7 @@ from tests.truth.keys import (
     Config,
 )
 from tests.truth.learned_positions import LEARNED_POSITIONS
+from tests.truth.recurrent import RECURRENT
 
 _SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dynamic"}
 """Scalings that a model type has in a way of its own."""
@@ -34,7 +35,7 @@ _HEAD_DIMS = {
     ("qwen3", "seed_oss", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text"), 128
 )
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
-ARCHITECTURES: dict[str, Architecture] = DENSE | EXPERTS_OR_LATENT | LEARNED_POSITIONS
+ARCHITECTURES: dict[str, Architecture] = DENSE | EXPERTS_OR_LATENT | LEARNED_POSITIONS | RECURRENT
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ def draw(seed: int, index: int) -> Case:
             config |= {k: v for k, v in SLIDES.items() if k in made.keys}
     if config.get("layer_types") == "full":
         config["layer_types"] = [FULL] * layers
+    if config.get("head_dim") == "inner":  # of heads that together are `expand` times as wide
+        expand = 2 if config["expand"] is ABSENT else config["expand"]
+        config["head_dim"] = expand * config["hidden_size"] // config["num_heads"]
+    for key in [key for key, value in config.items() if value == "mixed"]:
+        config[key] = [rng.choice(made.mixers) for _ in range(layers)]
     if made.rope:
         config |= _rope(rng, kind, config)
     if rng.random() < 0.02:

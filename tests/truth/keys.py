@@ -104,6 +104,9 @@ class Architecture:
         rope: "flat" is one table for all layers, "nested" one for each kind, "" none.
         heads: key-value heads and head_dim are keys of the config.
         tasks: what Transformers can compute with it.
+        mixers: what "mixed" in the place of a list draws for each layer.
+        steps: the oracle takes one token after another with a cache; else all at once. Some cached
+            steps of Transformers are wrong (Bamba's differ in float64, Mamba-2's forget limits).
     """
 
     stem: str
@@ -112,3 +115,5 @@ class Architecture:
     heads: bool = True
     tasks: tuple[str, ...] = ("generate", "generate", "generate", "classify")
     sizes: dict[str, str] = field(default_factory=dict)
+    mixers: tuple[str, ...] = ()
+    steps: bool = True

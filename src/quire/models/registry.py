@@ -160,11 +160,11 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
         CheckpointError: a field is missing or wrong; names it.
     """
     kind = vision_kind(hf_config)
-    if kind is None:
-        return architecture(_architecture_name(hf_config)).parse(hf_config)
-    text_only = text_config(hf_config, kind)
+    text_only = hf_config if kind is None else text_config(hf_config, kind)
     text = architecture(_architecture_name(text_only)).parse(text_only)
-    return replace(text, vision=parse_vision(hf_config, kind, text))
+    if not text.layers_with("recurrent"):  # all layers of a hybrid may have attention
+        text = replace(text, recurrent=None)
+    return text if kind is None else replace(text, vision=parse_vision(hf_config, kind, text))
 
 
 def _architecture_name(hf_config: Mapping[str, Any]) -> str:
