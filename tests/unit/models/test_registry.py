@@ -388,7 +388,8 @@ def test_a_hybrid_whose_layers_all_attend_has_no_states() -> None:
     """Found by `make truth`: its plans waited for states that no step brings."""
     shape = {
         "model_type": "lfm2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
     }  # fmt: skip
     assert model_config(shape | {"layer_types": ["conv", "full_attention"]}).recurrent is not None
     assert model_config(shape | {"layer_types": ["full_attention"] * 2}).recurrent is None
