@@ -19,7 +19,7 @@ _ESTABLISHED = " 01 "
 """State in a row of /proc/net/tcp."""
 
 
-_COMPUTING = (b"quire.engine.process", b"quire.executor.rank")
+COMPUTING = (b"quire.engine.process", b"quire.executor.rank")
 """Modules whose processes compute the model."""
 MOST_THREADS = 64
 MOST_PROCESSES = 1000
@@ -192,7 +192,7 @@ def _workers(
     """Yield the engine's processes that compute the model; they started in the order of ranks."""
     for pid in sorted(pids):
         with suppress(OSError):
-            if any(name in (root / f"proc/{pid}/cmdline").read_bytes() for name in _COMPUTING):
+            if any(name in (root / f"proc/{pid}/cmdline").read_bytes() for name in COMPUTING):
                 threads = (thread for (process, _), thread in ran.items() if process == pid)
                 busiest = max(threads, key=sum, default=_Thread(0.0, 0.0))
                 yield Worker(pid, busiest.ran, busiest.waited)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from quire.explain.cgroups import cpu_limit, cpu_weight, is_frozen, memory_wait
-from quire.explain.host import SYSTEM, unread
+from quire.explain.host import COMPUTING, SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, text
 from quire.explain.python import debugging, tracing
 
@@ -227,10 +227,23 @@ def process_state(pid: int, root: Path = SYSTEM) -> str:
 
 
 def _computing(pids: list[int], root: Path) -> list[int]:
-    """Return the processes that compute the model: those that ran the longest behind the first."""
+    """Return the processes that compute the model, each of which may have CPUs of its own.
+
+    Without a known name, they are those that ran the longest behind the first.
+    """
+    named = [p for p in pids if any(name in _command(p, root) for name in COMPUTING)]
+    if named:
+        return named
     ran = {pid: sum(int(_stat(pid, field, root)) for field in (11, 12)) for pid in pids}
     behind = {pid: ran[pid] for pid in pids[1:]} or ran
     return [pid for pid, ticks in behind.items() if 2 * ticks >= max(behind.values())]
+
+
+def _command(pid: int, root: Path) -> bytes:
+    try:
+        return (root / f"proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _allowed(pids: Iterable[int], root: Path) -> set[int]:

@@ -75,6 +75,23 @@ def test_a_limit_of_the_older_cgroups(tmp_path: Path) -> None:
     assert (reading.now.quota, reading.throttled) == (0.5, 2.5)
 
 
+def test_stages_with_cpus_of_their_own_may_use_all_of_them(tmp_path: Path) -> None:
+    """Seen: of two uneven stages only the busy one counted, and its affinity was the verdict."""
+    machine(tmp_path)
+    stage = "python\0-m\0quire.executor.rank"
+    ticks = STAT.replace("0 0 0 0 0 0 0 0", "0 0 0 0 900 0 0 0", 1)
+    for pid, cpus in ((7, "0-1"), (8, "2-3")):
+        write(
+            tmp_path,
+            {
+                f"proc/{pid}/cmdline": stage,
+                f"proc/{pid}/task/{pid}/status": f"Cpus_allowed_list:\t{cpus}\n",
+            },
+        )
+    write(tmp_path, {"proc/8/stat": ticks.format(state="R", wait=0)})
+    assert read(7, tmp_path).now.allowed == 4
+
+
 def test_a_machine_is_read(tmp_path: Path) -> None:
     machine(tmp_path)
     first = read(7, tmp_path)
