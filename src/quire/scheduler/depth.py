@@ -65,6 +65,7 @@ class Depth:
         self._rows = max(limits.max_num_seqs, LOGITS_ROWS)
         self.stats = SpecDecodingStats(0, 0, 0, [0] * config.num_speculative_tokens)
         self._most = config.num_speculative_tokens
+        self._positions = np.arange(self._most)[:, None]
         self._by_batch_size = config.num_speculative_tokens_per_batch_size
         self._cost = None if self._by_batch_size else cost
         self._scales = Scales(STALE)
@@ -92,13 +93,15 @@ class Depth:
         """
         room = budget - int(running.scheduled.sum())
         room = min(room // 2 if mixed else room, self._rows - len(running))
-        left: Column = np.clip(running.limit - running.num_tokens - 1, 0, self._most)
-        left[~decodes] = 0
+        left: Column = np.minimum(running.limit - running.num_tokens - 1, self._most)
+        np.maximum(left, 0, out=left)
+        left *= decodes
         self._idle = None
         if not left.any():
             return left
+        chosen: Column | int
         if self._cost is None:
-            chosen = np.full_like(left, self._fixed(decodes))
+            chosen = self._fixed(decodes)
         else:
             if running.version != self._version or self._calls >= INTERVAL:
                 self._version = running.version
@@ -107,9 +110,10 @@ class Depth:
                 self._probe(left)
             self._calls += 1
             chosen = self._chosen
-        if not chosen.any() and decodes.all():
+        drafts: Column = np.minimum(chosen, left)
+        if not drafts.any() and decodes.all():
             self._idle = running.version
-        return _within(np.minimum(chosen, left), room)
+        return drafts if int(drafts.sum()) <= room else _within(drafts, room)
 
     def pause(self, running: RunningBatch) -> int:
         """Return the steps for which a choice of no drafts holds; 0 if it was another choice."""
@@ -147,8 +151,7 @@ class Depth:
         if result.num_passes == 1:
             each = result.draft_seconds / max(int(drafted.max()), 1)
             self._draft_seconds += WEIGHT * (each - self._draft_seconds)
-        positions = np.arange(self._most)[:, None]
-        drafts, right = drafted.ravel(), accepted.ravel()
+        positions, drafts, right = self._positions, drafted.ravel(), accepted.ravel()
         hits = (right > positions).sum(axis=1)
         counted = self.stats
         self.stats = SpecDecodingStats(
@@ -160,27 +163,31 @@ class Depth:
         )
         self._tested += ((drafts > positions) & (right >= positions)).sum(axis=1)
         self._right += hits
-        old = self._tested > MEMORY
-        self._tested[old] *= 0.5
-        self._right[old] *= 0.5
+        if (old := self._tested > MEMORY).any():
+            self._tested[old] *= 0.5
+            self._right[old] *= 0.5
         self._observe_requests(flight, drafted, accepted, running)
 
     def _observe_requests(
         self, flight: InFlight, drafted: Column, accepted: Column, running: RunningBatch
     ) -> None:
-        for entry in np.flatnonzero(drafted.sum(axis=0)).tolist():
-            request = flight.requests[entry]
-            request.num_draft_tokens += int(drafted[:, entry].sum())
-            request.num_accepted_tokens += int(accepted[:, entry].sum())
-        tested, right = np.minimum(accepted + 1, drafted).sum(axis=0), accepted.sum(axis=0)
-        rows = np.arange(len(running)) if isinstance(flight.rows, slice) else flight.rows
-        here = rows >= 0
-        rows = rows[here]
-        running.drafted[rows] += tested[here]
-        running.accepted[rows] += right[here]
-        old = running.drafted > OWN_MEMORY
-        running.drafted[old] //= 2
-        running.accepted[old] //= 2
+        right = accepted.sum(axis=0)
+        each = zip(flight.requests, drafted.sum(axis=0).tolist(), right.tolist(), strict=True)
+        for request, drafts, hits in each:
+            request.num_draft_tokens += drafts
+            request.num_accepted_tokens += hits
+        tested = np.minimum(accepted + 1, drafted).sum(axis=0)
+        if isinstance(flight.rows, slice):
+            running.drafted += tested
+            running.accepted += right
+        else:
+            here = flight.rows >= 0
+            rows = flight.rows[here]
+            running.drafted[rows] += tested[here]
+            running.accepted[rows] += right[here]
+        if (old := running.drafted > OWN_MEMORY).any():
+            running.drafted[old] //= 2
+            running.accepted[old] //= 2
 
     def _observe_seconds(self, flight: InFlight, result: ModelOutput, drafts: int) -> None:
         seconds = sum(result.times) - result.draft_seconds

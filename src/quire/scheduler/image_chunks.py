@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -90,8 +90,8 @@ class ImageChunks:
         count = _unsplit(request, start, 1, self._most)
         return self._unread(request, start, start + count) is not None
 
-    def take(self, seconds: float) -> ReadAhead | None:
-        """Return what the step reads ahead, for that long; None if nothing.
+    def take(self, seconds: Callable[[], float]) -> ReadAhead | None:
+        """Return what the step reads ahead, and for how long; None if nothing.
 
         Its pixels go with the first part alone. An executor that has lost them reads the image
         whole in the end.
@@ -99,7 +99,7 @@ class ImageChunks:
         if (span := self._next) is None:
             return None
         begun, self._begun = self._begun, span.digest
-        return ReadAhead(replace(span, pixels=b"") if span.digest == begun else span, seconds)
+        return ReadAhead(replace(span, pixels=b"") if span.digest == begun else span, seconds())
 
     def observe(self, result: ModelOutput) -> None:
         """Take note of what a step has read."""

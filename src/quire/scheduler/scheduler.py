@@ -148,7 +148,7 @@ class Scheduler:
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
-        self._steps.read_ahead = self._state.image_chunks.take(self._step_size.seconds_left())
+        self._steps.read_ahead = self._state.image_chunks.take(self._step_size.seconds_left)
         step = self._steps.issue(num_passes, blocks, admitted)
         if self._depth is not None:
             running.quiet = min(running.quiet, self._depth.pause(running))

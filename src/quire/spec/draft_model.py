@@ -82,6 +82,7 @@ class DraftModelProposer:
         self._computed = np.zeros(limits.max_num_seqs, dtype=np.int64)
         self._num_fed = np.zeros(limits.max_num_seqs, dtype=np.int64)
         self._fed = np.zeros((limits.max_num_seqs, most), dtype=np.int32)
+        self._number = np.arange(most)
 
     def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
         self._computed[slot] = self._num_fed[slot] = 0
@@ -93,7 +94,7 @@ class DraftModelProposer:
 
     def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
         known = states.num_tokens[slots]
-        most = np.clip(most, 0, np.maximum(self._max_model_len - known, 0))
+        most = np.minimum(most, np.maximum(self._max_model_len - known, 0))
         start = self._start(states, slots, known)
         behind = np.where(most > 0, known - start, 0)
         taken = self._share(behind)
@@ -103,15 +104,17 @@ class DraftModelProposer:
         counts = np.where(ready, most, 0)
         if not running.any():
             return counts
-        known, counted = known[running], counts[running]
-        work = slots[running], start[running], taken[running]
+        counted, work = counts, (slots, start, taken)
+        if not running.all():
+            known, counted = known[running], counts[running]
+            work = slots[running], start[running], taken[running]
         if self._passes is not None and self._passes.can_draw(states, slots[ready]):
             self._passes.run(states, *work, counted)
         else:
             self._run_passes(states, *work, counted)
         # The last draft was drawn and not computed.
         self._num_fed[work[0]] = np.maximum(counted - 1, 0)
-        places = np.minimum(known[:, None] + np.arange(self._fed.shape[1]), self._last_place)
+        places = np.minimum(known[:, None] + self._number, self._last_place)
         self._fed[work[0]] = states.token_ids[work[0][:, None], places]
         return counts
 
@@ -134,7 +137,7 @@ class DraftModelProposer:
 
     def _start(self, states: SequenceStates, slots: Column, known: Column) -> Column:
         """Return where each sequence goes on: after its computed tokens and right drafts."""
-        computed, number = self._computed[slots], np.arange(self._fed.shape[1])
+        computed, number = self._computed[slots], self._number
         position = np.minimum(computed[:, None] + number, states.max_model_len - 1)
         right = states.token_ids[slots[:, None], position] == self._fed[slots]
         right &= number < self._num_fed[slots][:, None]
@@ -143,6 +146,8 @@ class DraftModelProposer:
 
     def _share(self, behind: Column) -> Column:
         """Return the tokens of each sequence to compute; those with the fewest first."""
+        if int(behind.sum()) <= self._max_tokens:
+            return behind
         order = np.argsort(behind, kind="stable")
         before = np.cumsum(behind[order]) - behind[order]
         taken = np.empty_like(behind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -90,7 +92,7 @@ def test_beside_streams_chunks_end_before_images_that_are_not_read(
     assert chunks.chunk(each, 0, count, 40) == expected[1], "an admitted prompt waits, too"
     wanted[0] = 2
     assert _leveled(chunks, asked, wanted, [2, count, count, 10]) == [2, count, count, 10]
-    assert chunks.take(1.0) is None, "the step reads its images whole"
+    assert chunks.take(lambda: 1.0) is None, "the step reads its images whole"
     assert not chunks.waits(each, 4)
 
 
@@ -100,16 +102,18 @@ def test_the_image_that_is_needed_first_is_read_ahead() -> None:
     first, second = each.inputs.images
     for seconds, pixels in ((0.5, b"a"), (0.25, b"")):
         assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 4]
-        assert chunks.take(seconds) == ReadAhead(replace(first, pixels=pixels), seconds)
+        assert chunks.take(partial(float, seconds)) == ReadAhead(
+            replace(first, pixels=pixels), seconds
+        )
     chunks.observe(ModelOutput(NOTHING, read_ahead=first.digest))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 20]
-    assert chunks.take(1.0) == ReadAhead(second, 1.0)
+    assert chunks.take(lambda: 1.0) == ReadAhead(second, 1.0)
     for start, waits in ((3, False), (4, False), (19, False), (20, True), (27, True), (28, False)):
         assert chunks.waits(each, start) is waits, start
     assert chunks.chunk(each, 24, 6, 40) == 0, "its first rows are in the prefix cache"
     chunks.observe(ModelOutput(NOTHING, read_ahead=second.digest))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30]
-    assert chunks.take(1.0) is None
+    assert chunks.take(lambda: 1.0) is None
     given = replace(first, digest=b"other", given=True)
     each.inputs = RequestInputs(images=(given,))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30], "the client has sent its rows"
@@ -121,7 +125,7 @@ def test_the_images_of_a_whole_prompt_are_read_before_it() -> None:
     each.inputs = RequestInputs(images=spans)
     _leveled(chunks, [request()], np.array([1]), [1])
     assert chunks.waits(each, 0)
-    assert chunks.take(1.0) == ReadAhead(spans[0], 1.0)
+    assert chunks.take(lambda: 1.0) == ReadAhead(spans[0], 1.0)
     chunks.observe(ModelOutput(NOTHING, read_ahead=spans[0].digest))
     _leveled(chunks, [request()], np.array([1]), [1])
     assert chunks.waits(each, 0), "the second is not read"
