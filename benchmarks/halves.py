@@ -1,0 +1,122 @@
+"""Replicas for prompts and for answers against alike ones: first tokens, and answers meanwhile.
+
+    python benchmarks/halves.py [--model qwen3-0.6b] [--prompt 4096] [--answers 4] [--tokens 100]
+        [--repetitions 3] [--json FILE.jsonl]
+
+Two engines with random weights run one after the other, each with one thread per replica: `one` has
+one replica, `halves` one for prompts and one for answers.
+
+`ttft_s` is the time to the first token of a prompt while nothing else runs. `idle_p99_s` is the
+p99 time between two tokens of `--answers` answers, `busy_p99_s` the same while prompts arrive, one
+after the other. `ttft_overhead` is halves' time over that of one, less one; `stretch` is busy over
+idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from quire.bench.machine import circumstances
+from quire.bench.results.report import summarise, write_json
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.arguments import EngineArgs
+
+KINDS: dict[str, dict[str, int]] = {
+    "one": {"num_threads": 1},
+    "halves": {"num_threads": 2, "prefill_replicas": 1, "decode_replicas": 1},
+}
+TIMES = ("ttft_s", "idle_p99_s", "busy_p99_s")
+SHORT = 32
+
+
+class Load:
+    """Requests to one engine, with new prompts."""
+
+    def __init__(self, engine: AsyncLLM, seed: int) -> None:
+        self._engine = engine
+        self._draw = Random(seed)
+
+    async def times(self, length: int, count: int) -> list[float]:
+        """Return the times of a request's start and of its tokens."""
+        prompt = [self._draw.randrange(3, 32_000) for _ in range(length)]
+        params = SamplingParams(
+            max_tokens=count, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+        )
+        start, stream = (
+            time.perf_counter(),
+            self._engine.generate({"prompt_token_ids": prompt}, params),
+        )
+        return [start, *[time.perf_counter() async for _ in stream]]
+
+    async def gaps(self, answers: int, count: int) -> list[float]:
+        """Return the times between two tokens of answers that run side by side."""
+        found = await asyncio.gather(*[self.times(SHORT, count) for _ in range(answers)])
+        return [float(gap) for times in found for gap in np.diff(times[2:])]
+
+    async def prompts(self, length: int) -> None:
+        """Send prompts, one after the other, until this is cancelled."""
+        while True:
+            await self.times(length, 1)
+
+
+async def measure(kind: str, args: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Return the times of one engine."""
+    engine = await AsyncLLM.start(
+        EngineArgs(
+            args.model,
+            load_format="dummy",
+            max_model_len=args.prompt + SHORT + args.tokens,
+            max_num_seqs=2 * args.answers,
+            **KINDS[kind],
+        )
+    )
+    try:
+        load = Load(engine, seed)
+        await load.times(SHORT, 4)  # warm-up
+        await load.times(4 * SHORT, 4)
+        sent, first, *_ = await load.times(args.prompt, 1)
+        idle = await load.gaps(args.answers, args.tokens)
+        stream = asyncio.create_task(load.prompts(args.prompt))
+        busy = await load.gaps(args.answers, args.tokens)
+        stream.cancel()
+    finally:
+        engine.shutdown()
+    p99 = [float(np.percentile(gaps, 99)) for gaps in (idle, busy)]
+    return dict(zip(TIMES, (first - sent, *p99), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="qwen3-0.6b", help="a preset")
+    parser.add_argument("--prompt", type=int, default=4096, help="tokens of a long prompt")
+    parser.add_argument("--answers", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=100, help="of an answer")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    args = parser.parse_args()
+    samples: list[dict[str, Any]] = []
+    for seed in range(args.repetitions):
+        found = {kind: asyncio.run(measure(kind, args, seed)) for kind in KINDS}
+        samples.append({f"{k}_{name}": s for k, each in found.items() for name, s in each.items()})
+    facts = {"model": args.model, "prompt": args.prompt, "answers": args.answers}
+    row = summarise(tuple(samples[0]), facts, samples)
+    row["ttft_overhead"] = round(row["halves_ttft_s"] / row["one_ttft_s"] - 1, 4)
+    for kind in KINDS:
+        row[f"{kind}_stretch"] = round(row[f"{kind}_busy_p99_s"] / row[f"{kind}_idle_p99_s"], 3)
+    print(json.dumps(row, indent=2))
+    if args.json:
+        command = f"python benchmarks/halves.py --model {args.model} --prompt {args.prompt}"
+        write_json(args.json, row | circumstances("halves", command))
+
+
+if __name__ == "__main__":
+    main()
