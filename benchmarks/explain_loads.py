@@ -36,6 +36,7 @@ from benchmarks.explain_injections import (
     traced,
     wide_adapter,
 )
+from benchmarks.slow_link import KEY, behind_a_slow_link
 
 Body = dict[str, Any]
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -209,6 +210,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "tracemalloc": Fault(
         ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONTRACEMALLOC": "5"}
+    ),
+    "slow_link": Fault(
+        ("slow_link",), OPT, asks(), prepare=behind_a_slow_link, environment=KEY
     ),
     "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
     "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),

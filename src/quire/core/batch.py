@@ -195,6 +195,20 @@ class StepTimes(NamedTuple):
     sample: float = 0.0
 
 
+class Hops(NamedTuple):
+    """Steps whose rows went to another machine.
+
+    Attributes:
+        seconds: from sending until the receipt has come: the rows' way, and a short message's back.
+        nbytes: of the rows.
+        steps: how many they were.
+    """
+
+    seconds: float = 0.0
+    nbytes: int = 0
+    steps: int = 0
+
+
 class ModelOutput(msgspec.Struct):
     """The result of one step, in the order of `SchedulerOutput.request_ids`.
 
@@ -220,6 +234,7 @@ class ModelOutput(msgspec.Struct):
         encoded_tokens: prompt tokens whose images the tower has read in this step.
         encode_seconds: what the tower took.
         read_ahead: digest of the image of `SchedulerOutput.read_ahead`, if it is read.
+        hops: steps of this stage that have come to the next one's machine since the last output.
     """
 
     sampled_token_ids: Column
@@ -239,6 +254,7 @@ class ModelOutput(msgspec.Struct):
     encoded_tokens: int = 0
     encode_seconds: float = 0.0
     read_ahead: bytes | None = None
+    hops: Hops = Hops()
 
     def num_sampled(self) -> Column:
         """Return each entry's number of new tokens, int64 [B]."""

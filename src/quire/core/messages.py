@@ -162,6 +162,17 @@ class SpecDecodingStats(msgspec.Struct, array_like=True):
     """Time that the proposer took."""
 
 
+class StageStats(msgspec.Struct, array_like=True):
+    """A pipeline stage. Counters are totals since the start; see `batch.Hops`."""
+
+    busy: float = 0.0
+    """Seconds of its steps, without waiting for rows."""
+    hop_seconds: float = 0.0
+    hop_bytes: int = 0
+    hops: int = 0
+    """Steps whose rows went to another machine."""
+
+
 class SchedulerStats(msgspec.Struct, array_like=True):
     """The scheduler's state after a step. Counters are totals since the start."""
 
@@ -187,6 +198,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """Prompt tokens whose images the tower has read since the start; None before the first."""
     num_loading: int = 0
     """Of `num_waiting`, requests whose KV blocks are being loaded."""
+    stages: list[StageStats] = []
+    """Empty for one stage."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

@@ -13,6 +13,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import StateConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
+from quire.core.messages import StageStats
 from quire.core.sampling_params import SamplingParams
 from quire.kv.lower_tiers import LowerTier
 
@@ -99,6 +100,11 @@ class Executor(ABC):
     def lower_tiers(self) -> Sequence[LowerTier]:
         """Return the tiers below host memory, in the order of their search."""
         return ()
+
+    @property
+    def stages(self) -> list[StageStats]:
+        """Return what the pipeline stages have done; [] for one."""
+        return []
 
     @property
     @abstractmethod

@@ -182,10 +182,9 @@ class _Gathering:
             logger.info("node %d has joined from %s", message.node, arrival.host)
             found[message.node] = message
             self.connections[message.node], self._hosts[message.node] = arrival[0], arrival.host
-        where = self._where
         for node, connection in self.connections.items():
-            host = where.master_addr if node == 1 else self._hosts[node - 1]
-            before = host, where.master_port + node - 1
+            port = self._where.master_port + node - 1
+            before = None if node == 1 else (self._hosts[node - 1], port)
             config = dataclasses.replace(self._config, model_path="", tokenizer_path=None)
             connection.settimeout(None)
             send_frame(connection, encode(Welcome(self._attempt, before, config)))

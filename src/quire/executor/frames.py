@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from quire.core.batch import Column, ModelOutput, SchedulerOutput, StepTimes
+from quire.core.batch import Column, Hops, ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import EngineConfig
 from quire.executor.base import ForwardError, Prepare, StepSkippedError, error_text
 
@@ -87,7 +87,7 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
         tokens: `ModelOutput.sampled_token_ids`, int64.
         pooled: a checksum of `ModelOutput.pooled`.
         failed_loads, pending_loads: see `ModelOutput`.
-        times: see `ModelOutput`.
+        times, hops: see `ModelOutput`.
         output: the whole result, from the first rank of a last stage in another process.
         error: the exception of the step, as text.
         in_forward: it is a `ForwardError`.
@@ -103,6 +103,7 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
     in_forward: bool = False
     skipped: bool = False
     pending_loads: list[int] = []
+    hops: Hops = Hops()
 
     @classmethod
     def of(cls, output: ModelOutput, *, whole: bool = False) -> Outcome:
@@ -112,7 +113,7 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
         pending = output.pending_loads
         return cls(
             tokens, pooled_sum(output), output.failed_loads, output.times, given,
-            pending_loads=pending,
+            pending_loads=pending, hops=output.hops,
         )  # fmt: skip
 
     @classmethod

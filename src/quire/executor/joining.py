@@ -56,10 +56,11 @@ class Attach(msgspec.Struct, tag=True, array_like=True):
 
 
 class Welcome(msgspec.Struct, tag=True, array_like=True):
-    """All machines are there; `before` is where the one before listens for `Attach`."""
+    """All machines are there; `before` is where the one before listens for `Attach`, None for node
+    0, which the machine has found."""
 
     attempt: str
-    before: tuple[str, int]
+    before: tuple[str, int] | None
     config: EngineConfig
 
 

@@ -13,6 +13,7 @@ from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
+from quire.core.messages import StageStats
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import (
     ForwardError,
@@ -54,6 +55,12 @@ class MultiprocExecutor(UniprocExecutor):
         self._landed: list[Column] = []
         self._again = False
         self._others: list[dict[str, int]] = []
+        count = self._grid.stages if self._grid.stages > 1 else 0
+        self._stages = [StageStats() for _ in range(count)]
+
+    @property
+    def stages(self) -> list[StageStats]:
+        return self._stages
 
     def start(self) -> None:
         try:
@@ -137,6 +144,11 @@ class MultiprocExecutor(UniprocExecutor):
         output.encode_seconds, output.read_ahead = first.encode_seconds, first.read_ahead
         output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)
+        for stage, leader in zip(self._stages, leaders, strict=False):
+            stage.busy += sum(leader.times)
+            stage.hop_seconds += leader.hops.seconds
+            stage.hop_bytes += leader.hops.nbytes
+            stage.hops += leader.hops.steps
         if self._grid.stages > 1 and output.sampled_token_ids.size:
             self._landed.append(output.sampled_token_ids)
         return output

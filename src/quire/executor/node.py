@@ -131,7 +131,8 @@ class Machine:
 
             lines = {worker: attached(worker, master, rows=False) for worker in self._workers}
             before = {
-                worker: os.dup(attached(worker, welcome.before, rows=True)) for worker in first
+                worker: os.dup(attached(worker, welcome.before or master, rows=True))
+                for worker in first
             }
             behind = self._rows_behind(welcome, deadline) if self._doorman else {}
             ends = node_ends(self._grid, memory, self._join.node, before, behind)

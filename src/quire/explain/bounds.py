@@ -99,6 +99,7 @@ def _window(evidence: Evidence) -> Window:
         counts = getattr(w, name).items()
         fields[name] = {key: int(_amount(count)) for key, count in counts}
     longest = evidence.config.scheduler.max_model_len
+    fields["stages"] = [_numbers(stage) for stage in w.stages]
     fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
     return Window(**fields | {"parts": parts})
 

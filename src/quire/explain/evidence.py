@@ -8,6 +8,7 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.messages import StageStats
 from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
@@ -56,6 +57,7 @@ class Window(msgspec.Struct, frozen=True):
         draft_tokens, accepted_tokens: drafts, and right ones.
         draft_seconds: time that drafting took, which is a part of `prepare`.
         arrivals: the latest requests, to replay them; some arrived before the window.
+        stages: the pipeline's; empty for one stage.
     """
 
     seconds: float
@@ -99,6 +101,7 @@ class Window(msgspec.Struct, frozen=True):
     accepted_tokens: int = 0
     draft_seconds: float = 0.0
     arrivals: list[RecordedRequest] = []
+    stages: list[StageStats] = []
 
     def share(self, *names: str) -> float:
         """Return the share of the window that these parts took."""

@@ -7,13 +7,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
+from quire.core.messages import StageStats
 from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, Pauses, read_host, use_between
@@ -51,6 +53,7 @@ class _Totals:
     ended_mix: RequestMix
     refused: Counter[str]
     polls: Counter[str]
+    stages: list[StageStats]
 
 
 class _Gauges:
@@ -168,6 +171,7 @@ class Probe:
                 seconds=first.seconds | dict.fromkeys(CORE, 0.0),
                 counts=first.counts | dict.fromkeys(_OF_CORE, 0),
                 draft_seconds=0.0,
+                stages=[],
             )
         counts = {name: count - first.counts[name] for name, count in last.counts.items()}
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
@@ -196,6 +200,7 @@ class Probe:
             refused=dict(last.refused - first.refused),
             polls=dict(last.polls - first.polls),
             arrivals=[],
+            stages=_stages(first.stages, last.stages),
             **counts,
         )
         # The gauges are those of the latest step, which may have ended before these requests came.
@@ -244,7 +249,15 @@ class Probe:
             copy(stats.ended_mix),
             stats.refused.copy(),
             stats.polls.copy(),
+            deepcopy(s.stages) if s else [],
         )
+
+
+def _stages(first: list[StageStats], last: list[StageStats]) -> list[StageStats]:
+    """Return what the stages did in between; `first` is empty if all of it was."""
+    before = first or [StageStats()] * len(last)
+    columns = (map(astuple, pair) for pair in zip(before, last, strict=False))
+    return [StageStats(*(b - a for a, b in zip(*pair, strict=True))) for pair in columns]
 
 
 def _less(last: list[int], first: list[int]) -> list[int]:

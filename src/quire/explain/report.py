@@ -49,6 +49,7 @@ Cause = Literal[
     "idle_gaps",
     "rank_imbalance",
     "slow_stage",
+    "slow_link",
     "needless_ranks",
     "small_chunks",
     "long_prompts",

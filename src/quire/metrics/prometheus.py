@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from quire.core.messages import HostTierStats, SpecDecodingStats
+from quire.core.messages import HostTierStats, SpecDecodingStats, StageStats
 from quire.metrics.families import Family
 from quire.metrics.histogram import Histogram
 from quire.metrics.stats import EngineStats, LoraUse
@@ -72,6 +72,8 @@ class _Reader:
             yield from self._speculation(drafts)
         if self._stats.scheduler and (encoded := self._stats.scheduler.encoded_tokens):
             yield from self._images(encoded)
+        if self._stats.scheduler and (stages := self._stats.scheduler.stages):
+            yield from self._stages(stages)
         yield self._seconds(self._stats.seconds())
         for name, text, histogram in _histograms(self._stats):
             yield self._histogram(f"vllm:{name}", text, histogram)
@@ -148,6 +150,19 @@ class _Reader:
             "position",
             {str(i): count for i, count in enumerate(drafts.num_accepted_tokens_per_pos)},
         )
+
+    def _stages(self, stages: Sequence[StageStats]) -> Iterator[Family]:
+        texts = {
+            "stage_seconds": "Seconds of a pipeline stage's steps, without waiting for rows.",
+            "hop_seconds": "Seconds that rows took from a stage to the next one's machine and a "
+            "receipt took back.",
+            "hop_bytes": "Bytes of these rows.",
+            "hops": "Steps with such rows.",
+        }
+        values = [(s.busy, s.hop_seconds, s.hop_bytes, s.hops) for s in stages]
+        for (name, text), column in zip(texts.items(), zip(*values, strict=True), strict=True):
+            by_stage = {str(number): value for number, value in enumerate(column)}
+            yield self._by("counter", f"quire:{name}", text, "stage", by_stage)
 
     def _images(self, encoded_tokens: int) -> Iterator[Family]:
         text = "Prompt tokens whose images were read; an image in the encoder cache is not."

@@ -132,5 +132,5 @@ def _sum(values: Sequence[Any]) -> Any:
         columns = zip(*map(msgspec.structs.astuple, found), strict=True)
         return type(first)(*map(_sum, columns))
     if isinstance(first, list):
-        return [sum(column) for column in zip(*found, strict=True)]
+        return [_sum(column) for column in zip(*found, strict=True)]
     return sum(found)

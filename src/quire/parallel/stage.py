@@ -8,20 +8,22 @@ import queue
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from quire.core.batch import Hops
 from quire.parallel.shared_memory import whole_pages
 
 if TYPE_CHECKING:
     from quire.core.dtypes import DType, HostArray
 
 _HEADER = struct.Struct("<qq")
-_FAILED = -1
-"""Instead of a number of rows."""
+_FAILED, _CAME = -1, -2
+"""Instead of a number of rows: there are none; or a receipt, from the receiver."""
 
 
 class StageFailedError(Exception):
@@ -71,6 +73,9 @@ class Link(Protocol):
             EOFError: the sender has ended.
         """
 
+    def take_hops(self) -> Hops:
+        """Return the steps that have come to another machine since the last call."""
+
     def close(self) -> None:
         """End the link; the other end notices."""
 
@@ -115,15 +120,19 @@ class NearLink:
     def _rows(self, step: int, count: int) -> HostArray:
         return _place(self._pages, self._shape, step, count)
 
+    def take_hops(self) -> Hops:
+        return Hops()
+
     def close(self) -> None:
         """Do nothing: the pipe belongs to the process, and rows may be in use."""
 
 
 class FarLink:
-    """A link between two machines: headers and rows in a stream.
+    """A link between two machines: headers and rows in a stream, and receipts in the other way.
 
     A thread of the receiver takes rows in as they come, so that the sender does not wait until the
-    receiver begins the step. Each step has its own memory, as in a `NearLink`.
+    receiver begins the step. Each step has its own memory, as in a `NearLink`. A thread of the
+    sender takes the receipts, which only measure the link.
 
     Args:
         stream: descriptor of a connected socket; the link uses a copy of it.
@@ -136,11 +145,16 @@ class FarLink:
         self._shape = shape
         self._arrived: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         """Headers of complete rows; None once the stream has ended."""
-        if receives:
-            self._memory = bytearray(shape.steps * shape.step_bytes)
-            threading.Thread(target=self._take_in, name="rows", daemon=True).start()
+        self._most = shape.most if receives else _FAILED - 1
+        self._memory = bytearray(shape.steps * shape.step_bytes if receives else 0)
+        self._sending = threading.Lock()
+        self._sent: dict[int, tuple[float, int]] = {}
+        """Step → when its rows were sent, and their bytes, until the receipt has come."""
+        self._hops: list[tuple[float, int]] = []
+        threading.Thread(target=self._take_in, name="rows", daemon=True).start()
 
     def send(self, step: int, rows: HostArray) -> None:
+        self._sent[step] = time.monotonic(), rows.nbytes
         self._send(_HEADER.pack(step, len(rows)), np.ascontiguousarray(rows).view(np.uint8).data)
 
     def fail(self, step: int) -> None:
@@ -154,6 +168,10 @@ class FarLink:
             raise EOFError("the connection to the stage before has ended")
         return _place(self._memory, self._shape, step, _count(header, step))
 
+    def take_hops(self) -> Hops:
+        hops, self._hops = self._hops, []
+        return Hops(sum(hop[0] for hop in hops), sum(hop[1] for hop in hops), len(hops))
+
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -161,11 +179,12 @@ class FarLink:
 
     def _send(self, header: bytes, rows: memoryview | bytes = b"") -> None:
         try:
-            sent = self._socket.sendmsg([header, rows])
-            if sent < len(header):  # never seen: a header fits into any buffer
-                self._socket.sendall(header[sent:])
-                sent = len(header)
-            self._socket.sendall(memoryview(rows).cast("B")[sent - len(header) :])
+            with self._sending:
+                sent = self._socket.sendmsg([header, rows])
+                if sent < len(header):  # never seen: a header fits into any buffer
+                    self._socket.sendall(header[sent:])
+                    sent = len(header)
+                self._socket.sendall(memoryview(rows).cast("B")[sent - len(header) :])
         except OSError as error:
             raise EOFError(f"the connection to the stage behind has ended: {error}") from error
 
@@ -173,14 +192,25 @@ class FarLink:
         shape, header = self._shape, bytearray(_HEADER.size)
         while self._fill(memoryview(header)):
             step, count = _HEADER.unpack(header)
-            if not (step >= 0 and _FAILED <= count <= shape.most):
+            if count == _CAME:
+                self._note_receipt(step)
+                continue
+            if not (step >= 0 and _FAILED <= count <= self._most):
                 break
             begin = step % shape.steps * shape.step_bytes
             size = max(0, count) * shape.width * shape.dtype.itemsize
             if not self._fill(memoryview(self._memory)[begin : begin + size]):
                 break
             self._arrived.put((step, count))
+            if count >= 0:
+                with suppress(EOFError):
+                    self._send(_HEADER.pack(step, _CAME))
         self._arrived.put(None)
+
+    def _note_receipt(self, step: int) -> None:
+        """Note when the other machine has had a step's rows; ignore steps that were not sent."""
+        if (sent := self._sent.pop(step, None)) is not None:
+            self._hops.append((time.monotonic() - sent[0], sent[1]))
 
     def _fill(self, part: memoryview) -> bool:
         """Receive as many bytes as `part` has; return whether they came."""
@@ -238,6 +268,11 @@ class Stage:
         assert self._behind is not None, "nothing comes behind the last stage"
         self._behind.send(self._step, rows)
         self._gave = True
+
+    def take_hops(self) -> Hops:
+        """Return the steps that have come to the stage behind on another machine, since the last
+        call."""
+        return Hops() if self._behind is None else self._behind.take_hops()
 
     def fail(self) -> None:
         """End the step here: the stage behind shall not wait."""

@@ -188,6 +188,8 @@ class ModelRunner:
             self.unsettled.note(step, np.flatnonzero(ends == num_tokens), computed)
         self._watch.seconds.pop("wait", None)
         output.times = StepTimes(**self._watch.seconds)
+        if self._stage is not None:
+            output.hops = self._stage.take_hops()
         return output
 
     def _compute(

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from quire.core.batch import Hops
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
 from quire.executor import cluster, joining
@@ -102,6 +103,9 @@ def test_two_machines_give_the_tokens_of_one(monkeypatch: pytest.MonkeyPatch) ->
         executor.start()
         assert executor.facts["pipeline_parallel_size"] == 2
         assert tokens_of(executor, at_once=1) == tokens
+        first, last = executor.stages
+        assert min(first.busy, last.busy, first.hop_seconds) > 0
+        assert (first.hop_bytes > 0, last.hops) == (True, 0)
         worker = next(rank for rank in ranks() if rank.pid not in before)
         before.add(worker.pid)
         if not again:
@@ -240,6 +244,10 @@ def test_rows_come_as_they_were_sent_until_the_stream_ends() -> None:
     sender.send(1, rows)
     sender.send(2, rows[:4] * 2)
     assert (receiver.receive(2) == rows[:4] * 2).all()
+    wait_until(lambda: len(sender._hops) == 2)  # the receipts
+    seconds, *counts = sender.take_hops()
+    assert (counts, sender.take_hops()) == ([10 * 5 * 4, 2], Hops())
+    assert 0 < seconds < SECONDS
     sender.fail(3)
     with pytest.raises(StageFailedError):
         receiver.receive(3)

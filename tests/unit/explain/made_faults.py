@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from quire.core.messages import StageStats
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse, Worker
 from tests.unit.explain.made import healthy, profile
@@ -249,6 +250,14 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
             ),
         ),
         "cores of its own for stage 1",
+    ),
+    "slow_link": (
+        healthy(
+            args={"pipeline_parallel_size": 2, "nnodes": 2},
+            ops=UNBOUND,
+            stages=[StageStats(2.0, 5.0, 4_000_000, 500), StageStats(2.5)],
+        ),
+        "a faster network between node 0 and node 1",
     ),
     "traced": (healthy(ops=UNBOUND, around={"tracer": 99}), "the end of process 99"),
     "python_debugging": (

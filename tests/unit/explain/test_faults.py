@@ -70,6 +70,7 @@ SERVED = {
     "seats": ("queueing",),
     "short_context": ("refused_requests",),
     "slow_disk": ("slow_disk",),
+    "slow_link": ("slow_link",),
     "slow_reader": ("slow_client",),
     "small_pages": ("huge_pages_off",),
     "stopped": ("stopped",),

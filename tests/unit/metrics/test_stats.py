@@ -2,9 +2,10 @@
 
 import pytest
 
-from quire.core.messages import CoreTimes, SchedulerStats, SpecDecodingStats
+from quire.core.messages import CoreTimes, SchedulerStats, SpecDecodingStats, StageStats
 from quire.core.outputs import RequestMetrics
 from quire.metrics.prometheus import MetricsCollector
+from quire.metrics.replica_stats import engine_stats
 from quire.metrics.stats import EngineStats
 
 
@@ -99,6 +100,29 @@ def test_a_line_about_drafts(caplog: pytest.LogCaptureFixture) -> None:
         ("num_accepted_tokens_per_pos_total", "0"): 180,
         ("num_accepted_tokens_per_pos_total", "1"): 120,
     }
+
+
+def test_stages_are_counted() -> None:
+    """Also over replicas, whose stages add up."""
+    stats = engine_stats(2)
+    for replica in (0, 1):
+        step = scheduler()
+        step.stages = [StageStats(1.5, 0.25, 4000, 9), StageStats(2.0 + replica)]
+        stats.of(replica).on_step(step, 1.0)
+    assert stats.scheduler is not None
+    assert stats.scheduler.stages == [StageStats(3.0, 0.5, 8000, 18), StageStats(5.0)]
+    found = {
+        (sample.name, sample.labels["stage"]): sample.value
+        for family in MetricsCollector(stats, "m").collect()
+        for sample in family.samples
+        if sample.labels.get("engine") == "1" and "stage" in sample.labels
+    }
+    assert found == {
+        ("quire:stage_seconds_total", "0"): 1.5, ("quire:stage_seconds_total", "1"): 3.0,
+        ("quire:hop_seconds_total", "0"): 0.25, ("quire:hop_seconds_total", "1"): 0.0,
+        ("quire:hop_bytes_total", "0"): 4000, ("quire:hop_bytes_total", "1"): 0,
+        ("quire:hops_total", "0"): 9, ("quire:hops_total", "1"): 0,
+    }  # fmt: skip
 
 
 def test_what_several_processes_do_is_counted_in_cores(caplog: pytest.LogCaptureFixture) -> None:

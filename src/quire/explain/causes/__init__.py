@@ -55,6 +55,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     steps.idle_gaps,
     steps.rank_imbalance,
     stages.slow_stage,
+    stages.slow_link,
     drafts.poor_drafts,
     steps.needless_ranks,
     steps.small_chunks,

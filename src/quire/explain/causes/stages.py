@@ -10,6 +10,8 @@ SHARED = 0.2
 """CPUs that other processes use, from which stages wait for them."""
 UNEVEN = 0.15
 """Share of the time that even stages would save, from which one of them is slow."""
+SLOW = 0.15
+"""Share of the time that rows are between machines, from which a link is slow."""
 
 
 def slow_stage(case: Case) -> Suspect | None:
@@ -49,4 +51,46 @@ def slow_stage(case: Case) -> Suspect | None:
         pid=worst.pid,
         slow_share=times[slow],
         others_share=others,
+    )
+
+
+def slow_link(case: Case) -> Suspect | None:
+    """Steps wait for rows, or their outcomes, that are between two machines.
+
+    While one step is on its way, others are computed: as many are in flight as there are stages, if
+    there are requests for them. Only what they do not fill is lost.
+    """
+    stages = case.window.stages
+    steps = max((stage.hops for stage in stages), default=0)
+    if not steps:
+        return None
+    busy = [stage.busy / steps for stage in stages]
+    ways = [stage.hop_seconds / steps for stage in stages]
+    flights = max(1.0, min(len(stages), case.window.running))
+    together = max(flights * max(busy), sum(busy))
+    lost = 1.0 - together / max(together, sum(busy) + sum(ways), 1e-9)
+    lost *= 1.0 - case.window.share("idle")
+    if lost < SLOW:
+        return None
+    slow = max(range(len(ways)), key=ways.__getitem__)
+    link, per_node = stages[slow], case.evidence.config.cluster.nnodes / len(stages)
+    nodes = int(slow * per_node), int((slow + 1) * per_node)
+    rate = link.hop_bytes / max(link.hop_seconds, 1e-9) / 1e6
+    return suspect(
+        "slow_link",
+        f"Rows of a step take {1e3 * ways[slow]:.1f} ms from node {nodes[0]} to node {nodes[1]}, "
+        f"with a receipt back: {link.hop_bytes / steps / 1e3:.1f} KB, {rate:.1f} MB/s. All stages "
+        f"together compute a step in {1e3 * sum(busy):.1f} ms.",
+        lost,
+        [
+            change(
+                f"a faster network between node {nodes[0]} and node {nodes[1]}",
+                "makes them come sooner",
+                lost,
+            )
+        ],
+        stage=slow,
+        hop_ms=1e3 * ways[slow],
+        hop_mb_s=rate,
+        compute_ms=1e3 * sum(busy),
     )
