@@ -27,7 +27,7 @@ PROMPTS = ["once upon a time", "the cat", "a dog said", "one morning"]
 REQUESTS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 0.9, "seed": 3},
-    {"temperature": 0.9},  # the front end draws the seeds, in the order of arrival
+    {"temperature": 0.9},  # the front end draws the seeds, in order; other tests ask greedily
 ]
 
 
@@ -49,6 +49,16 @@ def replicas(tiny_model: Path, events: KVEventsConfig) -> Iterator[Server]:
         yield running
 
 
+def generated(replicas: Server) -> dict[str, float]:
+    """Generated tokens of each replica."""
+    return {
+        sample.labels["engine"]: sample.value
+        for family in text_string_to_metric_families(replicas.http.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == "vllm:generation_tokens_total"
+    }
+
+
 def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> None:
     params = [{**request, "max_tokens": 24} for request in REQUESTS]
     with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
@@ -57,7 +67,7 @@ def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> 
             for prompt in PROMPTS
             for each in params
         ]
-    found = []
+    found, before = [], generated(replicas)
     for number, prompt in enumerate(PROMPTS):
         headers = {"X-data-parallel-rank": str(number % 2)}
         for each in params:
@@ -66,11 +76,7 @@ def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> 
             assert answer.status_code == 200, answer.text
             found.append(answer.json()["choices"][0]["token_ids"])
     assert found == expected
-    counted: dict[str, float] = {}
-    for family in text_string_to_metric_families(replicas.http.get("/metrics").text):
-        for sample in family.samples:
-            if sample.name == "vllm:generation_tokens_total":
-                counted[sample.labels["engine"]] = sample.value
+    counted = {rank: count - before[rank] for rank, count in generated(replicas).items()}
     lengths = [len(tokens) for tokens in expected]
     first = lengths[0:3] + lengths[6:9]
     assert counted == {"0": sum(first), "1": sum(lengths) - sum(first)}
@@ -96,7 +102,9 @@ def test_offline(tiny_model: Path) -> None:
 def test_an_unknown_rank_is_a_400(replicas: Server) -> None:
     for rank, why in (("2", "replicas are 0 to 1"), ("x", "whole number"), ("-1", "whole number")):
         headers = {"X-data-parallel-rank": rank}
-        answer = replicas.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+        answer = replicas.http.post(
+            "/v1/completions", json={"prompt": "a", "temperature": 0}, headers=headers
+        )
         assert answer.status_code == 400
         assert why in answer.json()["error"]["message"]
 
@@ -117,7 +125,7 @@ def test_each_replica_publishes_its_blocks(replicas: Server, events: KVEventsCon
         consumer = Consumer(replace(events, rank=rank))
         headers = {"X-data-parallel-rank": str(rank)}
         prompt = [rank + 5] * 70
-        body = {"prompt": prompt, "max_tokens": 1}
+        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
         assert replicas.http.post("/v1/completions", json=body, headers=headers).is_success
         until(lambda c=consumer: c.catch_up() and c.blocks)  # type: ignore[misc]
         assert consumer.ranks == {rank}

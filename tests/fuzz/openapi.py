@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import hypothesis
 import schemathesis
@@ -44,9 +45,21 @@ CHECKS = [
     negative_data_rejection,
     unsupported_method,
 ]
-LEFT_OUT = ("/dashboard/stream", "/explain", "/start_profile", "/stop_profile")
-"""One never ends, one takes the seconds that it is asked to, and `EchoExecutor` records nothing."""
+LEFT_OUT = ("/dashboard/stream", "/explain")
+"""One never ends, one takes the seconds that it is asked to."""
 PATIENCE = 60.0
+
+
+class Recorder(EchoExecutor):
+    """Records profiles without files."""
+
+    recording = False
+
+    def call(self, method: str, args: list[Any]) -> Any:
+        if method not in ("start_profile", "stop_profile"):
+            return super().call(method, args)
+        before, self.recording = self.recording, method == "start_profile"
+        return not before if self.recording else {"writing": False, "failures": [], "files": []}
 
 
 @contextmanager
@@ -57,7 +70,7 @@ def served() -> Iterator[str]:
     faults: list[BaseException] = []
 
     async def serve() -> None:
-        async with running(executor=EchoExecutor) as app:
+        async with running(executor=Recorder) as app:
             listener = bind("127.0.0.1", 0)
             listener.listen()
             server = HttpServer(Site(app.app))
@@ -105,6 +118,7 @@ def fuzz(count: int, seed: int, *, in_turn: bool = False) -> Counter[int]:
     statuses: Counter[int] = Counter()
     with served() as url:
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        schema.config.generation.codec = None  # "utf-8" has a table of all characters made
         kinds = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
         operations = [result.ok() for result in schema.get_all_operations()]
         for number, operation in enumerate(o for o in operations if o.path not in LEFT_OUT):
