@@ -150,9 +150,9 @@ def test_structured_output(gpu: FakeDevice, tiny: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"kv_cache_dtype": "int8", "dtype": "bfloat16"},
+        pytest.param({"kv_cache_dtype": "int8", "dtype": "bfloat16"}, marks=pytest.mark.slow),
         {"kv_cache_dtype": "int4", "dtype": "bfloat16"},
-        {"kv_cache_dtype": "fp8", "dtype": "float32"},
+        pytest.param({"kv_cache_dtype": "fp8", "dtype": "float32"}, marks=pytest.mark.slow),
         {"kv_cache_dtype": "fp8_e5m2", "calculate_kv_scales": True, "dtype": "bfloat16"},
         {"dtype": "float16", "num_scheduler_steps": 3},
         {"quantization": "int4_g32"},
@@ -233,7 +233,7 @@ def test_a_decode_step_waits_for_nothing_but_its_tokens(gpu: FakeDevice, tiny: s
     assert [b - a for a, b in zip(few, more, strict=True)] == [10 * 5, 10 * 2, 0]
 
 
-@pytest.mark.parametrize("offloaded", [0.0, 6e-5])
+@pytest.mark.parametrize("offloaded", [pytest.param(0.0, marks=pytest.mark.slow), 6e-5])
 def test_adapters(offloaded: float, tmp_path: Path, gpu: FakeDevice, tiny: str) -> None:
     adapters = [
         LoRARequest(name, n, str(write_tiny_adapter(tmp_path / name, n)))

@@ -41,6 +41,7 @@ from tests.golden.tiny_models import (
     RECURRENT_MODELS,
     TINY_MODELS,
     make_tiny,
+    of_each_kind,
     tiny_config,
 )
 from tests.native import arrays, tensors
@@ -117,7 +118,7 @@ def test_every_encoder_is_tested() -> None:
     assert set(ARCHITECTURES.names()) - DECODERS - RECURRENT <= set(test_pooling.KINDS)
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", of_each_kind())
 def test_tiny_models_are_native(name: str) -> None:
     """In every dtype; float32 is tested with the golden tokens."""
     model = model_config(tiny_config(name))

@@ -13,12 +13,11 @@ from quire.server.contract import contract_of
 from tests.unit.server.fake_engine import running
 
 
-async def test_it_is_an_openapi_document() -> None:
+async def test_it_asks_for_no_key_without_keys() -> None:
     async with running() as app:
         response = await app.http.get("/openapi.json")
         assert response.headers["content-type"] == "application/json"
         found = response.json()
-        validate(found)
         assert found["openapi"].startswith("3.1.")
         assert "components" in found
         assert "securitySchemes" not in found["components"]
@@ -70,7 +69,7 @@ async def test_a_body_is_decoded_to_the_type_that_is_documented(
                 assert response.status_code == 400, route.path
 
 
-async def test_keys_are_asked_for_where_they_are_needed() -> None:
+async def test_it_is_an_openapi_document_that_asks_for_keys_where_they_are_needed() -> None:
     async with running(api_keys=["secret"]) as app:
         assert (await app.http.get("/openapi.json")).status_code == 401
         headers = {"Authorization": "Bearer secret"}

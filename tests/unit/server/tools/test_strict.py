@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from llguidance import LLMatcher
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -68,6 +69,7 @@ FUNCTIONS = [
     FunctionDefinition("free", parameters={"type": "object"}),
 ]
 SCHEMAS = {"weather": SCHEMA, "weather_of": {"maxProperties": 0}, "free": {}}
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
 DSML, DSML_END = "<｜DSML｜tool_calls>\n", "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
 BEGINS = {
     "openai": ("<|channel|>commentary to=functions.", " to=functions."),
@@ -124,16 +126,23 @@ def structure(name: str, functions: list[FunctionDefinition]) -> StructuredOutpu
     return found
 
 
-def generated(name: str, begin: str, random: Random, *, control: bool) -> str | None:
-    """A text that begins so, and ends as soon as it may; None if it has not ended long after."""
+@cache
+def matcher_of(name: str, *, control: bool) -> LLMatcher:
+    """The grammar of `FUNCTIONS`, to be copied."""
     vocabulary = tokenizer(name, control=control)
     eos = (vocabulary.encode(EOS, add_special_tokens=False)[0],)
     size = 256 + 2 + len(TOOL_PARSERS[name].marks)
-    matcher = new_matcher(
+    return new_matcher(
         matcher_tokenizer(vocabulary, size, eos),
         structure(name, FUNCTIONS),
         special_tokens(vocabulary, eos),
     )
+
+
+def generated(name: str, begin: str, random: Random, *, control: bool) -> str | None:
+    """A text that begins so, and ends as soon as it may; None if it has not ended long after."""
+    vocabulary = tokenizer(name, control=control)
+    matcher = matcher_of(name, control=control).deep_copy()
     tokens = vocabulary.encode(begin, add_special_tokens=False)
     assert matcher.consume_tokens(tokens)
     while not matcher.is_accepting():
@@ -165,7 +174,7 @@ def answer(name: str, text: str) -> Answer:
 def test_what_is_let_through_is_a_call_of_its_schema(name: str, control: bool) -> None:
     called = set()
     for seed in range(12):
-        if seed > 2 and called == set(SCHEMAS):
+        if called == set(SCHEMAS):
             break
         for begin in BEGINS[name]:
             text = generated(name, begin, Random(seed), control=control)
@@ -175,7 +184,7 @@ def test_what_is_let_through_is_a_call_of_its_schema(name: str, control: bool) -
             assert found.content == "", text
             assert found.calls, text
             for function, arguments in found.calls:
-                jsonschema.validate(json.loads(arguments), SCHEMAS[function])
+                VALIDATORS[function].validate(json.loads(arguments))
                 called.add(function)
     assert called == set(SCHEMAS)
 
