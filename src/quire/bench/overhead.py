@@ -98,10 +98,10 @@ async def _over_http(
             for client, p, outcome in zip(clients, prompts, outcomes, strict=True)
         ]
         # A stream's first piece is its head.
-        await _until(lambda: min(c.num_pieces for c in clients) > FIRST_TOKENS, tasks)
+        await _until(lambda: min(len(c.pieces) for c in clients) > FIRST_TOKENS, tasks)
         first = await _read(control)
         last_piece = LAST_SHARE * args.output_len
-        await _until(lambda: max(c.num_pieces for c in clients) >= last_piece, tasks)
+        await _until(lambda: max(len(c.pieces) for c in clients) >= last_piece, tasks)
         last = await _read(control)
     for connection in (*clients, control):
         await connection.close()

@@ -73,9 +73,9 @@ class HTTPClient:
         self._connection: _Connection | None = None
 
     @property
-    def num_pieces(self) -> int:
-        """Pieces of the response so far; about as many as it has chunks."""
-        return 0 if self._connection is None else len(self._connection.pieces)
+    def pieces(self) -> Pieces:
+        """Return the pieces of the response so far; about as many as it has chunks."""
+        return [] if self._connection is None else self._connection.pieces
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
         """Return the response's JSON. Raises as `text`."""

@@ -97,7 +97,8 @@ def _opened(data: bytes) -> Image:
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
                 _check_size(found.size)
                 found.load()
-                return _rgb(ImageOps.exif_transpose(found))
+                ImageOps.exif_transpose(found, in_place=True)
+                return _rgb(found)
     except (InvalidRequestError, MemoryError):
         raise
     except Exception as error:  # decoders raise anything
@@ -147,7 +148,7 @@ def _rgb(image: Image) -> Image:
     from PIL import Image as Images
 
     if "A" not in image.getbands() and image.info.get("transparency") is None:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     layer = image.convert("RGBA")
     white = Images.new("RGBA", layer.size, (255, 255, 255, 255))
     return Images.alpha_composite(white, layer).convert("RGB")

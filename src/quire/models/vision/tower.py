@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from quire.core.dtypes import FLOAT32, HostArray, converted
+from quire.core.dtypes import FLOAT32, DType, HostArray, converted
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
 from quire.layers.linear import Linear
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
@@ -150,7 +150,7 @@ class Tower:
         for first in range(0, image.size[0], lines * line):
             last = min(first + lines * line, image.size[0])
             part = slice(first // line * patches, last // line * patches)
-            x = converted(patches_of(image, vision, self._images, first, last), self._dtype)
+            x = patches_of(image, vision, self._images, first, last, self._dtype)
             x = ops.numpy(ops.linear(ops.array(x), self._patch))
             found.append(self._positioned(x, grid[part], image.size))
             yield
@@ -231,20 +231,25 @@ def patches_of(
     config: ImageConfig,
     first: int = 0,
     last: int | None = None,
-) -> NDArray[np.float32]:
+    dtype: DType = FLOAT32,
+) -> HostArray:
     """Return the normalized patches of pixel lines [first, last) of an image.
 
     [patches, 3 · frames · patch_size²]. The patches of one row of the text model follow each other.
     """
     pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)[first:last]
-    mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
-    values = (pixels.astype(np.float32) * np.float32(1 / 255) - mean) / std
+    mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
     side, merge = vision.patch_size, vision.merge
     height, width = (n // (side * merge) for n in pixels.shape[:2])
-    squares = values.reshape(height, merge, side, width, merge, side, 3)
-    parts = squares.transpose(0, 3, 1, 4, 6, 2, 5)[:, :, :, :, :, None]
-    repeated = np.broadcast_to(parts, (*parts.shape[:5], vision.frames, side, side))
-    return np.ascontiguousarray(repeated).reshape(-1, vision.patch_values)
+    squares = pixels.reshape(height, merge, side, width, merge, side, 3)
+    parts = np.ascontiguousarray(squares.transpose(0, 3, 1, 4, 6, 2, 5))  # while they are bytes
+    values = parts.reshape(-1, 3, side * side).astype(np.float32)
+    values *= np.float32(1 / 255)
+    values -= mean
+    values /= std
+    found = converted(values, dtype)[:, :, None]
+    shape = len(found), 3, vision.frames, side * side
+    return np.ascontiguousarray(np.broadcast_to(found, shape)).reshape(-1, vision.patch_values)
 
 
 def _grid(height: int, width: int, merge: int) -> NDArray[np.int64]:

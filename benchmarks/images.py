@@ -1,0 +1,237 @@
+"""What images cost: the pace of streams beside them, and their preparation.
+
+    python benchmarks/images.py pace [--images-per-second 1] [--seconds 30] [--json FILE.jsonl]
+    python benchmarks/images.py preparation [--repetitions 9] [--json FILE.jsonl]
+
+`pace` serves a model of the shape of SmolVLM-256M with random weights. Eight streams are timed
+alone, and while an image of four megapixels arrives each second. `preparation` compares CPU seconds
+with the processors of Transformers, in turns; the fast ones need torchvision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import io
+import json
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from quire.bench.machine import circumstances
+from quire.bench.results.report import summarise, write_json
+from quire.bench.serving.http_client import HTTPClient
+from quire.bench.serving.server_process import running_server
+from quire.resolve.arguments import EngineArgs
+
+IMAGE = "<image>"
+TEMPLATE = (
+    "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>{% else %}"
+    "{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+)
+TOWER = {
+    "model_type": "idefics3_vision", "hidden_size": 768, "intermediate_size": 3072,
+    "num_hidden_layers": 12, "num_attention_heads": 12, "patch_size": 16, "image_size": 512,
+}  # fmt: skip
+TEXT = {
+    "model_type": "llama", "vocab_size": 300, "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+CONFIG = {
+    "model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"],
+    "vision_config": TOWER, "text_config": TEXT, "image_token_id": 258, "scale_factor": 4,
+    "pad_token_id": 0, "torch_dtype": "bfloat16",
+}  # fmt: skip
+STREAMS, TOKENS = 8, 4000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("pace", "preparation"))
+    parser.add_argument("--images-per-second", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--start-timeout", type=float, default=300.0)
+    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    EngineArgs.add_cli_args(parser)
+    args = parser.parse_args()
+    rows = [_pace(args)] if args.what == "pace" else _preparation(args.repetitions)
+    for row in rows:
+        print(json.dumps(row, indent=2))
+        if args.json:
+            write_json(args.json, row | circumstances("images", f"python {' '.join(sys.argv)}"))
+    return 0
+
+
+def photo(width: int, height: int, seed: int) -> bytes:
+    """Return a JPEG with smooth parts and edges, as photographs have."""
+    draw = np.random.default_rng(seed)
+    small = draw.integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(small).resize((width, height), 3).save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+def _pace(args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        _write_model(Path(folder))
+        args.model, args.load_format = folder, "dummy"
+        with running_server(args) as url:
+            return asyncio.run(_measure(url, args))
+
+
+async def _measure(url: str, args: argparse.Namespace) -> dict[str, Any]:
+    streams = [HTTPClient(url) for _ in range(STREAMS)]
+    tasks = {asyncio.create_task(_stream(client, i)) for i, client in enumerate(streams)}
+    answered: list[float] = []
+    images = [photo(2464, 1632, i) for i in range(int(args.seconds * args.images_per_second))]
+    await asyncio.sleep(5)  # the streams begin
+    begun = time.monotonic()
+    await asyncio.sleep(args.seconds)
+    middle = time.monotonic()
+    for number, data in enumerate(images, 1):
+        tasks.add(asyncio.create_task(_ask(url, data, answered)))
+        await asyncio.sleep(max(0.0, middle + number / args.images_per_second - time.monotonic()))
+    end = time.monotonic()
+    times = [[moment for moment, _ in client.pieces] for client in streams]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    alone, beside = (_gaps(times, *span) for span in ((begun, middle), (middle, end)))
+    row: dict[str, Any] = {"streams": STREAMS, "images_per_second": args.images_per_second}
+    for name, gaps in (("alone", alone), ("beside", beside)):
+        row[f"{name}_p50_ms"] = round(1e3 * float(np.percentile(gaps, 50)), 2)
+        row[f"{name}_p99_ms"] = round(1e3 * float(np.percentile(gaps, 99)), 2)
+        row[f"{name}_max_ms"] = round(1e3 * max(gaps), 2)
+    row["p99_ratio"] = round(row["beside_p99_ms"] / row["alone_p99_ms"], 3)
+    row["images_answered"] = len(answered)
+    return row
+
+
+def _gaps(times: list[list[float]], begin: float, end: float) -> list[float]:
+    """Return the seconds between a stream's tokens in a span of time."""
+    inside = [[t for t in each if begin <= t < end] for each in times]
+    return [b - a for each in inside for a, b in pairwise(each)]
+
+
+async def _stream(client: HTTPClient, number: int) -> None:
+    body = {
+        "prompt": f"Stream {number}:", "max_tokens": TOKENS, "temperature": 0.0,
+        "ignore_eos": True, "stream": True,
+    }  # fmt: skip
+    await client.exchange("POST", "/v1/completions", body)
+
+
+async def _ask(url: str, data: bytes, answered: list[float]) -> None:
+    address = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+    parts = [
+        {"type": "image_url", "image_url": {"url": address}},
+        {"type": "text", "text": "What is this?"},
+    ]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 8}
+    await HTTPClient(url).exchange("POST", "/v1/chat/completions", body)
+    answered.append(time.monotonic())
+
+
+def _write_model(folder: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(text, special=True) for text in ("<s>", "</s>", IMAGE)]
+    tokenizer.add_special_tokens(special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    files: dict[str, Any] = {
+        "config.json": CONFIG,
+        "tokenizer_config.json": {
+            "bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE,
+        },
+        "preprocessor_config.json": {
+            "size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512},
+        },
+    }  # fmt: skip
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+
+
+def _preparation(repetitions: int) -> list[dict[str, Any]]:
+    """Return a row for each kind: CPU seconds of Quire and of Transformers, in turns."""
+    import torch
+    import transformers
+
+    from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+    from quire.frontend.images.prepare import prepare
+    from quire.models.vision.tower import patches_of
+
+    torch.set_num_threads(1)
+    half = (0.5, 0.5, 0.5)
+    tower: dict[str, Any] = {
+        "image_token": 1, "hidden_size": 768, "intermediate_size": 3072, "num_layers": 12,
+        "num_heads": 12, "activation": "gelu_tanh", "connector": ((576, "none"),),
+    }  # fmt: skip
+    cases: list[tuple[VisionConfig, dict[str, Any], dict[str, Any]]] = [
+        (
+            VisionConfig("qwen2_vl", patch_size=14, merge=2, frames=2, **tower),
+            {"shortest_edge": 3136, "longest_edge": 12845056, "resample": 3},
+            {},
+        ),
+        (
+            VisionConfig("gemma3", patch_size=14, image_size=896, **tower),
+            {"crop": 896, "resample": 2},
+            {"size": {"height": 896, "width": 896}},
+        ),
+        (
+            VisionConfig("idefics3", patch_size=16, image_size=512, merge=4, **tower),
+            {"longest_edge": 2048, "crop": 512, "split": True, "resample": 1},
+            {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}},
+        ),
+        (
+            VisionConfig("llava", patch_size=14, image_size=336, **tower),
+            {"shortest_edge": 336, "crop": 336, "resample": 3},
+            {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
+        ),
+    ]
+    names = {"qwen2_vl": "Qwen2VL", "gemma3": "Gemma3", "idefics3": "Idefics3", "llava": "Llava"}
+    data, rows = photo(2464, 1632, 0), []
+    for vision, sizes, settings in cases:
+        config = ImageConfig(half, half, 1, 0, **sizes)
+        processor = getattr(transformers, f"{names[vision.kind]}ImageProcessor")(**settings)
+
+        def ours(vision: VisionConfig = vision, config: ImageConfig = config) -> None:
+            for tile in prepare(data, vision, config).tiles:
+                size = tile.height, tile.width
+                patches_of(ImageSpan(0, 0, b"", None, size, tile.pixels), vision, config)
+
+        def theirs(processor: Any = processor) -> None:
+            with Image.open(io.BytesIO(data)) as image:
+                processor(images=[image.convert("RGB")], return_tensors="pt")
+
+        samples = []
+        for number in range(repetitions + 1):
+            found = {"quire_s": _cpu(ours), "transformers_s": _cpu(theirs)}
+            if number:  # the first is a warm-up
+                samples.append(found | {"ratio": found["quire_s"] / found["transformers_s"]})
+        fixed = {"kind": vision.kind, "processor": type(processor).__name__}
+        rows.append(summarise((*fixed, *samples[0]), fixed, samples))
+    return rows
+
+
+def _cpu(work: Any) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+if __name__ == "__main__":
+    sys.exit(main())
