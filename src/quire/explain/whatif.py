@@ -27,8 +27,7 @@ from quire.simulate.workload import NO_PREFIX, Workload
 LEAST_REQUESTS = 4
 """With fewer recorded requests, the cost model alone estimates."""
 ROUNDS = 3
-"""Requests of each client in a replay, if no prompts share a prefix: else the first request, which
-finds an empty prefix cache, would count for too much."""
+"""Requests of each client in a replay."""
 MOST_STEPS = 500
 """Longer replays are shortened, but not below one request for each client."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
@@ -100,10 +99,7 @@ class Replay:
         clients = max(1, round(w.running + w.waiting))
         rows = min(clients, seats)
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
-        count = int(MOST_STEPS * rows / lengths)
-        if not any(r.shared_tokens for r in requests):
-            count = min(count, ROUNDS * clients)
-        count = max(count, clients)
+        count = max(clients, min(ROUNDS * clients, int(MOST_STEPS * rows / lengths)))
         picked = [requests[i % len(requests)] for i in range(count)]
         closed = w.share("idle") < CLOSED
         shared = np.array([r.shared_tokens for r in picked])

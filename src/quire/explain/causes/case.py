@@ -30,7 +30,6 @@ SCHEDULING = frozenset(
     {
         "max_num_seqs", "max_num_batched_tokens", "max_itl_stretch", "num_gpu_blocks_override",
         "kv_cache_memory_bytes", "num_scheduler_steps", "async_scheduling",
-        "enable_prefix_caching",
     }
 )  # fmt: skip
 """Fields of `EngineArgs` that change only what steps contain. `whatif` simulates them."""
@@ -115,13 +114,13 @@ class Case:
         return self.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))
 
     def cores_of(self, threads: float) -> float:
-        """Return the cores' worth of work of so many threads beside the other processes.
+        """Return the cores' worth of work of so many threads beside other processes than clients.
 
         Beyond the cores, all take turns. An operation ends with its last thread, so each thread
         waits for its own turn and for those of the others.
         """
         e, host = self.evidence, self.evidence.host
-        others = 0.0 if host is None else host.others / e.args.data_parallel_size
+        others = 0.0 if host is None else (host.others - host.clients) / e.args.data_parallel_size
         turn = min(1.0, max(e.cores, 1) / max(1e-9, threads + others))
         return threads * turn * turn
 
