@@ -14,7 +14,7 @@ from benchmarks.complaints.scenario import Scenario, batch, engine, median, rate
 from quire import SamplingParams
 from quire.bench.bars.bar import Seen
 from quire.bench.bars.measure import run_module
-from quire.bench.kernels.limits import measure_and_keep
+from quire.bench.kernels.limits import measured
 from quire.bench.serving.workload import text_prompts
 from quire.bench.split import between, read_stats
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
@@ -22,10 +22,8 @@ from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import QuireError
 from quire.core.request import Request
 from quire.explain.fit import cost_of
-from quire.explain.limits import load_limits
 from quire.frontend.input import input_processor
 from quire.scheduler.scheduler import Scheduler
-from quire.system.hardware import detect
 
 BLOCK, BUDGET = 16, 512
 
@@ -116,7 +114,7 @@ def first_token_slope(repetitions: int) -> Seen:
     """8086: how much longer the first token takes a prompt token more, over the cost model's."""
     lengths = (256, 512, 1024, 1792)
     ratios = []
-    limits = load_limits(detect().cores) or measure_and_keep()
+    limits = measured()  # now: this machine's rates vary
     with engine(enable_prefix_caching=False) as llm:
         cost = cost_of(llm.resolved.config, limits)
         predicted = [cost.seconds(n, 1, n, n * (n + 1) // 2) for n in lengths]

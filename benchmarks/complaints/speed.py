@@ -10,13 +10,15 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from benchmarks.complaints.scenario import Scenario, batch, engine, median, seen, speed
 from quire.bench.bars.bar import Against, Floor, Load, Seen, Setup, Subject
 from quire.bench.bars.measure import Bench, run_module
 from quire.bench.bars.pool import Pool
 from quire.bench.contest import driver_home
+from quire.bench.kernels.case import noise
+from quire.core.dtypes import BFLOAT16
 from quire.core.errors import QuireError
 from quire.core.outputs import RequestOutput
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -153,20 +155,21 @@ def variants(repetitions: int) -> Seen:
     return seen([worst], grid=grid)
 
 
-def _decode(sequences: int, context: int) -> tuple[torch.Tensor, KVCache, AttentionMetadata]:
+def _decode(sequences: int, context: int) -> tuple[np.ndarray, KVCache, AttentionMetadata]:
     """A token each of so many sequences, 8 heads of 64 with 4 of keys and values."""
-    each = -(-context // 16)
-    k, v = (torch.randn(sequences * each, 4, 16, 64).bfloat16() for _ in range(2))
-    tables = torch.randperm(sequences * each).view(sequences, each).int()
+    each, random = -(-context // 16), np.random.default_rng(sequences)
+    shape = (sequences * each, 4, 16, 64)
+    k, v, q = (noise(random, s, BFLOAT16) for s in (shape, shape, (sequences, 8, 64)))
+    tables = random.permutation(sequences * each).reshape(sequences, each).astype(np.int32)
     meta = AttentionMetadata(
-        query_start_loc=torch.arange(sequences + 1, dtype=torch.int32),
-        seq_lens=torch.full((sequences,), context, dtype=torch.int32),
+        query_start_loc=np.arange(sequences + 1, dtype=np.int32),
+        seq_lens=np.full(sequences, context, np.int32),
         block_tables=tables,
-        slot_mapping=tables[:, -1].long() * 16 + (context - 1) % 16,
+        slot_mapping=tables[:, -1].astype(np.int64) * 16 + (context - 1) % 16,
         num_seqs=sequences,
         block_size=16,
     )
-    return torch.randn(sequences, 8, 64).bfloat16(), KVCache(k, v), meta
+    return q, KVCache(k, v), meta
 
 
 SCENARIOS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.explain.proc import fields, text
+from quire.explain.proc import fields, quick, text
 
 
 class Limit(NamedTuple):
@@ -34,14 +34,17 @@ def cpu_weight(pids: Iterable[int], root: Path) -> float:
     return min(found)
 
 
-def is_frozen(pid: int, root: Path) -> bool:
-    """Return whether the freezer has stopped a process."""
+def freezers(pid: int, root: Path) -> list[str]:
+    """Return the files that say whether the freezer has stopped a process; see `is_frozen`."""
     folder = next(_around(pid, "freezer", root), None)
-    if folder is None:
-        return False
-    if text(folder / "freezer.state") == "FROZEN":
-        return True
-    return fields(text(folder / "cgroup.events")).get("frozen", 0) > 0
+    names = ("freezer.state", "cgroup.events")
+    return [] if folder is None else [str(folder / n) for n in names if (folder / n).exists()]
+
+
+def is_frozen(file: str) -> bool:
+    """Return whether a file of `freezers` says so."""
+    state = quick(file)
+    return state.startswith(b"FROZEN") or b"frozen 1" in state
 
 
 def memory_wait(pid: int, root: Path) -> float:

@@ -24,6 +24,8 @@ USUAL = 0.75
 """Share of the nearer limit that steps reach if nothing is wrong."""
 OP_SECONDS = 5e-6
 """Time of an operation that has nothing to read or to multiply."""
+FEW_ROWS = 16.0
+"""Rows of a step whose products take about as long as those of one row."""
 LAYER_OPS = 9
 """Operations of a layer, if none were profiled."""
 LONG_CHUNK = 2048
@@ -176,7 +178,7 @@ class Estimator:
         measured = self._window.parts.get("model", 0.0)
         if not self._steps or measured <= 0.0:
             return
-        rows = 1.5 * max(1.0, self._window.running)
+        rows = max(FEW_ROWS, 1.5 * self._window.running)
         decode, prompts = (
             self._seconds(
                 self._uncalibrated, [s for s in self._steps if (s.tokens <= rows) is decodes]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.explain.proc import quick
+
 SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
@@ -214,8 +216,9 @@ class Pauses:
 
     def _count(self) -> float:
         """Return the seconds that this process ran, and that this thread waited for a CPU."""
-        with suppress(OSError):  # this process has as many open files as it may have
-            self._waited = _scheduled(Path("/proc/thread-self")).waited
+        counted = quick("/proc/thread-self/schedstat").split()
+        if len(counted) > 1:  # else this process has as many open files as it may have
+            self._waited = int(counted[1]) / 1e9
         return time.process_time() + self._waited
 
 

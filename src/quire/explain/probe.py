@@ -112,7 +112,7 @@ class Probe:
         self._now = now
         self._host = read_host()
         self._system = surroundings.read()
-        self._states = StateCount(tuple(surroundings.family(os.getpid())[1:]))
+        self._states = StateCount(surroundings.family(os.getpid())[1:])
         first = self._totals()
         self._last_sample = first.moment
         self._all, self._half = _Gauges(first), _Gauges(first)
@@ -130,7 +130,8 @@ class Probe:
         elapsed, self._last_sample = now - self._last_sample, now
         self._pauses.add(elapsed, due)
         if now - self._looked >= LOOK_SECONDS:
-            self._looked, self._states = now, self._states.sample()
+            self._looked = now
+            self._states.sample()
         for gauges in (self._all, self._half):
             gauges.add(self._stats, elapsed)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from quire.explain.cgroups import cpu_limit, cpu_weight, is_frozen, memory_wait
+from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
 from quire.explain.host import COMPUTING, SYSTEM, unread
-from quire.explain.proc import fields, listed, numbers, text
+from quire.explain.proc import fields, listed, numbers, quick, text
 from quire.explain.python import debugging, tracing
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -187,43 +188,42 @@ def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Su
     )
 
 
-@dataclass(frozen=True, slots=True)
 class StateCount:
-    """Counts how often a process of a family was seen stopped."""
+    """Counts how often a process of a family is seen stopped."""
 
-    pids: tuple[int, ...]
-    seen: int = 0
-    stopped: int = 0
-    by_process: tuple[int, ...] = ()
-    root: Path = SYSTEM
+    def __init__(self, pids: Iterable[int], root: Path = SYSTEM) -> None:
+        self._files = {pid: (f"{root}/proc/{pid}/stat", freezers(pid, root)) for pid in pids}
+        self._seen = self._stopped = 0
+        self._halts: Counter[int] = Counter()
 
-    def sample(self) -> StateCount:
-        """Look once; return the new counts."""
+    def sample(self) -> None:
+        """Look once."""
         halted = [
             pid
-            for pid in self.pids
-            if process_state(pid, self.root) in _HALTED or is_frozen(pid, self.root)
+            for pid, (stat, frozen) in self._files.items()
+            if _state(quick(stat)) in _HALTED or any(map(is_frozen, frozen))
         ]
-        return replace(
-            self,
-            seen=self.seen + 1,
-            stopped=self.stopped + bool(halted),
-            by_process=self.by_process + tuple(halted),
-        )
+        self._seen += 1
+        self._stopped += bool(halted)
+        self._halts.update(halted)
 
     @property
     def share(self) -> float:
-        return self.stopped / max(1, self.seen)
+        return self._stopped / max(1, self._seen)
 
     @property
     def most(self) -> int:
         """Return the process that was stopped the most often; 0 if none was."""
-        return max(self.by_process, key=self.by_process.count, default=0)
+        return max(self._halts, key=self._halts.__getitem__, default=0)
 
 
 def process_state(pid: int, root: Path = SYSTEM) -> str:
     """Return a process's state as in `/proc/PID/stat`: "R", "S", "D", "T" …"""
-    return text(root / f"proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+    return _state(quick(f"{root}/proc/{pid}/stat"))
+
+
+def _state(stat: bytes) -> str:
+    return stat.rpartition(b")")[2].strip()[:1].decode()
 
 
 def _computing(pids: list[int], root: Path) -> list[int]:

@@ -119,26 +119,31 @@ def test_a_machine_is_read(tmp_path: Path) -> None:
 def test_a_process_and_its_children_are_seen_stopped(tmp_path: Path) -> None:
     machine(tmp_path)
     assert family(7, tmp_path) == [7, 8]
-    count = StateCount((7,), root=tmp_path).sample()
+    count, both = (StateCount(pids, tmp_path) for pids in ((7,), (7, 8)))
+    count.sample()
     assert count.share == 0.0
-    both = StateCount((7, 8), root=tmp_path).sample()
+    both.sample()
     write(tmp_path, {"proc/8/stat": STAT.format(state="R", wait=0)})
-    both = both.sample()
+    both.sample()
     assert (both.share, both.most, count.most) == (0.5, 8, 0)
 
 
-def test_the_freezer_stops_processes_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("group", "file", "state"),
+    [
+        ("4:freezer:/pod\n0::/pod/engine\n", "freezer/pod/freezer.state", "FROZEN"),
+        ("0::/pod/engine\n", "pod/engine/cgroup.events", "populated 1\nfrozen 1"),
+    ],
+)
+def test_the_freezer_stops_processes_too(group: str, file: str, state: str, tmp_path: Path) -> None:
     machine(tmp_path)
-    write(tmp_path, {"proc/7/cgroup": "4:freezer:/pod\n0::/pod/engine\n"})
-    count = StateCount((7,), root=tmp_path).sample()
-    for file, frozen in (
-        ("freezer/pod/freezer.state", "FROZEN"),
-        ("pod/engine/cgroup.events", "frozen 1"),
-    ):
-        write(tmp_path, {f"sys/fs/cgroup/{file}": frozen})
-        count = count.sample()
-        write(tmp_path, {f"sys/fs/cgroup/{file}": "THAWED", "proc/7/cgroup": "0::/pod/engine\n"})
-    assert (count.seen, count.stopped) == (3, 2)
+    path = f"sys/fs/cgroup/{file}"
+    write(tmp_path, {"proc/7/cgroup": group, path: "THAWED"})
+    count = StateCount((7,), tmp_path)
+    for now in ("frozen 0", state, "THAWED", state):
+        write(tmp_path, {path: now})
+        count.sample()
+    assert (count.share, count.most) == (0.5, 7)
 
 
 def test_a_child_alone_may_be_limited_traced_or_pinned(tmp_path: Path) -> None:

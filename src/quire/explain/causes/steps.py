@@ -5,7 +5,16 @@ from __future__ import annotations
 import statistics
 
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
-from quire.explain.causes.case import MULTI_STEP, WORTH, Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import (
+    LATEST,
+    MULTI_STEP,
+    WORTH,
+    Case,
+    Kind,
+    Suspect,
+    change,
+    suspect,
+)
 from quire.explain.estimate import LONG_CHUNK
 from quire.explain.report import ITL, THROUGHPUT, Change
 
@@ -282,7 +291,7 @@ def long_turns(case: Case) -> Suspect | None:
                 f"--num-scheduler-steps {MULTI_STEP}",
                 "more passes save nothing",
                 ITL,
-                min(turn / MULTI_STEP, max(1.0, w.itl_p99 / max(1e-9, w.itl_p50))) - 1.0,
+                max(0.0, min(turn / MULTI_STEP, w.itl_p99 / max(1e-9, w.itl_p50)) / LATEST - 1.0),
                 {"num_scheduler_steps": MULTI_STEP},
             )
         ],
