@@ -37,11 +37,11 @@ from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.uniproc import UniprocExecutor
-from quire.frontend.client.ledger import Ledger
 from quire.kv.lower_tiers import BlockFolder
 from quire.kv.prefix import PrefixCache
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
+from quire.routing.ledger import Ledger
 from quire.runner.kv_files import BlockFiles
 from quire.runner.kv_peer import BLOCK, BlockServer, Peer, PeerBlocks
 from quire.system.hardware import detect
@@ -108,7 +108,7 @@ def lend() -> float:
     own = pools[0].pool.allocate(count)
     pools[0].pool.remember(own, hashes)
     pools[0].pool.release(own)
-    ledger = Ledger("", SharedKV("", 10_000, 0, 2), lambda replica, message: None)
+    ledger = Ledger(SharedKV("", 10_000, 0, 2), lambda replica, message: None)
     encode, decode = msgspec.msgpack.encode, msgspec.msgpack.decode
     start = time.perf_counter()
     sent = decode(encode(producer.lend(hashes)), type=LentBlocks)  # producer → front end

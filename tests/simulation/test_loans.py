@@ -21,7 +21,7 @@ from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.frontend.client.halves import Halves
-from quire.frontend.client.ledger import Ledger
+from quire.routing.ledger import Ledger
 from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 from tests.unit.engine.fakes import engine_config
@@ -39,7 +39,7 @@ class Machine:
         self.cores: list[EngineCore | None] = [self.core(rank) for rank in range(COUNT)]
         self.inbox: list[deque[CoreInput]] = [deque() for _ in range(COUNT)]
         self.outbox: list[deque[StepOutputs]] = [deque() for _ in range(COUNT)]
-        self.ledger = Ledger("", SharedKV("", STRIDE, 0, COUNT), self.send)
+        self.ledger = Ledger(SharedKV("", STRIDE, 0, COUNT), self.send)
         self.halves = Halves(PREFILL, COUNT, self.ledger)
         self.states: dict[str, Any] = {}
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)

@@ -98,6 +98,18 @@ class HardwareProfile:
     attention_flops_per_second: float | None = None
     paged_by_length: bool = False
 
+    def part(self, count: int) -> HardwareProfile:
+        """Return the profile of one of `count` equal parts that compute at the same time."""
+        attention = self.attention_flops_per_second
+        return replace(
+            self,
+            memory_bytes=self.memory_bytes // count,
+            bytes_per_second=self.bytes_per_second / count,
+            flops_per_second={name: rate / count for name, rate in self.flops_per_second.items()},
+            attention_flops_per_second=attention and attention / count,
+            copy_bytes_per_second=self.copy_bytes_per_second / count,
+        )
+
 
 def page_size(max_model_len: int) -> int:
     """Return the tokens of a KV block for vLLM's paged attention on TPUs.

@@ -3,7 +3,7 @@
     producer   lends a prompt's blocks: they keep a user, so nothing overwrites them
     consumer   finds them by hash in its prefix cache, as long as one of its requests reads them
     front end  takes the loans of a lost consumer back, and tells a new producer of its
-               predecessor's loans (`frontend.client.halves`)
+               predecessor's loans (`routing.ledger`)
 
 A message about blocks is sent after the step that wrote them, so their bytes are complete.
 """

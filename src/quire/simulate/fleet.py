@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,8 +24,9 @@ from quire.engine.core import EngineCore
 from quire.executor.memory import plan_memory
 from quire.models.memory import kv_bytes_per_token, loaded_bytes
 from quire.models.weights.shares import stage_config
-from quire.routing.router import Prompts, Router
+from quire.routing.router import Router
 from quire.simulate.clock import VirtualClock
+from quire.simulate.dispatch import Dispatch, Make
 from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
 from quire.simulate.stages import ModelledStage, modelled_stages
@@ -160,20 +161,24 @@ class Replica:
         busy, lived = self._executor.busy, self.clock()
         return 1.0 - sum(busy) / (len(busy) * lived) if lived else 0.0
 
-    def send(self, index: int, now: float, make: Callable[[int, float], AddRequest]) -> None:
-        """Add a request that arrives at `now`, which is no later than the next step."""
+    def send(self, message: CoreInput | int, now: float) -> None:
+        """Take a message at `now`, or the index of a request, whose message is made when it is
+        needed. `now` is no later than the next step."""
         if not self.unfinished:
             self.clock.advance(max(0.0, now - self.clock()))
-        self.unfinished += 1
-        self._line.append(index)
-        self._make = make
+        if isinstance(message, int):
+            self.unfinished += 1
+            self._line.append(message)
+            return
+        self.unfinished += isinstance(message, AddRequest)
+        self._core.handle(self._requests.decode(self._encoder.encode(message)))
 
-    def step(self, outcome: Outcome) -> StepOutputs | None:
+    def step(self, outcome: Outcome, make: Make) -> StepOutputs | None:
         """Compute one step; return its outputs, or None if the engine had no work."""
         stats = self._core.scheduler.stats()
         for _ in range(int(min(len(self._line), self._ahead - stats.num_waiting))):
             index = self._line.popleft()
-            frame = self._encoder.encode(self._make(index, float(outcome.sent[index])))
+            frame = self._encoder.encode(make(index, float(outcome.sent[index])))
             message = self._requests.decode(frame)
             assert isinstance(message, AddRequest)
             self._core.add(message)
@@ -187,6 +192,10 @@ class Replica:
             self.history.note(begin, self.clock(), len(self._line), told.stats)
         return told
 
+    def check_integrity(self) -> None:
+        """Assert that the engine's bookkeeping is right between two steps."""
+        self._core.scheduler.check_integrity()
+
 
 def simulate(
     workload: Workload,
@@ -194,6 +203,7 @@ def simulate(
     router: Router | None = None,
     num_clients: int | None = None,
     request_seconds: float = 0.0,
+    dispatch: Dispatch | None = None,
 ) -> Outcome:
     """Run all requests of `workload`.
 
@@ -203,46 +213,45 @@ def simulate(
             sent when the first is free. None means no limit.
         request_seconds: the front end's time per request. It handles one after the other, so
             requests that are sent together reach the engine one by one.
+        dispatch: sends the requests, in place of `router`.
     """
     outcome = Outcome(workload)
     arrivals = workload.arrivals.tolist()
-    make = _messages(workload)
-    reports: list[tuple[float, int, StepOutputs]] = []
-    send = _sender(replicas, router, make, reports)
+    dispatch = dispatch or Dispatch(replicas, router, messages(workload))
     free = [0.0] * min(num_clients or 0, len(arrivals))
     following, front_free = 0, 0.0
     while True:
         busy = [replica for replica in replicas if replica.unfinished]
         slowest = min(busy, key=lambda replica: replica.clock()) if busy else None
+        begins = slowest.clock() if slowest else math.inf
+        reached = math.inf
         if following < len(arrivals) and (num_clients is None or free):
             when = arrivals[following] if num_clients is None else max(arrivals[following], free[0])
             reached = max(front_free, when) + request_seconds
-            if slowest is None or reached <= slowest.clock():
-                if num_clients is not None:
-                    heapq.heappop(free)
-                outcome.sent[following] = when
-                send(following, reached)
-                front_free = reached
-                following += 1
-                continue
-        if slowest is None:
+        told = dispatch.next_report
+        if told is not None and told <= min(reached, begins):
+            dispatch.report()
+        elif reached <= begins and reached < math.inf:
+            if num_clients is not None:
+                heapq.heappop(free)
+            outcome.sent[following] = when
+            dispatch.send(following, reached)
+            front_free = reached
+            following += 1
+        elif slowest is None:
             return outcome
-        if (step := slowest.step(outcome)) is None:
-            continue
-        ended = outcome.note(step)
-        slowest.unfinished -= len(ended)
-        if router is not None:
-            heapq.heappush(reports, (slowest.clock(), replicas.index(slowest), step))
-        if num_clients is not None:
-            for _ in ended:
-                heapq.heappush(free, slowest.clock())
+        elif (step := slowest.step(outcome, dispatch.make)) is not None:
+            now = slowest.clock()
+            slowest.unfinished -= dispatch.stepped(now, replicas.index(slowest), step)
+            ended = outcome.note(step)
+            slowest.unfinished -= len(ended)
+            if num_clients is not None:
+                for _ in ended:
+                    heapq.heappush(free, now)
 
 
-Make = Callable[[int, float], AddRequest]
-"""Returns the message of a request, by its index and the time of its arrival."""
-
-
-def _messages(workload: Workload) -> Make:
+def messages(workload: Workload) -> Make:
+    """Return a function that makes the messages of a workload's requests."""
     params = _Params()
 
     def make(index: int, sent: float) -> AddRequest:
@@ -251,37 +260,6 @@ def _messages(workload: Workload) -> Make:
         return AddRequest(str(index), prompt, wanted, arrival_time=sent)
 
     return make
-
-
-def _sender(
-    replicas: list[Replica],
-    router: Router | None,
-    make: Make,
-    reports: list[tuple[float, int, StepOutputs]],
-) -> Callable[[int, float], None]:
-    """Return a function that sends a request to the replica that `router` chooses.
-
-    Args:
-        reports: heap of (end of a step, replica, its outputs). The router gets them at that time:
-            a step is computed here before requests that arrive in the meantime are sent.
-    """
-    if router is None:
-        [only] = replicas
-        return lambda index, now: only.send(index, now, make)
-    config = replicas[0].config
-    algo, seed = config.prefix_caching_hash_algo, config.prefix_caching_hash_seed
-    prompts = Prompts(config.block_size, algo, seed)
-
-    def send(index: int, now: float) -> None:
-        while reports and reports[0][0] <= now:
-            _, replica, step = heapq.heappop(reports)
-            router.note(replica, step)
-        prompt = prompts.of(make(index, now))
-        chosen = router.choose(prompt)
-        router.add(chosen, str(index), prompt)
-        replicas[chosen].send(index, now, make)
-
-    return send
 
 
 class _Params(dict[int, SamplingParams]):

@@ -21,7 +21,8 @@ from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.resolve.flags import add_config_flag
-from quire.simulate.fleet import Outcome, Replica, simulate
+from quire.simulate.dispatch import halved, with_shared_kv
+from quire.simulate.fleet import Outcome, Replica, messages, simulate
 from quire.simulate.hardware import THIS, load_profile
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload, generate, read_trace
@@ -103,23 +104,27 @@ def run(args: argparse.Namespace) -> int:
     if args.save_hardware:
         args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
     _check_lengths(workload, config)
-    config = replace(config, report_cache=args.router == "prefix-aware")
-    replicas = [Replica.on(config, profile) for _ in range(args.replicas)]
+    count, config, profile = _replicas(args, config, profile)
     cost = roofline(config, profile)
+    router = new_router(args.router, count, config, cost) if count > 1 else None
+    configs = with_shared_kv(config, count)
+    replicas = [Replica.on(each, profile) for each in configs]
     begin = time.perf_counter()
     outcome = simulate(
         workload,
         replicas,
-        new_router(args.router, args.replicas, config, cost) if args.replicas > 1 else None,
+        router,
         args.num_clients,
         profile.request_overhead_seconds,
+        halved(replicas, router, messages(workload), cost),
     )
     row: dict[str, Any] = {
         "model": Path(args.model).name,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "hardware": profile.name,
-        "replicas": args.replicas,
+        "replicas": count,
+        "prefill_replicas": config.transfer.prefill_replicas if config.transfer else 0,
         "router": args.router,
         **summary(outcome, replicas),
         "num_blocks": replicas[0].num_blocks,
@@ -131,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from quire.simulate.plot import plot
 
-        plot(args.plot, f"{row['model']} on {args.replicas} × {profile.name}", outcome, replicas)
+        plot(args.plot, f"{row['model']} on {count} × {profile.name}", outcome, replicas)
     return 1 if outcome.failed else 0
 
 
@@ -206,6 +211,30 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
             )
         config = replace(config, block_size=page_size(config.scheduler.max_model_len))
     return config, profile
+
+
+def _replicas(
+    args: argparse.Namespace, config: EngineConfig, profile: HardwareProfile
+) -> tuple[int, EngineConfig, HardwareProfile]:
+    """Return the number of replicas, and the configuration and the machine of each.
+
+    `--replicas` are machines. The engine's flags (`--data-parallel-size`, `--prefill-replicas`)
+    divide one machine, and use the server's router.
+    """
+    count = EngineArgs.from_cli_args(args).data_parallel_size
+    if count > 1:
+        if args.replicas > 1 or profile.accelerator:
+            what = profile.name if profile.accelerator else f"--replicas {args.replicas}"
+            raise ConfigError(
+                f"data_parallel_size is {count}, which divides one machine with CPUs; got {what}.",
+                fix="Use --replicas for several machines.",
+                param="--data-parallel-size",
+            )
+        args.router = "prefix-aware"
+        if args.hardware != THIS:  # that was measured with the threads of one replica
+            profile = profile.part(count)
+    config = replace(config, report_cache=args.router == "prefix-aware")
+    return count if count > 1 else args.replicas, config, profile
 
 
 def _workload(args: argparse.Namespace) -> Workload:

@@ -14,8 +14,9 @@ from quire.core.messages import AddRequest, BlocksReturned, CoreOutput, StepOutp
 from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.client.halves import MESSAGE_SECONDS, Halves, most_alone
-from quire.frontend.client.ledger import Ledger
+from quire.frontend.client.halves import Halves
+from quire.routing.halves import MESSAGE_SECONDS, most_alone
+from quire.routing.ledger import Ledger
 
 
 def request(name: str, count: int = 1, params: SamplingParams | None = None, **options: Any) -> Any:
@@ -85,7 +86,7 @@ def test_halves_of_a_lost_replica_are_forgotten() -> None:
 def lending() -> tuple[Halves, Ledger, list[Any]]:
     """Return halves of replicas that share memory, and what their ledger sends."""
     sent: list[Any] = []
-    ledger = Ledger("n", SharedKV("", 10, 0, 3), lambda *each: sent.append(each))
+    ledger = Ledger(SharedKV("", 10, 0, 3), lambda *each: sent.append(each))
     return Halves(1, 3, ledger), ledger, sent
 
 

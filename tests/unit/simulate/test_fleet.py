@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from quire.core.cost import PROFILES, Link
+from quire.core.errors import ConfigError
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.routing.router import CacheAwareRouter, Prompt, Router
-from quire.simulate.fleet import Outcome, Replica, simulate
+from quire.simulate.dispatch import halved, with_shared_kv
+from quire.simulate.fleet import Outcome, Replica, messages, simulate
 from quire.simulate.router import LeastLoaded, RoundRobin, new_router
 from quire.simulate.stages import modelled_stages
 from quire.simulate.workload import Workload, generate
@@ -114,6 +116,52 @@ def test_prefix_aware_routing_finds_more_in_the_cache() -> None:
         fleet = replicas(4, num_blocks=600)
         hits[policy] = run(work, fleet, router_of(policy, fleet)).cached
     assert hits["prefix-aware"] > 1.2 * hits["round-robin"]
+
+
+def test_prompts_and_answers_on_replicas_of_their_own() -> None:
+    """Each token comes once, answers read the prompts' blocks, and all of these come back."""
+    args = EngineArgs("qwen3-0.6b", load_format="dummy", prefill_replicas=1, decode_replicas=2)
+    base = resolve(args, Hardware(4, 2**35, 2**35)).config
+    base = replace(base, report_cache=True, num_blocks=300)
+    machine = PROFILES["epyc-9654"].part(8)
+    cost, stages = roofline(base, machine), modelled_stages(base, machine)
+    fleet = [Replica(config, 300, stages) for config in with_shared_kv(base, 3)]
+    work = load(60, rate=30.0, input_len=600, num_prefixes=2, prefix_len=64, seed=3)
+    router = CacheAwareRouter(3, cost, block_size=base.block_size, max_num_seqs=8)
+    sender = halved(fleet, router, messages(work), cost)
+    assert sender is not None
+    outcome = simulate(work, fleet, dispatch=sender)
+    assert (outcome.tokens == work.output_lens).all()
+    assert (outcome.first > outcome.sent).all()
+    assert (outcome.last >= outcome.first).all()
+    assert outcome.cached >= 60 * (600 // 16 * 16)
+    assert min(replica.history.steps for replica in fleet) > 10
+    assert (len(sender.ledger), len(sender.waiting)) == (0, 0)
+    assert sender.ledger.num_lent >= 60 * (600 // 16)
+    for replica in fleet:
+        replica.check_integrity()
+
+
+def test_halves_need_shared_memory() -> None:
+    args = EngineArgs("qwen3-0.6b", load_format="dummy", prefill_replicas=1, decode_replicas=1)
+    base = resolve(args, Hardware(4, 2**35, 2**35)).config
+    assert base.transfer is not None
+    base = replace(base, transfer=replace(base.transfer, shares_memory=False), num_blocks=300)
+    fleet = [Replica(each, 300, []) for each in with_shared_kv(base, 2)]
+    cost = roofline(base, PROFILES["l4"])
+    with pytest.raises(ConfigError, match="lend blocks in shared memory"):
+        halved(fleet, None, messages(load(1)), cost)
+    alike = replicas(2)
+    assert halved(alike, None, messages(load(1)), cost) is None
+
+
+def test_a_part_of_a_machine() -> None:
+    whole = PROFILES["epyc-9654"]
+    part = whole.part(4)
+    assert part.bytes_per_second == whole.bytes_per_second / 4
+    assert part.flops_per_second["int8"] == whole.flops_per_second["int8"] / 4
+    assert part.memory_bytes == whole.memory_bytes // 4
+    assert part.overhead_seconds == whole.overhead_seconds
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:

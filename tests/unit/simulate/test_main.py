@@ -36,6 +36,23 @@ def test_the_table_and_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(name in out for name in row)
 
 
+def test_replicas_for_prompts_keep_answers_steady(tmp_path: Path) -> None:
+    """The flags are the server's: each replica has its part of the machine."""
+    rows = []
+    load = [*LOAD[:3], "--num-prompts", "40", "--input-len", "600", "--output-len", "30"]
+    for flags in (["--data-parallel-size", "2"], ["--prefill-replicas", "1"]):
+        file = tmp_path / "row.json"
+        argv = [*load, "--hardware", "epyc-9654", "--request-rate", "2", *flags]
+        argv += ["--decode-replicas", "1"] * (flags[0] == "--prefill-replicas")
+        assert main([*argv, "--json", str(file)]) == 0
+        rows.append(json.loads(file.read_text()))
+    alike, halves = rows
+    assert [row["replicas"] for row in rows] == [2, 2]
+    assert [row["prefill_replicas"] for row in rows] == [0, 1]
+    assert [row["failed"] for row in rows] == [0, 0]
+    assert halves["itl_ms"]["p99"] < alike["itl_ms"]["p99"]
+
+
 def test_a_tpu_has_the_blocks_of_its_page_rule(tmp_path: Path) -> None:
     rows = []
     for length in ("256", "1024"):

@@ -18,12 +18,14 @@ from quire.core.messages import (
     StepOutputs,
 )
 from quire.core.options import LentBlocks
-from quire.frontend.client.halves import Halves, most_alone
+from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
-from quire.frontend.client.ledger import Ledger
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
 from quire.frontend.client.supervisor import CoreState
+from quire.parallel.shared_memory import close_named_file, empty_named_file
+from quire.routing.halves import most_alone
+from quire.routing.ledger import Ledger
 
 if TYPE_CHECKING:
     from quire.frontend.output.request_state import RequestState
@@ -76,8 +78,9 @@ class Fleet:
             self._routes = Routes(config, count)
         self._halves = None
         transfer, shared = config.transfer, configs[0].shared_kv
+        self._shared = transfer.engine_id if transfer else ""
         if transfer and transfer.prefill_replicas and config.pooling is None:
-            loans = Ledger(transfer.engine_id, shared, self._tell) if shared else None
+            loans = Ledger(shared, self._tell) if shared else None
             from quire.models.cost import first_guess  # NumPy
 
             alone = most_alone(first_guess(config), copied=loans is None)
@@ -279,8 +282,7 @@ class Fleet:
         """Stop all cores for good. Harmless when repeated."""
         for replica in self.replicas:
             replica.shutdown()
-        if self._halves is not None and self._halves.loans is not None:
-            self._halves.loans.close()
+        close_named_file(self._shared)
 
     def _forget_all(self) -> None:
         if self._routes is not None:
@@ -288,6 +290,7 @@ class Fleet:
                 self._routes.forget(replica.number)
         if self._halves is not None and self._halves.loans is not None:
             self._halves.loans.clear()
+            empty_named_file(self._shared)
 
     # -- what replicas report -------------------------------------------------------------
 

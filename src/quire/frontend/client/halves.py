@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from quire.core.cost import StepCost
 from quire.core.messages import AddRequest, StepOutputs
-from quire.core.options import KVTransfer, LentBlocks
-from quire.core.sampling_params import SamplingParams
-from quire.frontend.client.ledger import Ledger
+from quire.core.options import LentBlocks
+from quire.routing.halves import borrowing, half_name, half_of, is_half
+from quire.routing.ledger import Ledger
 
 if TYPE_CHECKING:
     from quire.frontend.output.request_state import RequestState
-
-MESSAGE_SECONDS = 1e-3
-"""Of the messages of a hand-off."""
-_LONGEST = 8192
-_SUFFIX = "/prompt"
-
-
-def most_alone(cost: StepCost, *, copied: bool) -> int:
-    """Return the most uncached tokens of a prompt that a replica for answers computes itself.
-
-    They make one of its steps longer. A hand-off takes a step of another replica and messages, and
-    two copies of the blocks if the replicas share no memory.
-    """
-    step = cost.seconds(1, 1, 1)
-
-    def is_slower(num_tokens: int) -> bool:
-        longer = cost.seconds(num_tokens + 1, 2, num_tokens + 1) - step
-        copies = 2 * cost.copy_seconds(num_tokens) if copied else 0.0
-        return longer > step + MESSAGE_SECONDS + copies
-
-    return bisect_left(range(1, _LONGEST), True, key=is_slower)
 
 
 class Halves:
@@ -69,21 +44,15 @@ class Halves:
 
     def begin(self, state: RequestState) -> AddRequest:
         """Return the half of a request for a replica for prompts."""
-        half = _with(state.request.children[0], KVTransfer(hands_over=True))
-        name = half.request_id + _SUFFIX
-        self._waiting[name] = state
-        return replace(
-            half,
-            request_id=name,
-            sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
-            inputs=replace(half.inputs, eos_token_ids=()),
-        )
+        half = half_of(state.request.children[0])
+        self._waiting[half.request_id] = state
+        return half
 
     def take(self, step: StepOutputs) -> list[tuple[RequestState, LentBlocks | None]]:
         """Remove the ends of halves from a step's outputs; return the requests to go on with, and
         the blocks that their prompts' replica lends."""
         found: list[tuple[RequestState, LentBlocks | None]] = []
-        for output in [output for output in step.outputs if output.request_id.endswith(_SUFFIX)]:
+        for output in [output for output in step.outputs if is_half(output.request_id)]:
             if (state := self._waiting.pop(output.request_id, None)) is not None:
                 step.outputs.remove(output)
                 found.append((state, output.lent))
@@ -102,11 +71,11 @@ class Halves:
             return children
         self.loans.lend(replica, lent.blocks)
         first, *others = children
-        return [_with(first, KVTransfer(lent=lent)), *others]
+        return [borrowing(first, lent), *others]
 
     def abort(self, request_ids: list[str]) -> list[str]:
         """Return the ids to abort at the replica that has these sequences."""
-        halves = [name + _SUFFIX for name in request_ids]
+        halves = [half_name(name) for name in request_ids]
         return [half for half in halves if self._waiting.pop(half, None)] or request_ids
 
     def forget(self, replica: int) -> None:
@@ -115,9 +84,3 @@ class Halves:
             self.loans.lose(replica)
         kept = self._waiting.items()
         self._waiting = {half: state for half, state in kept if state.replica != replica}
-
-
-def _with(message: AddRequest, transfer: KVTransfer) -> AddRequest:
-    """Return a request with another part in a hand-off."""
-    options = replace(message.inputs.options, kv_transfer=transfer)
-    return replace(message, inputs=replace(message.inputs, options=options))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from quire.core.config import SharedKV
 from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
-from quire.frontend.client.ledger import Ledger
+from quire.routing.ledger import Ledger
 
 Sent = list[tuple[int, CoreInput]]
 
 
 def make() -> tuple[Ledger, Sent]:
     sent: Sent = []
-    return Ledger("n", SharedKV("", 10, 0, 4), lambda *each: sent.append(each)), sent
+    return Ledger(SharedKV("", 10, 0, 4), lambda *each: sent.append(each)), sent
 
 
 def test_loans_end_once() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from quire.core.config import SharedKV
 from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
-from quire.parallel.shared_memory import close_named_file, empty_named_file
 
 
 class Ledger:
@@ -17,12 +16,10 @@ class Ledger:
     which of them are lent before it gets a request.
 
     Args:
-        name: of the memory that they share (see `parallel.shared_memory`).
         send: sends a message to a replica if that is ready.
     """
 
-    def __init__(self, name: str, shared: SharedKV, send: Callable[[int, CoreInput], None]) -> None:
-        self._name = name
+    def __init__(self, shared: SharedKV, send: Callable[[int, CoreInput], None]) -> None:
         self._stride = shared.stride
         self._send = send
         self._held: list[Counter[int]] = [Counter() for _ in range(shared.count)]
@@ -62,11 +59,6 @@ class Ledger:
             self._send(owner, BlocksLent(blocks))
 
     def clear(self) -> None:
-        """Forget all loans, and free the memory: no core runs."""
+        """Forget all loans: no core runs."""
         for held in self._held:
             held.clear()
-        empty_named_file(self._name)
-
-    def close(self) -> None:
-        """Let the memory go with the last core."""
-        close_named_file(self._name)
