@@ -37,6 +37,7 @@ QWEN_INT8 = Setup("qwen3-0.6b", "int8")
 QWEN_INT4 = Setup("qwen3-0.6b", "int4")
 QWEN_INT8_KV = Setup("qwen3-0.6b", "int8", "int8")
 A3B_INT4, OLMOE_INT4 = Setup("qwen3-30b-a3b", "int4"), Setup("olmoe-1b-7b", "int4")
+HYBRID, HYBRID_INT4 = Setup("qwen3-next-4l"), Setup("qwen3-next-4l", "int4")
 OPT, GPT2 = Setup("opt-125m"), Setup("gpt2")
 ONE = Load(1, 128, 64)
 
@@ -63,11 +64,11 @@ def _prefill(name: str, setup: Setup, tokens: int, bound: float) -> Bar:
     return Bar(f"prefill-{tokens}-{name}", what, bound, "times", subject)
 
 
-def _experts(name: str, setup: Setup, load: Load, task: Literal["prefill", "decode"]) -> Bar:
+def _against_llama(name: str, setup: Setup, load: Load, task: Literal["prefill", "decode"]) -> Bar:
     what = f"{setup.model}, {setup}, {task} {load.input_len} / llama.cpp at the same bits"
-    alone = setup == A3B_INT4
+    alone, decode = setup == A3B_INT4, 2.0 if setup.model == HYBRID.model else 1.3
     subject = Against(setup, load, task, _peers(setup, "llama-cpp-python"), alone=alone)
-    return Bar(f"{task}-{name}", what, {"decode": 1.3, "prefill": 1.5}[task], "times", subject)
+    return Bar(f"{task}-{name}", what, {"decode": decode, "prefill": 1.5}[task], "times", subject)
 
 
 def _batch(name: str, setup: Setup, peer: Setup, bound: float) -> Bar:
@@ -115,11 +116,17 @@ BARS = (
     _decode("int8", QWEN_INT8, 1.0),
     _decode("int4", QWEN_INT4, 1.6),
     _floor("olmoe", OLMOE_INT4, ONE, 0.80),
-    _experts("olmoe", OLMOE_INT4, ONE, "decode"),
-    _experts("olmoe", OLMOE_INT4, Load(1, 512, 2), "prefill"),
+    _against_llama("olmoe", OLMOE_INT4, ONE, "decode"),
+    _against_llama("olmoe", OLMOE_INT4, Load(1, 512, 2), "prefill"),
     _floor("a3b", A3B_INT4, ONE, 0.80),
-    _experts("a3b", A3B_INT4, ONE, "decode"),
-    _experts("a3b", A3B_INT4, Load(1, 512, 2), "prefill"),
+    _against_llama("a3b", A3B_INT4, ONE, "decode"),
+    _against_llama("a3b", A3B_INT4, Load(1, 512, 2), "prefill"),
+    _floor("hybrid-bf16", HYBRID, ONE, 0.80),
+    _against_llama("hybrid-bf16", HYBRID, ONE, "decode"),
+    _against_llama("hybrid-bf16", HYBRID, Load(1, 512, 2), "prefill"),
+    _floor("hybrid-int4", HYBRID_INT4, ONE, 0.80),
+    _against_llama("hybrid-int4", HYBRID_INT4, ONE, "decode"),
+    _against_llama("hybrid-int4", HYBRID_INT4, Load(1, 512, 2), "prefill"),
 )
 """In the order in which they are measured: an engine is kept until no later row wants it."""
 

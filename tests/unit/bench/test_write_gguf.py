@@ -12,7 +12,7 @@ from tests.golden.harness import PagedModel, load_decoder
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
-@pytest.mark.parametrize("preset", ["qwen3-0.6b", "qwen3-30b-a3b", "olmoe-1b-7b"])
+@pytest.mark.parametrize("preset", ["qwen3-0.6b", "qwen3-30b-a3b", "olmoe-1b-7b", "qwen3-next-4l"])
 def test_a_small_copy_of_a_preset_runs(preset: str, quantization: str, tmp_path: Path) -> None:
     config = {**(preset_config(preset) or {}), "vocab_size": 512, "hidden_size": 256}
     config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -22,6 +22,9 @@ def test_a_small_copy_of_a_preset_runs(preset: str, quantization: str, tmp_path:
     if preset == "olmoe-1b-7b":
         config["num_key_value_heads"] = 4
         del config["moe_intermediate_size"]
+    if "full_attention_interval" in config:
+        config |= {"full_attention_interval": 2, "linear_key_head_dim": 32}
+        config |= {"linear_value_head_dim": 32, "head_dim": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
     path = tmp_path / "model.gguf"
     write(str(tmp_path), quantization, path)

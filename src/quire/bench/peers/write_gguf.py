@@ -1,4 +1,4 @@
-"""Write a preset of a Qwen3 or OLMoE model as a GGUF file of random weights, for llama.cpp.
+"""Write a preset of a Qwen3, Qwen3.5 or OLMoE model as GGUF with random weights, for llama.cpp.
 
 The types are those of llama.cpp's own `llama-quantize`: BF16; Q8_0; Q4_0 with the output
 projection, which may also be the embedding, in Q6_K. Norms and routers are float32. There is no
@@ -18,7 +18,9 @@ from gguf import GGMLQuantizationType as Type
 
 from quire.bench.peers.driver import config_of
 
-ARCHITECTURES = {"qwen3": "qwen3", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
+ARCHITECTURES = {
+    "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "qwen3_5_text": "qwen35", "olmoe": "olmoe",
+}  # fmt: skip
 """Model type → GGUF's architecture."""
 _TYPES = {
     "none": (Type.BF16, Type.BF16),
@@ -44,8 +46,11 @@ def write(preset: str, quantization: str, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     rng = np.random.default_rng(0)
-    for _, shape, kind in tensors:
-        writer.write_tensor_data(_random(rng, shape, kind))
+    for name, shape, kind in tensors:
+        decays = name.endswith("ssm_a")  # negative rates
+        writer.write_tensor_data(
+            -_random(rng, shape, kind) if decays else _random(rng, shape, kind)
+        )
     writer.close()
     partial.rename(path)
 
@@ -67,6 +72,16 @@ def _describe(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(_expert_size(config))
+    if "linear_num_value_heads" in config:
+        heads, width = config["linear_num_value_heads"], config["linear_value_head_dim"]
+        writer.add_full_attention_interval(config["full_attention_interval"])
+        writer.add_rope_dimension_count(int(_head_dim(config) * config["partial_rotary_factor"]))
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_inner_size(heads * width)
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_time_step_rank(heads)
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
 
 
 def _tensors(config: dict[str, Any], layer: Type, output: Type) -> Iterator[Tensor]:
@@ -79,19 +94,34 @@ def _tensors(config: dict[str, Any], layer: Type, output: Type) -> Iterator[Tens
     if not tied:
         yield "output.weight", (vocab, hidden), output
     whole = config["model_type"] == "olmoe"  # its queries and keys are normed over all heads
+    hybrid = "linear_num_value_heads" in config  # its queries have a gate
     for i in range(config["num_hidden_layers"]):
         block = f"blk.{i}."
-        for name, width in (
-            *(("attn_norm", hidden), ("ffn_norm", hidden)),
-            *(("attn_q_norm", q if whole else head), ("attn_k_norm", kv if whole else head)),
-        ):
-            yield f"{block}{name}.weight", (width,), Type.F32
-        for name, shape in (
-            *(("attn_q", (q, hidden)), ("attn_k", (kv, hidden)), ("attn_v", (kv, hidden))),
-            ("attn_output", (hidden, q)),
-        ):
-            yield f"{block}{name}.weight", shape, layer
+        yield f"{block}attn_norm.weight", (hidden,), Type.F32
+        yield f"{block}{'post_attention' if hybrid else 'ffn'}_norm.weight", (hidden,), Type.F32
+        if hybrid and (i + 1) % config["full_attention_interval"]:
+            yield from _delta_rule(config, block, layer)
+        else:
+            for name, width in (("q", q if whole else head), ("k", kv if whole else head)):
+                yield f"{block}attn_{name}_norm.weight", (width,), Type.F32
+            for name, rows in (("q", q * (1 + hybrid)), ("k", kv), ("v", kv)):
+                yield f"{block}attn_{name}.weight", (rows, hidden), layer
+            yield f"{block}attn_output.weight", (hidden, q), layer
         yield from _mlp(config, block, layer)
+
+
+def _delta_rule(config: dict[str, Any], block: str, layer: Type) -> Iterator[Tensor]:
+    hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+    values = heads * config["linear_value_head_dim"]
+    mixed = values + 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    for name, rows in (("attn_qkv", mixed), ("attn_gate", values), ("ssm_beta", heads),
+                       ("ssm_alpha", heads)):  # fmt: skip
+        yield f"{block}{name}.weight", (rows, hidden), layer
+    yield f"{block}ssm_conv1d.weight", (mixed, config["linear_conv_kernel_dim"]), Type.F32
+    yield f"{block}ssm_dt.bias", (heads,), Type.F32
+    yield f"{block}ssm_a", (heads,), Type.F32
+    yield f"{block}ssm_norm.weight", (config["linear_value_head_dim"],), Type.F32
+    yield f"{block}ssm_out.weight", (hidden, values), layer
 
 
 def _mlp(config: dict[str, Any], block: str, kind: Type) -> Iterator[Tensor]:
