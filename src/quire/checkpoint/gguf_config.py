@@ -7,13 +7,20 @@ from typing import Any
 from quire.checkpoint import gguf_hybrids
 from quire.checkpoint.gguf import GGUFDescription
 from quire.checkpoint.gguf_experts import EXPERTS, LATENT, latent
-from quire.checkpoint.gguf_families import CHANGES, MISSING, Metadata, rotated_part, sliding_types
+from quire.checkpoint.gguf_families import (
+    CHANGES,
+    MISSING,
+    Metadata,
+    gemma4,
+    rotated_part,
+    sliding_types,
+)
 from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS
 from quire.checkpoint.gguf_rope import rope_scaling
 from quire.core.errors import UnsupportedModelError
 
 _EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
-_EITHER = ("llama", "granitehybrid")
+_EITHER = ("llama", "granitehybrid", "gemma4")
 """Architectures with experts or without."""
 _CHANGES = CHANGES | gguf_hybrids.CHANGES
 _DTYPES = {"F32": "float32", "F16": "float16"}
@@ -46,6 +53,8 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
         return common | _gpt2(meta)
     if model_type == "mamba2":
         return common | gguf_hybrids.mamba2(meta)
+    if model_type == "gemma4_text":
+        return common | gemma4(meta)
     config = common | _llama(meta)
     if meta.integer("expert_count", 0):
         return config | _EXPERTS[meta.architecture](meta, config)

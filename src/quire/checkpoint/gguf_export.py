@@ -19,7 +19,11 @@ from quire.core.layers import QueryGrowth, yarn_magnitude
 from quire.core.model_config import ModelConfig, RopeConfig
 
 ARCHITECTURES = {
-    **{names.model_type: name for name, names in NAMES.items() if not names.recurrent},
+    **{
+        names.model_type: name
+        for name, names in NAMES.items()
+        if not names.recurrent and name != "gemma4"
+    },
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), "llama"),
     **dict.fromkeys(("deepseek_v2", "glm4_moe_lite"), "deepseek2"),
     "olmo3": "olmo2",

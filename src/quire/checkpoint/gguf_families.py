@@ -52,6 +52,16 @@ class Metadata:
             raise self.damaged(f"{self.architecture}.{key} is {value!r}, not a whole number")
         return value
 
+    def each(self, key: str, layers: int) -> list[int]:
+        """Return a whole number for each layer; the file has one of them, or one for all."""
+        value = self._get(key, MISSING)
+        found = value if isinstance(value, list) else [value] * layers
+        if len(found) != layers or any(type(each) is not int or each < 0 for each in found):
+            raise self.damaged(
+                f"{self.architecture}.{key} is {value!r}, not {layers} whole numbers"
+            )
+        return found
+
     def number(self, key: str, default: Any = MISSING) -> Any:
         value = self._get(key, default)
         if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
@@ -222,6 +232,82 @@ def _bitnet(meta: Metadata, config: Config) -> Config:
             "safetensors.",
         )
     return {"hidden_act": activation}
+
+
+def gemma4(meta: Metadata) -> Config:
+    """Return all fields of a Gemma 4: its layers differ in heads and widths."""
+    layers = meta.integer("block_count")
+    meta.check_layers(layers)
+    types = sliding_types(meta, layers)
+    if types is None:
+        raise meta.damaged("gemma4.attention.sliding_window_pattern is not one bool per layer")
+    kv_heads, widths = (
+        meta.each(key, layers) for key in ("attention.head_count_kv", "feed_forward_length")
+    )
+    full = [layer for layer, kind in enumerate(types) if kind == FULL]
+    slides = [layer for layer in range(layers) if layer not in full]
+    head_dim, own_input = (
+        meta.integer(key)
+        for key in ("attention.key_length_swa", "embedding_length_per_layer_input")
+    )
+    own = {"head_dim": meta.integer("attention.key_length")}
+    values_are_keys = any(f"blk.{i}.attn_v.weight" not in meta.file.tensors for i in full[:1])
+    config = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": meta.integer("embedding_length"),
+        "intermediate_size": widths[0],
+        "use_double_wide_mlp": widths[-1] == 2 * widths[0],
+        "max_position_embeddings": meta.integer("context_length"),
+        "num_attention_heads": meta.integer("attention.head_count"),
+        "num_key_value_heads": kv_heads[slides[0] if slides else 0],
+        "head_dim": head_dim,
+        "per_layer_config": {str(i): own | {"num_key_value_heads": kv_heads[i]} for i in full},
+        "attention_k_eq_v": values_are_keys,
+        "num_hidden_layers": layers,
+        "num_kv_shared_layers": meta.integer("attention.shared_kv_layers", 0),
+        "layer_types": types,
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        "final_logit_softcapping": meta.number("final_logit_softcapping", None),
+        "hidden_size_per_layer_input": own_input,
+        "vocab_size_per_layer_input": meta.extent("token_embd.weight", 0),
+        "rope_parameters": {
+            FULL: {
+                "rope_type": "proportional",
+                "partial_rotary_factor": _rotated_factors(meta),
+                "rope_theta": meta.number("rope.freq_base", 10000.0),
+            },
+            SLIDING: {
+                "rope_type": "default",
+                "rope_theta": meta.number("rope.freq_base_swa", 10000.0),
+            },
+        },
+    }
+    count = meta.integer("expert_count", 0)
+    if not count:
+        return config
+    return config | {
+        "enable_moe_block": True,
+        "num_experts": count,
+        "top_k_experts": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+    }
+
+
+def _rotated_factors(meta: Metadata) -> float:
+    """Return the part of the frequencies that turn: the factors of the others are immense."""
+    name = "rope_freqs.weight"
+    tensor = meta.file.tensors.get(name)
+    if tensor is None or tensor.type.name != "F32":
+        raise meta.damaged(f"tensor {name} is missing or not F32")
+    factors = meta.file.raw(name).view("<f4")
+    turned = int((factors == 1.0).sum())
+    if not (factors[:turned] == 1.0).all() or (factors[turned:] < 1e20).any():
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: the factors of {name} are neither 1 nor immense.",
+            fix="Quire knows Gemma 4's proportional RoPE; convert the model again.",
+        )
+    return turned / len(factors)
 
 
 CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {

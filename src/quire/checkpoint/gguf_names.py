@@ -104,6 +104,25 @@ _GEMMA2_BLOCK = _BLOCK | _POST_NORM | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
+_GEMMA4_BLOCK = _GEMMA2_BLOCK | _HEAD_NORMS | {
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps": "experts.gate_up_proj",
+    **_mlp("experts", "_exps"),
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+}  # fmt: skip
+_GEMMA4_TOP = _TOP | {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
 _OLMO2_BLOCK = {
     **_without(_POST_NORMED, "attn_norm"),
     **_mlp("mlp"),
@@ -182,6 +201,7 @@ NAMES: dict[str, Names] = {
     "gemma3": Names(
         "gemma3_text", "Gemma3ForCausalLM", _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True
     ),
+    "gemma4": Names("gemma4_text", "Gemma4ForCausalLM", _GEMMA4_BLOCK, _GEMMA4_TOP),
     "olmo2": Names("olmo2", "Olmo2ForCausalLM", _OLMO2_BLOCK),
     "stablelm": Names("stablelm", "StableLmForCausalLM", _BLOCK),
     "starcoder2": Names(
