@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz import frames, grammars, http, parsers, replay, schemas, templates
+from tests.fuzz import cluster, frames, grammars, http, parsers, replay, schemas, templates
 
 REQUESTS = 20_000
 PARTS = 20
@@ -44,6 +44,11 @@ def test_whatever_is_said_is_read_or_refused(
     cases = int(cases * share)
     outcomes = replay.run(module.__name__, module.case, cases, seed=0)
     assert outcomes[outcome] > cases // 50
+
+
+def test_fuzzed_frames_between_machines_end_nothing() -> None:
+    """And no connection delays the next one."""
+    assert cluster.fuzz(4000, 0) > 1000
 
 
 def test_fuzzed_frames_leave_the_core_alive() -> None:

@@ -105,14 +105,16 @@ class Doorman:
         try:
             set_options(connection)
             connection.settimeout(GREET_SECONDS)
-            nonce = _first(connection)
+            end = time.monotonic() + GREET_SECONDS
+            nonce = _first(connection, end)
             own = os.urandom(_NONCE)
             connection.sendall(MAGIC + own + _proof(self._key, b"listener", nonce, own))
             if not hmac.compare_digest(
-                _exactly(connection, _PROOF), _proof(self._key, b"dialler", nonce, own)
+                _exactly(connection, _PROOF, end), _proof(self._key, b"dialler", nonce, own)
             ):
                 raise HandshakeError("it has another key")
-            frame = receive_frame(connection)
+            frame = receive_frame(connection, end)
+            connection.settimeout(GREET_SECONDS)
         except (OSError, HandshakeError) as error:
             connection.close()
             self._arrivals.put(HandshakeError(f"a connection from {host} was closed: {error}"))
@@ -143,13 +145,14 @@ def dial(address: tuple[str, int], key: bytes, frame: bytes, deadline: float) ->
             continue
         try:
             set_options(connection)
-            nonce = os.urandom(_NONCE)
+            nonce, end = os.urandom(_NONCE), time.monotonic() + GREET_SECONDS
             connection.sendall(MAGIC + nonce)
-            other = _first(connection)
+            other = _first(connection, end)
             if not hmac.compare_digest(
-                _exactly(connection, _PROOF), _proof(key, b"listener", nonce, other)
+                _exactly(connection, _PROOF, end), _proof(key, b"listener", nonce, other)
             ):
                 raise HandshakeError(f"{address[0]}:{address[1]} has another key")
+            connection.settimeout(GREET_SECONDS)
             connection.sendall(_proof(key, b"dialler", nonce, other))
             send_frame(connection, frame)
         except (OSError, HandshakeError) as error:
@@ -167,17 +170,20 @@ def send_frame(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(_LENGTH.pack(len(frame)) + frame)
 
 
-def receive_frame(connection: socket.socket) -> bytes:
+def receive_frame(connection: socket.socket, end: float | None = None) -> bytes:
     """Return the next frame.
+
+    Args:
+        end: when it must be there, on the monotonic clock; None leaves it to the socket.
 
     Raises:
         HandshakeError: it is too long.
         OSError: the connection ended, or nothing came in time.
     """
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, end))
     if length > MOST_BYTES:
         raise HandshakeError(f"it sent a frame of {length} bytes; at most {MOST_BYTES} are allowed")
-    return _exactly(connection, length)
+    return _exactly(connection, length, end)
 
 
 def set_options(connection: socket.socket) -> None:
@@ -186,16 +192,18 @@ def set_options(connection: socket.socket) -> None:
         connection.setsockopt(level, name, value)
 
 
-def _first(connection: socket.socket) -> bytes:
+def _first(connection: socket.socket, end: float) -> bytes:
     """Return the other end's nonce."""
-    if _exactly(connection, len(MAGIC)) != MAGIC:
+    if _exactly(connection, len(MAGIC), end) != MAGIC:
         raise HandshakeError("it is no node of a Quire engine, or of an older version")
-    return _exactly(connection, _NONCE)
+    return _exactly(connection, _NONCE, end)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int, end: float | None) -> bytes:
     data = bytearray()
     while len(data) < count:
+        if end is not None:  # a peer that sends a byte now and then must not stay
+            connection.settimeout(max(1e-3, end - time.monotonic()))
         if not (more := connection.recv(count - len(data))):
             raise ConnectionError("the connection ended")
         data += more

@@ -41,14 +41,13 @@ from quire.frontend.client.core_client import STACKS_SIGNAL
 from quire.parallel.handshake import Arrival, Doorman
 from quire.parallel.heartbeat import wait_for_loss
 from quire.ray.cluster import POLL, RayCluster, Waiting
-from quire.ray.far_core import Asked, Hello, lend_core
+from quire.ray.far_core import Asked, Hello, hello_of, lend_core
 from quire.system.frames import ClosedError, FrameSocket
 
 DRIFT = 1e-4
 """Most that two clocks may differ in speed; computers' clocks differ by less."""
 _LAST_WORDS = 2.0
 """Seconds for Ray to report why a core has ended."""
-_hellos = msgspec.msgpack.Decoder(Hello)
 
 
 class Clock:
@@ -225,7 +224,7 @@ class Placed:
             waiting.look()
             arrival = self._doorman.next(POLL)
             if isinstance(arrival, Arrival):
-                hello = _hellos.decode(arrival.frame)
+                hello = hello_of(arrival.frame)
                 arrival.connection.settimeout(None)
                 found[hello.config is not None] = arrival.connection, hello
             elif (report := self.report(0.0)) is not None:

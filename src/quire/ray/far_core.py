@@ -18,7 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.core.config import ClusterConfig, EngineConfig
-from quire.core.errors import ConfigError, QuireError
+from quire.core.errors import ConfigError, EngineDeadError, QuireError
 from quire.core.log import setup_logging
 from quire.executor.joining import LOCAL, Join, difference, own_join
 from quire.executor.placement import Report
@@ -43,6 +43,17 @@ class Hello(msgspec.Struct, array_like=True):
 
     config: EngineConfig | None
     clock: float
+
+
+_hellos = msgspec.msgpack.Decoder(Hello)
+
+
+def hello_of(frame: bytes) -> Hello:
+    """Return the first frame of a connection; raise `EngineDeadError` if it is something else."""
+    try:
+        return _hellos.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
+        raise EngineDeadError(f"A core of a replica sent no valid message: {error}.") from None
 
 
 class Asked(msgspec.Struct):

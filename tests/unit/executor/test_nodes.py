@@ -21,6 +21,7 @@ from quire.executor import cluster, joining
 from quire.executor.choice import make_executor
 from quire.executor.node import lend_workers
 from quire.executor.uniproc import UniprocExecutor
+from quire.parallel import handshake
 from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
 from tests.unit.executor.configs import TINY, config
@@ -212,24 +213,19 @@ def test_nothing_that_a_stranger_sends_stops_the_listener() -> None:
     doorman.close()
 
 
-def test_frames_of_a_handshake_decode_or_are_refused() -> None:
-    """Mutated in one to four places, or cut; one hundred thousand of them."""
-    noise = random.Random(6)
-    frames = [
-        joining.encode(joining.Attach("0123456789abcdef", 3, rows=True)),
-        joining.encode(joining.Refused("why")),
-    ]
-    refusals = 0
-    for number in range(100_000):
-        frame = bytearray(frames[number % 2])
-        for _ in range(noise.randrange(1, 5)):
-            frame[noise.randrange(len(frame))] = noise.randrange(256)
-        decoded = joining.offer_of if number % 2 == 0 else joining.reply_of
-        try:
-            decoded(bytes(frame[: noise.randrange(len(frame) + 8)]))
-        except HandshakeError:
-            refusals += 1
-    assert 50_000 < refusals < 100_000
+def test_a_stranger_that_sends_a_byte_now_and_then_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All bytes of a handshake together have `GREET_SECONDS`."""
+    monkeypatch.setattr(handshake, "GREET_SECONDS", 0.2)
+    doorman = Doorman("127.0.0.1", 0, KEY.encode())
+    with socket.create_connection(doorman.address) as stranger, suppress(OSError):
+        for byte in MAGIC * 1000:
+            if (found := doorman.next(0.05)) is not None:
+                break
+            stranger.sendall(bytes([byte]))
+    assert "timed out" in str(found)
+    doorman.close()
 
 
 def test_rows_come_as_they_were_sent_until_the_stream_ends() -> None:
