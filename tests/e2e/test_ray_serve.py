@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,24 @@ def test_requests_of_a_lost_replica_go_to_its_successor(
     assert answer(client) == before
     [successor] = servers()
     assert successor.pid != server.pid
+
+
+def test_a_replica_whose_engine_is_dead_is_replaced(client: httpx.Client, model: Path) -> None:
+    """Requests wait for its successor meanwhile."""
+    deploy(model)
+    before = answer(client)
+    [server] = servers()
+
+    def has_gone() -> bool:
+        with suppress(psutil.NoSuchProcess):
+            for process in server.children(recursive=True):
+                if "quire.engine.process" in process.cmdline():
+                    process.kill()
+        return not server.is_running()
+
+    with ThreadPoolExecutor() as pool:
+        gone = pool.submit(until, has_gone, 120)
+        while not gone.done():
+            client.post("/v1/completions", json=ASKED | {"max_tokens": 8})
+        gone.result()
+    assert answer(client) == before

@@ -162,6 +162,8 @@ class MultiprocExecutor(UniprocExecutor):
         """Run a method: adapters on all workers, others on worker 0, which stands for all."""
         if method == "add_lora":
             return self._add_adapter(args)
+        if method in ("start_profile", "stop_profile", "profile_status"):
+            return self._trace(method, args)
         result = super()._call(method, args)
         if method == "remove_lora":
             self._call_others(method, args)
@@ -169,6 +171,20 @@ class MultiprocExecutor(UniprocExecutor):
             for op in result["ops"]:
                 op["nbytes"] *= self._grid.ranks
                 op["flops"] *= self._grid.ranks
+        return result
+
+    def _trace(self, method: str, args: list[Any]) -> Any:
+        """Record traces on all workers, each in its own file; return worker 0's answer, with the
+        files of all."""
+        result, others = super()._call(method, args), self._call_others(method, args)
+        if method == "start_profile":
+            return result
+        for worker, other in enumerate(others, 1):
+            node = self._grid.node(worker)
+            for name in ("active", "writing"):
+                result[name] |= other[name]
+            for name in ("files", "failures"):
+                result[name] += [f"node {node}: {each}" if node else each for each in other[name]]
         return result
 
     def _add_adapter(self, args: list[Any]) -> Any:

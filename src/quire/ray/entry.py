@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from quire.core.errors import EngineRestartingError
 from quire.server.errors import encode_event, error_response
-from quire.server.route.proxy import ELSEWHERE
 
-ATTEMPTS = 5
+ATTEMPTS = 7
 PAUSE_SECONDS = 0.25
 """Before the second attempt; it doubles. A replica that is lost is known after a moment."""
+ELSEWHERE = frozenset({502, 503, 504})
+"""Statuses of a replica that restarts or stops. A full one answers 429: the others are fuller."""
 EVENT_STREAM = "text/event-stream"
 
 

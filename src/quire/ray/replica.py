@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from quire.core.errors import ConfigError, EngineDeadError
@@ -28,6 +29,7 @@ DRAIN_SECONDS = 600.0
 HEALTH_SECONDS = 5.0
 QUEUED = 4096
 """Requests that Ray Serve sends to one replica; Quire's own queue is shorter and answers 429."""
+_DEAD = b'"engine_dead"'
 _ADDRESS = re.compile(r" on (http://\S+)/v1")
 _HOP_BY_HOP = {
     "connection", "content-length", "host", "keep-alive", "proxy-authenticate", "te", "trailer",
@@ -118,7 +120,13 @@ class Replica:
         async with self._http.request(
             method, target, headers=_end_to_end(headers), data=body, allow_redirects=False
         ) as answer:
+            unready = answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+            first = await answer.read() if unready else b""
+            if _DEAD in first and not self._stops:
+                self._end("engine has stopped")  # it answers fast, and would get all requests
             yield Head(answer.status, _end_to_end(answer.headers.items()))
+            if first:
+                yield first
             async for part in answer.content.iter_any():
                 yield part
 
@@ -157,9 +165,15 @@ class Replica:
                     self._known.set()
         status = self._process.wait()
         if self._url and not self._stops:
-            print(f"The server has ended with status {status}.", file=sys.stderr, flush=True)
-            os._exit(1)  # Ray Serve replaces the replica at once
+            self._end(f"server has ended with status {status}")
         self._known.set()
+
+    def _end(self, what: str) -> None:
+        """End the replica, which Ray Serve replaces at once."""
+        print(f"This replica's {what}.", file=sys.stderr, flush=True)
+        if self._process is not None:
+            self._process.kill()
+        os._exit(1)
 
 
 def _end_to_end(headers: Any) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from quire.core.batch import (
     SchedulerOutput,
     block_columns,
 )
+from quire.core.config import ProfilerConfig
 from quire.core.errors import EngineDeadError, OutOfMemoryError
 from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
@@ -149,6 +150,26 @@ def test_stages_in_processes() -> None:
     assert executor.facts["pipeline_parallel_size"] == 2
     alone.shutdown()
     executor.shutdown()
+
+
+@two_cores
+def test_each_stage_writes_a_trace(tmp_path: Path) -> None:
+    model = dataclasses.replace(TINY, num_hidden_layers=2)
+    profiler = ProfilerConfig(torch_profiler_dir=str(tmp_path))
+    shape = {"stage_layers": (1, 1), "num_threads": 2, "profiler": profiler}
+    executor = make_executor(config(ops="cpu", model=model, **shape))
+    executor.start()
+    assert executor.call("start_profile", []) is True
+    tokens_of(executor, at_once=1)
+    executor.call("stop_profile", [])
+    end = time.monotonic() + 60.0
+    while (status := executor.call("profile_status", []))["writing"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    executor.shutdown()
+    assert len(set(status["files"])) == 2
+    assert {file.name for file in tmp_path.glob("quire_*")} == set(status["files"])
+    assert not status["failures"]
 
 
 @two_cores

@@ -111,8 +111,9 @@ def test_a_request_without_output_goes_to_another_replica(lost: list[Any]) -> No
 
 
 def test_the_last_attempt_is_the_answer() -> None:
-    full = Replicas(*[[Head(429, JSON), b"full"] for _ in range(ATTEMPTS)])
-    assert ask(full) == (429, b"full")
+    assert ask(Replicas([Head(429, JSON), b"full"])) == (429, b"full")
+    stops = Replicas(*[[Head(503, JSON), b"stops"] for _ in range(ATTEMPTS)])
+    assert ask(stops) == (503, b"stops")
     status, body = ask(Replicas(*[[LostError("gone")] for _ in range(ATTEMPTS)]))
     assert status == 503
     assert "gone" in json.loads(body)["error"]["message"]
