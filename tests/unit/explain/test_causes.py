@@ -206,6 +206,21 @@ def test_the_core_alone_may_have_one_cpu() -> None:
     assert verdict.share > 0.3
 
 
+def test_threads_that_wait_beside_idle_cpus_share_an_affinity() -> None:
+    """The API process, another stage or a replica may be held to the same CPU."""
+    host = HostUse(10.0, 4, busy=22.0, own=21.0, steal=0.0, waited=20.0, waits=[5.0] * 4)
+    verdict = explain(healthy(ops=UNBOUND, host=host)).verdict
+    assert verdict.cause == "affinity"
+    assert "while 1.8 of 4 CPUs were idle" in verdict.text
+    full = msgspec.structs.replace(host, busy=39.0)
+    throttled = {"quota": 2.0, "throttled": 20.0}
+    for other in (
+        healthy(ops=UNBOUND, host=full),
+        healthy(ops=UNBOUND, host=host, around=throttled),
+    ):
+        assert "affinity" not in {finding.cause for finding in explain(other).causes}
+
+
 def test_waiting_for_a_core_is_no_dispatching() -> None:
     host = HostUse(10.0, 4, 40.0, 10.0, 0.0, 20.0, waits=[5.0] * 4)
     eager = healthy(args={"enforce_eager": True}, host=host, **SLOW)
@@ -316,7 +331,7 @@ def test_a_neighbour_makes_no_stage_slow() -> None:
     """Seen: two healthy stages beside a process on the core of one."""
     slow, _ = FAULTS["slow_stage"]
     assert slow.host is not None
-    host = msgspec.structs.replace(slow.host, busy=30.0, waits=[5.5, 0.0])
+    host = msgspec.structs.replace(slow.host, busy=38.0, waits=[5.5, 0.0])
     beside = explain(msgspec.structs.replace(slow, host=host))
     assert beside.verdict.cause == "busy_neighbour"
     assert "slow_stage" not in {finding.cause for finding in beside.causes}

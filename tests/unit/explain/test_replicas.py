@@ -67,7 +67,7 @@ def test_a_core_per_replica_is_enough() -> None:
 
 def test_threads_of_all_replicas_wait_for_cores() -> None:
     waits = [6.0, 4.0, 5.0, 5.0, 6.0, 4.0, 5.0, 5.0, 0.0]
-    host = HostUse(10.0, 8, 60.0, 20.0, 0.0, 40.0, waits)
+    host = HostUse(10.0, 8, 76.0, 20.0, 0.0, 40.0, waits)
     finding = explain(twice(healthy(host=host))).verdict
     assert finding.cause == "busy_neighbour"
     assert finding.evidence["waited_share"] == 0.5

@@ -9,6 +9,9 @@ from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
 MOSTLY = 0.5
 """Share of the time that the model takes, from which threads matter."""
+CROWDED = 0.25
+"""Share of the time that threads wait for a CPU while another one is idle, from which that is no
+work of the system's scheduler."""
 LIGHT = 0.5
 """CPU weight, relative to the usual one, below which a control group is behind others."""
 STOLEN = 0.15
@@ -71,10 +74,10 @@ def too_many_threads(case: Case) -> Suspect | None:
 
 
 def affinity(case: Case) -> Suspect | None:
-    """The engine may use only some of the machine's CPUs."""
+    """The engine may use only some of the machine's CPUs, or its threads share some of them."""
     around = case.evidence.surroundings
     if around is None or not 0 < around.allowed < around.online:
-        return None
+        return _shared_cpus(case)
     siblings = max(1, around.siblings)
     mine, cores = (max(1, cpus // siblings) for cpus in (around.allowed, around.online))
     ratio = case.estimate.threads_ratio(min(case.evidence.config.num_threads, mine), cores)
@@ -92,6 +95,29 @@ def affinity(case: Case) -> Suspect | None:
         Kind.PROVEN,
         allowed=around.allowed,
         online=around.online,
+    )
+
+
+def _shared_cpus(case: Case) -> Suspect | None:
+    """Return that threads wait for a CPU while others are idle: some have the same affinity."""
+    host, around = case.evidence.host, case.evidence.surroundings
+    if host is None or (around is not None and around.throttled):
+        return None  # a limit makes them wait, see `cpu_quota`
+    idle = max(0.0, host.cpus - host.busy / host.seconds)
+    e = case.evidence
+    threads = min(e.config.num_threads, e.cores) * e.args.data_parallel_size
+    lost = min(case.waited, idle / threads)
+    if lost < CROWDED:
+        return None
+    return suspect(
+        "affinity",
+        f"The engine's threads waited {case.waited:.0%} of the time for a CPU while {idle:.1f} of "
+        f"{host.cpus} CPUs were idle: affinities or cpusets give several of them the same CPUs.",
+        lost,
+        [change(f"taskset -a -p -c 0-{host.cpus - 1} PID", "lets each thread use any CPU", lost)],
+        Kind.PROVEN,
+        waited_share=case.waited,
+        idle_cpus=idle,
     )
 
 
