@@ -69,6 +69,16 @@ export interface DeviceReading {
   memory_total: number | null;
 }
 
+/** A pipeline stage; counters are totals since the core's start. */
+export interface Stage {
+  node: number;
+  layers: number;
+  busy: number;
+  hop_seconds: number;
+  hop_bytes: number;
+  hops: number;
+}
+
 export type LatencyName = "ttft" | "itl" | "e2e" | "queue";
 
 export interface Snapshot {
@@ -85,6 +95,7 @@ export interface Snapshot {
   lanes: Lane[];
   prefix_tree: { nodes: PrefixNode[] };
   devices: DeviceReading[];
+  stages: Stage[];
 }
 
 export interface RequestTimeline extends Lane {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 from starlette.types import Message, Scope
 
+from quire.core.config import ClusterConfig
+from quire.core.messages import StageStats
 from quire.kv.snapshot import kv_snapshot
 from quire.kv.snapshot_types import KVSnapshot
+from quire.metrics.stats import EngineStats
 from quire.server.errors import ApiError
 from quire.server.monitoring import feed as feed_module
 from quire.server.monitoring import snapshot as snapshot_module
 from quire.server.monitoring.feed import MAX_VIEWERS, Feed
+from tests.unit.engine.fakes import engine_config
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.test_metrics import samples
 
@@ -259,3 +264,19 @@ async def test_a_bug_ends_the_streams(caplog: pytest.LogCaptureFixture) -> None:
 async def test_it_needs_the_key() -> None:
     async with running(api_keys=["secret"]) as app:
         assert (await app.http.get("/dashboard/stream")).status_code == 401
+
+
+def test_stages_have_their_machines_and_layers() -> None:
+    stats = EngineStats()
+    config = dataclasses.replace(
+        engine_config(), stage_layers=(3, 2, 4, 1), cluster=ClusterConfig(nnodes=2)
+    )
+    assert snapshot_module.stages(stats, config) == []
+    stats.on_ready(9)
+    assert stats.scheduler is not None
+    stats.scheduler.stages = [StageStats(float(n), 0.5, 6, 7) for n in range(4)]
+    found = snapshot_module.stages(stats, config)
+    assert [(s.node, s.layers, s.busy) for s in found] == [
+        (0, 3, 0.0), (0, 2, 1.0), (1, 4, 2.0), (1, 1, 3.0),
+    ]  # fmt: skip
+    assert (found[1].hop_seconds, found[1].hop_bytes, found[1].hops) == (0.5, 6, 7)

@@ -6,6 +6,7 @@ import { Chart, type Series } from "../parts/chart";
 import { Counters } from "../parts/counters";
 import { Devices } from "../parts/devices";
 import { Panel } from "../parts/panel";
+import { Stages } from "../parts/stages";
 import { PART_MEANINGS, Split } from "../parts/split";
 import type { LatencyName, Snapshot } from "../types";
 
@@ -65,6 +66,7 @@ export function Overview({ snapshot, history }: Props) {
         />
         <KvFacts snapshot={snapshot} />
       </Panel>
+      <Stages history={history} />
       <Devices readings={snapshot.devices} history={history} />
       <Counters snapshot={snapshot} />
     </div>

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire import __version__
+from quire.core.config import EngineConfig
 from quire.frontend.output.timeline import Lane, Timelines
 from quire.kv.snapshot_types import BlockMap, KVSnapshot, PrefixTree
 from quire.metrics.histogram import Percentiles
@@ -82,6 +83,17 @@ class PrefixNodes(msgspec.Struct):
     nodes: list[PrefixNode]
 
 
+class Stage(msgspec.Struct):
+    """A pipeline stage, with the counters of `messages.StageStats`; of all replicas together."""
+
+    node: int
+    layers: int
+    busy: float
+    hop_seconds: float
+    hop_bytes: int
+    hops: int
+
+
 class Snapshot(msgspec.Struct):
     """One event of the stream."""
 
@@ -102,6 +114,8 @@ class Snapshot(msgspec.Struct):
     lanes: list[Lane]
     prefix_tree: PrefixNodes
     devices: list[DeviceReading]
+    stages: list[Stage]
+    """Empty for one stage."""
 
 
 def totals(stats: EngineStats) -> Totals:
@@ -128,6 +142,16 @@ def totals(stats: EngineStats) -> Totals:
             found.num_draft_tokens = drafts.num_draft_tokens
             found.num_accepted_tokens = drafts.num_accepted_tokens
     return found
+
+
+def stages(stats: EngineStats, config: EngineConfig) -> list[Stage]:
+    """Return the pipeline's stages; [] for one."""
+    found = stats.scheduler.stages if stats.scheduler else []
+    per_node = len(found) // config.cluster.nnodes
+    return [
+        Stage(number // per_node, layers, *msgspec.structs.astuple(stage))
+        for number, (stage, layers) in enumerate(zip(found, config.stage_layers, strict=False))
+    ]
 
 
 def kv_map(found: BlockMap, timelines: Timelines) -> KVMap:
@@ -186,6 +210,7 @@ class Camera:
             lanes=[t.lane() for t in engine.timelines.recent(now - LANE_SECONDS, MAX_LANES)],
             prefix_tree=self._prefix_nodes,
             devices=await asyncio.to_thread(self._read_devices),
+            stages=stages(engine.stats, engine.resolved.config),
         )
 
     def _read_devices(self) -> list[DeviceReading]:
