@@ -6,7 +6,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2
+from quire.models.architectures import llama, sliding
 
 _PATTERN = 4
 _WINDOW = 4096
@@ -16,7 +16,7 @@ _LOGIT_SCALE = 0.0625
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_qk_norm", False, "q and k without norms")
     pattern = hf.integer(config, "sliding_window_pattern", default=_PATTERN)
-    slides = qwen2.pattern(config, pattern)
+    slides = sliding.pattern(config, pattern)
     return llama.parse(
         config,
         architecture="cohere2",
@@ -32,7 +32,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         **hf.attention_bias(config),
         logits_scale=hf.number(config, "logit_scale", default=_LOGIT_SCALE),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        **qwen2.windowed(hf.optional(config, "sliding_window", _WINDOW), slides),
+        **sliding.windowed(hf.optional(config, "sliding_window", _WINDOW), slides),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, olmo2, qwen2
+from quire.models.architectures import llama, olmo2, sliding
 
 _WINDOW = 4096
 
@@ -16,7 +16,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     pattern = None
     if window is not None and config.get("layer_types") is None:
         pattern = hf.integer(config, "sliding_window_pattern", default=4)
-    slides = qwen2.pattern(config, pattern)
+    slides = sliding.pattern(config, pattern)
     return llama.parse(
         config,
         architecture="exaone4",
@@ -27,7 +27,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norms=("attn_post_norm", "mlp_post_norm", "norm"),
         qk_norm="head",
         rotated_layers=None if window is None else slides,
-        **qwen2.windowed(window, slides),
+        **sliding.windowed(window, slides),
     )
 
 

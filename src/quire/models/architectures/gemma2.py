@@ -8,7 +8,7 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import gemma, llama, qwen2
+from quire.models.architectures import gemma, llama, sliding
 
 NAMES = llama.NAMES.but(
     {
@@ -42,7 +42,7 @@ def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
         "kv_heads": 4,
         "norms": ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm"),
         "attention_scale": scalar**-0.5,
-        **qwen2.windowed(window, qwen2.pattern(config, pattern)),
+        **sliding.windowed(window, sliding.pattern(config, pattern)),
     }
 
 

@@ -11,7 +11,7 @@ from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import experts, hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture
-from quire.models.architectures import gemma, gemma2, qwen2
+from quire.models.architectures import gemma, gemma2, sliding
 from quire.models.weights.stacks import Stacked
 
 _PATTERN, _WINDOW, _FULL_HEAD_DIM, _OWN_INPUT, _KV_HEADS = 6, 512, 512, 256, 4
@@ -64,7 +64,7 @@ NAMES = gemma2.NAMES.but(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
-    slides = (*qwen2.pattern(config, _PATTERN)[:-1], False)  # Transformers sees to the last
+    slides = (*sliding.pattern(config, _PATTERN)[:-1], False)  # Transformers sees to the last
     layers, borrowing = len(slides), hf.whole(config, "num_kv_shared_layers", 0)
     if borrowing and set(slides[: max(0, layers - borrowing)]) != set(slides):
         raise hf.wrong(
@@ -106,7 +106,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         moe=_experts(config),
         logits_softcap=gemma2.softcap(config, "final_logit_softcapping", None),
         **same,
-        **qwen2.windowed(window, slides),
+        **sliding.windowed(window, slides),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2
+from quire.models.architectures import llama, sliding
 from quire.models.weights.stacks import Stacked
 
 NAMES = llama.NAMES.but(
@@ -58,7 +58,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             router_bias=True,
             bias=True,
         ),
-        **qwen2.windowed(hf.optional(config, "sliding_window", 128), qwen2.pattern(config, 2)),
+        **sliding.windowed(hf.optional(config, "sliding_window", 128), sliding.pattern(config, 2)),
     )
 
 

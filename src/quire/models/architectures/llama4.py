@@ -6,7 +6,7 @@ from quire.core.layers import QueryGrowth, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2, smollm3
+from quire.models.architectures import llama, sliding, smollm3
 from quire.models.weights.stacks import Stacked
 
 NAMES = llama.NAMES.but(
@@ -27,7 +27,7 @@ _TYPES = ("full_attention", "chunked_attention")
 def parse(config: hf.HFConfig) -> ModelConfig:
     config = {**config, "no_rope_layers": config.get("no_rope_layers") or None}
     rotated, growth = smollm3.rotated(config), None
-    chunked = qwen2.sliding_layers(config, _TYPES)
+    chunked = sliding.layer_types(config, _TYPES)
     chunk = hf.optional(config, "attention_chunk_size", 8192)
     if hf.boolean(config, "attn_temperature_tuning", default=True):
         beta = hf.number(config, "attn_scale", default=0.1)
@@ -60,7 +60,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             layers=_sparse(config),
             shared_size=hf.integer(config, "intermediate_size", default=8192),
         ),
-        **qwen2.windowed(chunk, rotated if chunked is None else chunked, "attention_chunk_size"),
+        **sliding.windowed(chunk, rotated if chunked is None else chunked, "attention_chunk_size"),
     )
 
 

@@ -8,7 +8,7 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture, WeightNames
-from quire.models.architectures import qwen2
+from quire.models.architectures import sliding
 
 _THETAS = {
     ropes.FULL: ("global_rope_theta", 160_000.0),
@@ -21,7 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "sliding_window", None, "the window of local_attention")
     shape = hf.shape(config)
     layers, head_dim = shape["num_hidden_layers"], shape["head_dim"]
-    slides = qwen2.sliding_layers(config)
+    slides = sliding.layer_types(config)
     if slides is None:
         every = hf.integer(config, "global_attn_every_n_layers", default=_EVERY)
         slides = tuple(layer % every != 0 for layer in range(layers))
@@ -51,7 +51,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         qkv_bias=attention_bias,
         output_bias=attention_bias,
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
-        **qwen2.windowed(reach + 1, slides),
+        **sliding.windowed(reach + 1, slides),
         norms=("embed_norm", "attn_norm", "mlp_norm", "norm", "head.norm"),
         missing_norms=("layers.0.attn_norm",),
         causal=False,

@@ -6,7 +6,7 @@ from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture
-from quire.models.architectures import olmo2, qwen2
+from quire.models.architectures import olmo2, sliding
 
 _PATTERN = 4
 _THETA = 500_000.0
@@ -21,7 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         architecture="olmo3",
         rope=rope,
         local_rope=local_rope,
-        **qwen2.windowed(window, qwen2.pattern(config, _PATTERN)),
+        **sliding.windowed(window, sliding.pattern(config, _PATTERN)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2
+from quire.models.architectures import llama, sliding
 
 NAMES = llama.NAMES.but(
     {
@@ -33,7 +33,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             shared_size=hf.integer(config, "shared_expert_intermediate_size", default=5632),
             shared_gate=True,
         ),
-        **qwen2.sliding(config, lambda layer, upper: layer % 2 == 0 and layer < upper),
+        **sliding.upper_layers(config, lambda layer, upper: layer % 2 == 0 and layer < upper),
     )
 
 

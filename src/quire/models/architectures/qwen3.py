@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2
+from quire.models.architectures import llama, qwen2, sliding
 
 _DEFAULT_HEAD_DIM = 128
 """Not hidden_size / heads: that is how Transformers reads a config without it."""
@@ -19,7 +19,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         kv_heads=qwen2.KV_HEADS,
         qk_norm="head",
         **hf.attention_bias(config),
-        **qwen2.sliding(config),
+        **sliding.upper_layers(config),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture
-from quire.models.architectures import llama, qwen2
+from quire.models.architectures import llama, sliding
 
 _INTERVAL = 4
 _THETA = 2_000_000.0
@@ -24,7 +24,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        **qwen2.sliding(config, lambda layer, _: not rotates[layer], window=None),
+        **sliding.upper_layers(config, lambda layer, _: not rotates[layer], window=None),
     )
 
 
