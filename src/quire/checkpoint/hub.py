@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -151,6 +150,8 @@ def _check_disk(
     folder = Path(cache or constants.HF_HUB_CACHE).expanduser().absolute()
     while not folder.exists():
         folder = folder.parent
+    import shutil
+
     free = shutil.disk_usage(folder).free
     if missing and missing + _SPARE_BYTES > free:
         raise DiskFullError(

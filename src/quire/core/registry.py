@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
@@ -69,4 +68,6 @@ def _likeness(word: str, name: str) -> float:
     """Return the likeness from 0 to 1; a prefix counts as at least 0.9."""
     if len(word) >= _LEAST_PREFIX and name.startswith(word):
         return max(0.9, len(word) / len(name))
-    return difflib.SequenceMatcher(None, word, name).ratio()
+    from difflib import SequenceMatcher
+
+    return SequenceMatcher(None, word, name).ratio()

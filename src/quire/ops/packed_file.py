@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -84,6 +83,8 @@ class LinearFile:
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
+        import tempfile
+
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._pool = _native.Pool(threads)
         self.nbytes = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 
 ROOM = 2**44
 """Bytes of a named file. Only pages that were written take memory."""
@@ -20,6 +19,8 @@ def anonymous_file(nbytes: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("quire-ranks")
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, nbytes)

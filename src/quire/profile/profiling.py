@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,6 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import ProfilerConfig
 from quire.core.errors import InvalidRequestError
 from quire.profile.op_profiler import OpProfiler
-from quire.profile.python import ThreadProfile
 from quire.profile.trace_profiler import TraceProfiler
 from quire.profile.worker_profiler import WorkerProfiler
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.ops.rank_group import RankGroup
     from quire.ops.torch_ops.rank_group import TorchRankGroup
+    from quire.profile.python import ThreadProfile
 
 MAX_OP_PROFILE_STEPS = 1000
 
@@ -71,7 +72,6 @@ class Profiling:
         else:
             self._trace = TraceProfiler(config, meters)
         self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
-        self._python = ThreadProfile()  # the core's thread; the steps' thread if steps overlap
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,
             "stop_profile": self.stop_profile,
@@ -79,9 +79,21 @@ class Profiling:
             "start_op_profile": self.start_op_profile,
             "stop_op_profile": self.stop_op_profile,
             "op_profile_steps": self.op_profile_steps,
-            "start_python_profile": self._python.start,
-            "stop_python_profile": self._python.stop,
+            "start_python_profile": self.start_python_profile,
+            "stop_python_profile": self.stop_python_profile,
         }
+
+    @cached_property
+    def _python(self) -> ThreadProfile:  # of the core's thread; the steps' thread if steps overlap
+        from quire.profile.python import ThreadProfile
+
+        return ThreadProfile()
+
+    def start_python_profile(self) -> None:
+        self._python.start()
+
+    def stop_python_profile(self) -> bytes:
+        return self._python.stop()
 
     @property
     def active(self) -> bool:
@@ -102,7 +114,7 @@ class Profiling:
         return output
 
     def call(self, method: str, args: Sequence[Any]) -> Any:
-        """Run one of the methods below, or of `ThreadProfile`, by name; results are plain data.
+        """Run one of the methods below by name; results are plain data.
 
         Raises:
             InvalidRequestError: there is no such method.

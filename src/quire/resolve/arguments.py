@@ -19,7 +19,6 @@ from quire.core.config import (
     PreemptionMode,
     ProfilerConfig,
 )
-from quire.resolve.field_flags import add_flags, arguments_from
 from quire.resolve.vllm_arguments import takes_vllm_names
 
 if TYPE_CHECKING:
@@ -257,12 +256,16 @@ class EngineArgs:
         parser: ArgumentParser, defaults: Mapping[str, Any] | None = None
     ) -> ArgumentParser:
         """Add one flag for each field to `parser`, with other `defaults` if given; return it."""
+        from quire.resolve.field_flags import add_flags
+
         add_flags(EngineArgs, parser, defaults)
         return parser
 
     @staticmethod
     def from_cli_args(args: Namespace) -> EngineArgs:
         """Return what the flags of `add_cli_args` spell; ignore other names."""
+        from quire.resolve.field_flags import arguments_from
+
         return arguments_from(EngineArgs, args)
 
     def memory_share(self, device: DeviceType) -> float:

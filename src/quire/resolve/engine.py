@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +137,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tiers=host_tiers(args, model, kv_dtype, transfer),
         transfer=transfer,
         prefix_caching_hash_algo=hash_algo,
-        prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
+        prefix_caching_hash_seed=int.from_bytes(os.urandom(8)) if hash_algo == "xxhash" else 0,
         calculate_kv_scales=args.calculate_kv_scales,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 import uuid
 from pathlib import Path
@@ -153,6 +152,8 @@ def _shared_memory() -> tuple[str, int]:
             "there is no /dev/shm.",
             """Add "kv_connector_extra_config": {"shared_storage_path": "a folder"}.""",
         )
+    import shutil
+
     return str(parent / f"quire-{os.getuid()}"), shutil.disk_usage(parent).total
 
 

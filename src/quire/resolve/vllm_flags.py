@@ -6,12 +6,14 @@ names the alternative.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quire.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 PREFIX = "vllm."
 """Prefix of their names in a namespace."""
@@ -239,14 +241,16 @@ FOREIGN: dict[str, Foreign] = {
 }
 
 
-def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
+def add_foreign_flags(parser: ArgumentParser) -> None:
     """Add all of these flags to `parser`, hidden in its help."""
+    from argparse import SUPPRESS
+
     for name, foreign in FOREIGN.items():
         spellings = [f"--{name.replace('_', '-')}", f"--{name}"]
         hidden: dict[str, Any] = {
             "dest": PREFIX + name,
-            "default": argparse.SUPPRESS,
-            "help": argparse.SUPPRESS,
+            "default": SUPPRESS,
+            "help": SUPPRESS,
         }
         if foreign.switch:
             parser.add_argument(*spellings, action="store_true", **hidden)

@@ -9,8 +9,8 @@ unchanged, and the result is tokenized as one text, as in Hugging Face's library
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,7 +278,7 @@ class _Guard:
     """Breaks special tokens in untrusted text with a mark, and finds the marks again."""
 
     def __init__(self, special_tokens: tuple[str, ...]) -> None:
-        secret = secrets.token_bytes(16)
+        secret = os.urandom(16)
         self.mark = "".join(chr(0xF0000 + byte) for byte in secret)  # private-use characters
         self._pattern = _alternatives(special_tokens)
         self._tails = tuple({token[cut:] for token in special_tokens for cut in _cuts(token)})

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -195,11 +193,15 @@ class ProcessClient:
         if self._socket is not None:
             self._socket.close()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            from shutil import rmtree
+
+            rmtree(self._directory, ignore_errors=True)
 
     def _spawn(self, *words: str) -> None:
         """Start a core's process, which waits for its configuration."""
-        self._directory = Path(tempfile.mkdtemp(prefix="quire-"))  # only this user can read it
+        from tempfile import mkdtemp
+
+        self._directory = Path(mkdtemp(prefix="quire-"))  # only this user can read it
         self.suspects = Suspects(self._directory / "marks")
         self._socket, theirs = FrameSocket.pair()
         with theirs, interrupts_blocked():

@@ -11,7 +11,6 @@ were used, so that no more than two layers' worth of them is in memory.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -159,6 +158,8 @@ class WeightOffload(OffloadPlan):
 
         folder = env.cache_dir() / "offload"
         folder.mkdir(parents=True, exist_ok=True)
+        import shutil
+
         if (free := shutil.disk_usage(folder).free) < self.planned_bytes:
             raise OSError(f"only {free / 2**30:.2f} GiB are free")
         return LinearFile(folder, self._threads)

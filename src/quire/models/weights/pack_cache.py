@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -217,6 +216,8 @@ def _write_file(fd: int, linears: dict[str, StoredLinear]) -> None:
 
 def _make_room(folder: Path, size: int, limit: int) -> bool:
     """Remove the least recently used files until `size` more bytes keep the limit."""
+    import shutil
+
     for left in folder.glob(".*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > STALE_SECONDS:

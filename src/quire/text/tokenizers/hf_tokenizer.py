@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,7 +157,7 @@ class HFTokenizer:
         """
         plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
         plain.encode_special_tokens = True
-        secret = secrets.token_hex(16)
+        secret = os.urandom(16).hex()
         stand_ins: dict[str, str] = {}
         real: dict[int, int] = {}
         for id_, token in self._special.items():
