@@ -50,18 +50,19 @@ def kill(engine: AsyncLLM, replica: int) -> None:
     os.kill(client.pid, signal.SIGKILL)
 
 
-async def until_ready(engine: AsyncLLM) -> None:
+async def until_back(engine: AsyncLLM, kills: int) -> None:
+    """Wait until each killed core has a successor."""
     for _ in range(SECONDS * 20):
-        if all(replica.is_ready for replica in engine._fleet.replicas):
+        if sum(replica.core.num_restarts for replica in engine._fleet.replicas) == kills:
             return
         await asyncio.sleep(0.05)
     raise AssertionError("a core did not come back")
 
 
-async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
-    rounds = [prompts(seed) for seed in range(3)]
-    with LLM(str(tiny_model), num_gpu_blocks_override=BLOCKS) as llm:
-        expected = [
+def answers_of_one(model: Path, rounds: list[Tokens]) -> list[list[Tokens]]:
+    """Return what an engine of one replica answers."""
+    with LLM(str(model), num_gpu_blocks_override=BLOCKS) as llm:
+        return [
             [
                 [list(sequence.token_ids) for sequence in found.outputs]
                 for index, prompt in enumerate(asked)
@@ -69,17 +70,21 @@ async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
             ]
             for asked in rounds
         ]
-    args = EngineArgs(
-        str(tiny_model),
-        num_gpu_blocks_override=BLOCKS,
-        prefill_replicas=1,
-        decode_replicas=1,
+
+
+def halved(model: Path) -> EngineArgs:
+    return EngineArgs(
+        str(model), num_gpu_blocks_override=BLOCKS, prefill_replicas=1, decode_replicas=1
     )
-    engine = await AsyncLLM.start(args)
+
+
+async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
+    rounds = [prompts(seed) for seed in range(3)]
+    expected = answers_of_one(tiny_model, rounds)
+    engine = await AsyncLLM.start(halved(tiny_model))
     try:
-        for victim, (asked, wanted) in zip(
-            (None, 0, 1), zip(rounds, expected, strict=True), strict=True
-        ):
+        for kills, (asked, wanted) in enumerate(zip(rounds, expected, strict=True)):
+            victim = (None, 0, 1)[kills]
             tasks = [asyncio.create_task(answer(engine, p, i)) for i, p in enumerate(asked)]
             if victim is not None:
                 await asyncio.sleep(0.01)
@@ -87,7 +92,7 @@ async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
             assert await asyncio.wait_for(asyncio.gather(*tasks), SECONDS) == wanted
             if victim is None:
                 check_shares(engine)
-            await until_ready(engine)
+            await until_back(engine, kills)
             assert await engine.call("check_integrity") is None
             await check_nothing_is_lent(engine)
         await check_abort(engine)

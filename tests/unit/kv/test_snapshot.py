@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from quire.core.batch import ModelOutput
 from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.options import LentBlocks
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv import snapshot as snapshot_module
@@ -22,8 +24,10 @@ from quire.scheduler.scheduler import Scheduler
 SIZE = 8
 
 
-def make(num_blocks: int, *, window: int | None = None) -> Scheduler:
-    cache = CacheConfig(SIZE, num_blocks, sliding_window=window)
+def make(
+    num_blocks: int, *, window: int | None = None, first_block: int | None = None
+) -> Scheduler:
+    cache = CacheConfig(SIZE, num_blocks, sliding_window=window, first_block=first_block)
     return Scheduler(SchedulerConfig(1000, 8, 200), cache)
 
 
@@ -117,6 +121,17 @@ def test_a_tree() -> None:
     step(s)
     s.abort(["a", "b"])
     assert nodes(kv_snapshot(s.kv))[root] == (None, 2, 0)
+
+
+def test_borrowed_blocks_belong_to_another_map() -> None:
+    s = make(4, first_block=10)
+    prompt, params = [*range(2 * SIZE), 1], SamplingParams()
+    hashes = s.kv.hasher.extend(Request("h", prompt, params, arrival_time=0.0, max_model_len=1000))
+    assert s.kv.loans is not None
+    s.kv.loans.borrow("a", LentBlocks(hashes[-1], array("i", [3, 4]).tobytes()), hashes)
+    run(s, "a", prompt, 9)
+    assert s.kv.tables["a"] == [3, 4, 10]
+    assert picture(kv_snapshot(s.kv)) == [(OWNED, "a"), *[(FREE, None)] * 3]
 
 
 def test_the_first_block_of_all_may_have_two_children() -> None:

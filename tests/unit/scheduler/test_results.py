@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.messages import CoreOutput, TokenLogprobs
-from quire.core.options import KVTransfer, RequestInputs, RequestOptions
+from quire.core.options import KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from tests.unit.scheduler.steps import BLOCK, make, request, sampled, step
@@ -139,6 +141,21 @@ def test_an_ended_request_names_the_blocks_of_its_prompt(hands_over: bool) -> No
     assert last["a"].finish_reason is FinishReason.LENGTH
     assert last["a"].kv_blocks == (r.block_hashes[:2] if hands_over else None)
     assert len(r.block_hashes) > 2
+
+
+def test_a_prompt_s_blocks_are_lent_where_replicas_share_memory() -> None:
+    s = make(8, first_block=20)
+    r = request("a", 2 * BLOCK + 3, max_tokens=1)
+    r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(hands_over=True)))
+    s.add(r)
+    _, last = step(s)
+    assert last["a"].kv_blocks is None
+    assert last["a"].lent == LentBlocks(r.block_hashes[1], array("i", [20, 21]).tobytes())
+    assert s.kv.pool.num_used == 2
+    s.check_integrity()
+    assert s.kv.loans is not None
+    s.kv.loans.take_back([20, 21])
+    assert s.kv.pool.num_used == 0
 
 
 def test_a_block_is_found_as_soon_as_it_is_full() -> None:
