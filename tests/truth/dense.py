@@ -74,21 +74,6 @@ DENSE: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
-    "granitemoehybrid": Architecture(
-        "GraniteMoeHybrid",
-        GATED
-        | {
-            "attention_bias": FLAG,
-            "layer_types": ("full",),  # others have Mamba layers: `tests/golden/test_recurrent`
-            "num_local_experts": (0,),
-            "shared_intermediate_size": (40, 64),
-            "mamba_n_heads": (2,),  # which Transformers checks without Mamba layers too
-            "position_embedding_type": ("rope", "rope", None, ABSENT),
-            "residual_multiplier": (0.22, 1.7, ABSENT),
-            "attention_multiplier": (0.015625, 0.3),
-        },
-        tasks=("generate",),
-    ),
     "seed_oss": Architecture(
         "SeedOss",
         GATED | {"attention_bias": FLAG, "attention_out_bias": FLAG, "mlp_bias": FLAG},

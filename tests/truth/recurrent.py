@@ -96,6 +96,23 @@ RECURRENT: dict[str, Architecture] = {
         _MAMBA | {"attn_layer_indices": ([0], [1], [], ABSENT), "attention_bias": FLAG},
         **_PLAIN,
     ),
+    "granitemoehybrid": Architecture(
+        "GraniteMoeHybrid",
+        _MAMBA
+        | {
+            "attention_bias": FLAG,
+            "layer_types": ("full", "mixed", "mixed"),
+            "num_local_experts": (0, 4),
+            "num_experts_per_tok": (1, 2),
+            "shared_intermediate_size": (40, 64),
+            "position_embedding_type": ("rope", "rope", None, ABSENT),
+            "residual_multiplier": (0.22, 1.7, ABSENT),
+            "attention_multiplier": (0.015625, 0.3),
+        },
+        tasks=_GENERATES,
+        mixers=("mamba", "attention"),
+        steps=False,
+    ),
     "falcon_h1": Architecture(
         "FalconH1",
         _MAMBA
