@@ -335,7 +335,7 @@ def test_a_neighbour_makes_no_stage_slow() -> None:
     beside = explain(msgspec.structs.replace(slow, host=host))
     assert beside.verdict.cause == "busy_neighbour"
     assert "slow_stage" not in {finding.cause for finding in beside.causes}
-    uneven = [Worker(7, 2.0, 5.5), Worker(8, 8.0, 1.0)]
+    uneven = [Worker(7, 1.0, 5.5), Worker(8, 3.5, 5.0)]  # of the time that is left
     host = msgspec.structs.replace(host, workers=uneven)
     named = explain(msgspec.structs.replace(slow, host=host)).causes
     assert "slow_stage" in {finding.cause for finding in named}

@@ -30,8 +30,9 @@ def slow_stage(case: Case) -> Suspect | None:
     times = [max(w.ran + own * w.waited for w in stage) / host.seconds for stage in stages]
     slow = max(range(count), key=times.__getitem__)
     others = statistics.fmean(t for n, t in enumerate(times) if n != slow)
-    # Even stages would all take the mean. If none is busy all the time, that saves little.
-    lost = times[slow] - statistics.fmean(times)
+    # Even stages would all take the mean. If none is busy all the time, that saves little. It is
+    # judged on the time that others leave.
+    lost = (times[slow] - statistics.fmean(times)) / (1.0 - (1.0 - own) * case.waited)
     if lost < UNEVEN:
         return None
     worst = max(stages[slow], key=lambda w: w.ran + w.waited)
