@@ -223,7 +223,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path = request.url.path
         if error.status_code == HTTPStatus.NOT_FOUND:
-            error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}.")
+            why = ": audio is not served" if path.startswith("/v1/audio/") else ""
+            error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}{why}.")
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))
             message = f"{path} does not answer {request.method}; use {allowed}."

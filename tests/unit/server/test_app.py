@@ -77,6 +77,9 @@ async def test_unknown_paths_and_methods() -> None:
         assert response.status_code == 405
         assert response.headers["allow"] == "POST"
         assert (await app.http.post("/completion", json={})).status_code == 404
+        response = await app.http.post("/v1/audio/transcriptions")
+        assert response.status_code == 404
+        assert "audio is not served" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
