@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 
 from tests.e2e.tiny_model import BOS, EOS, _tokenizer
@@ -132,6 +133,27 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
     ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoe",
+        _QWEN
+        | {
+            "text_config": _TEXT
+            | {
+                "head_dim": 16, "rope_parameters": _MROPE, "num_experts": 4,
+                "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+                "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
+                "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 25,
+                "deepstack_visual_indexes": [1],
+            },
+        },
+        {
+            "size": {"shortest_edge": 64, "longest_edge": 2048}, "patch_size": 4,
+            "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        },
+    ),
     "qwen3_vl": (
         "Qwen3VL",
         _QWEN
@@ -176,6 +198,8 @@ def write_vision_model(folder: Path, kind: str) -> Any:
             noise = 0.1 * torch.randn_like(parameter)
             parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
     model.save_pretrained(folder)
+    if kind == "qwen3_vl_moe":
+        _transpose_experts(folder / "model.safetensors")
     tokenizer = _tokenizer()
     tokenizer.add_special_tokens([AddedToken(IMAGE_TEXT, special=True)])
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -183,3 +207,12 @@ def write_vision_model(folder: Path, kind: str) -> Any:
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model
+
+
+def _transpose_experts(path: Path) -> None:
+    """Store the first layer's experts as published checkpoints do, not as Transformers saves."""
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        if ".layers.0.mlp.experts." in name:
+            tensors[name] = tensor.transpose(1, 2).contiguous()
+    save_file(tensors, path, {"format": "pt"})

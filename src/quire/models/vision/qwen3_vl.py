@@ -82,6 +82,12 @@ ARCHITECTURE = VisionArchitecture(
         base_prefix="",
         ignored=r".*\.inv_freq",
     ),
-    text=TEXT,
-    text_types={"qwen3_vl": "qwen3", "qwen3_vl_text": "qwen3"},
+    # Experts share tensors [experts, in, out].
+    text=((r"^model\.language_model\.(.*\.experts\.\w+_proj)$", r"model.\1.transposed"), *TEXT),
+    text_types={
+        "qwen3_vl": "qwen3",
+        "qwen3_vl_text": "qwen3",
+        "qwen3_vl_moe": "qwen3_moe",
+        "qwen3_vl_moe_text": "qwen3_moe",
+    },
 )

@@ -19,6 +19,7 @@ CLASSES: dict[str, VisionKind] = {
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
 _KINDS = Registry(
@@ -70,7 +71,7 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
 
 
 _GEMMA = {"max_position_embeddings": 8192, "head_dim": 256, "vocab_size": 256000}
-_DEFAULTS: dict[str, dict[str, int]] = {
+_DEFAULTS: dict[str, dict[str, int | bool]] = {
     "gemma": _GEMMA,
     "gemma2": _GEMMA | {"num_attention_heads": 8, "num_key_value_heads": 4},
     "gemma3_text": {
@@ -97,6 +98,12 @@ _DEFAULTS: dict[str, dict[str, int]] = {
         "num_key_value_heads": 8,
         "head_dim": 128,
         "max_position_embeddings": 131072,
+    },
+    "qwen3_vl_moe_text": {
+        "num_key_value_heads": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+        "norm_topk_prob": True,
     },
 }
 """What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA

@@ -73,6 +73,8 @@ def stacks(
         bare = names.layer_prefix.format(number) + stacked.name
         if bare in stored:
             return [(bare, stacked, parts)]
+        if f"{bare}.transposed" in stored:
+            return [(f"{bare}.transposed", replace(stacked, transposed=True), parts)]
         if f"{bare}.blocks" in stored:  # quantized as published, never transposed
             return [(bare, replace(stacked, transposed=False), parts)]
         if f"{bare}.weight" in stored:  # a linear layer of experts, or GGUF's
