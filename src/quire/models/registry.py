@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.model_config import ModelConfig
-from quire.core.registry import Registry, did_you_mean
+from quire.core.registry import Registry, closest, did_you_mean
 from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
 from quire.models.vision.registry import CLASSES, parse_vision, text_config, vision_kind
@@ -185,9 +185,10 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
             param="architectures",
         )
     if classes:
+        close = closest(classes[0], HF_CLASSES)
+        there = did_you_mean(classes[0], HF_CLASSES if close else ARCHITECTURES.names())
         raise UnsupportedModelError(
-            f"config.json: Quire does not have the architecture {', '.join(classes)}; "
-            f"{did_you_mean(classes[0], HF_CLASSES)}.",
+            f"config.json: Quire does not have the architecture {', '.join(classes)}; {there}.",
             param="architectures",
         )
     model_type = hf_config.get("model_type")
