@@ -152,12 +152,13 @@ def run(namespace: argparse.Namespace) -> int:
         QuireError: the server cannot start.
     """
     with no_collection():
+        from quire.frontend.client.commands import core_command
         from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
     if namespace.headless or namespace.node_rank:
         return lend(args, namespace.node_rank, headless=namespace.headless)
-    core = ProcessClient.of(args)
+    core = ProcessClient(core_command(args))
 
     def leave(*_: object) -> None:
         core.shutdown()

@@ -109,9 +109,10 @@ async def start_engine(args: EngineArgs) -> AsyncLLM:
     """
     args = replace(args, tokenizer_pool_size=0)
     with no_collection():
+        from quire.frontend.client.commands import core_command
         from quire.frontend.client.core_client import ProcessClient
 
-        core = ProcessClient.begun(args)
+        core = ProcessClient.begun(core_command(args))
         from quire.frontend.client.configure import configure
 
         configured = configure(args, core)

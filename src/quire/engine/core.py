@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
-from quire.core.config import CacheConfig, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, reason_of
 from quire.core.messages import (
     AbortRequests,
@@ -33,10 +33,9 @@ from quire.engine.compiling import Compiling
 from quire.engine.handoff import HandOff
 from quire.engine.isolate import compute_apart
 from quire.engine.kv_events import KVEventPublisher
+from quire.engine.scheduling import new_scheduler
 from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
 from quire.kv.snapshot import kv_snapshot
-from quire.models.cost import first_guess
-from quire.scheduler.scheduler import Scheduler
 from quire.system.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -81,10 +80,7 @@ class EngineCore:
         self._clock = clock
         executor.start()
         self.watch = Stopwatch(clock)
-        cache = _cache_config(config, executor, publishes=events is not None)
-        self.scheduler = Scheduler(
-            config.scheduler, cache, first_guess(config), executor.lower_tiers
-        )
+        self.scheduler = new_scheduler(config, executor, publishes=events is not None)
         loans = self.scheduler.kv.loans
         self._handoff = HandOff(config.transfer, executor.lower_tiers, clock, loans)
         self._in_flight: deque[_InFlight] = deque()
@@ -350,20 +346,3 @@ class EngineCore:
         if self._events is not None:
             self._events.close()
         self.executor.shutdown()
-
-
-def _cache_config(config: EngineConfig, executor: Executor, *, publishes: bool) -> CacheConfig:
-    """Return the KV cache's configuration; `publishes` if others get its changes."""
-    return CacheConfig(
-        config.block_size,
-        executor.num_blocks,
-        config.enable_prefix_caching,
-        config.prefix_caching_hash_algo,
-        config.prefix_caching_hash_seed,
-        config.model.common_window,
-        config.tiers,
-        executor.states,
-        report_changes=config.report_cache or publishes,
-        report_tokens=publishes,
-        first_block=config.shared_kv.first if config.shared_kv else None,
-    )

@@ -25,7 +25,6 @@ from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.start import begin, start
-from quire.frontend.images.fetch import Media
 from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
@@ -94,8 +93,7 @@ class AsyncLLM(VllmMethods):
         self.stats.in_flight = lambda: self._output.num_unfinished
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
-        media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
-        images = ImageReader(resolved.config, media)
+        images = ImageReader(resolved.config, args)
         self._intake = Intake(self.stats.front, tokenizer, self.model_config, images, pool)
         self._num_blocks: dict[int, int] = {}
         self._lag: LoopLag | None = None
@@ -112,7 +110,7 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments, the model or the machine are unsuitable.
         """
-        return await start(cls, args, configured or configure(args, ProcessClient.begun(args)))
+        return await start(cls, args, configured or configure(args))
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
@@ -121,7 +119,7 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments or the model's files are wrong.
         """
-        configured = configure(engine_args, ProcessClient.begun(engine_args))
+        configured = configure(engine_args)
         engine = begin(cls, engine_args, configured).engine
         engine._late_start = LateStart(lambda: engine.start_core(configured.resolved_at))
         return engine

@@ -17,7 +17,6 @@ from quire.core.sampling_params import SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.asleep import check_idle
 from quire.frontend.client.configure import configure
-from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
 from quire.frontend.input.input_processor import InputProcessor, Prompt
@@ -81,7 +80,7 @@ class LLMEngine(NotThere):
         setup_logging()
         self.args = args
         core = InProcessClient() if args.data_parallel_size == 1 else None
-        configured = configure(args, core or ProcessClient.begun(args))
+        configured = configure(args, core)
         begun = begin(AsyncLLM, args, configured, (lambda: core) if core else None)
         self._engine = begun.engine
         self._loop = SyncLoop()

@@ -24,7 +24,6 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.configure import Configured, configure
-from quire.frontend.client.core_client import ProcessClient
 from quire.profile.devices import devices
 from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
@@ -90,7 +89,7 @@ def serve(
     tls = _tls_context(options.tls) if options.tls else None
     _raise_file_limit()
     share_one_heap()
-    configured = configured or configure(args, ProcessClient.begun(args))
+    configured = configured or configure(args)
     return asyncio.run(_serve(args, options, listener, began, configured, tls))
 
 

@@ -9,6 +9,8 @@ import time
 from typing import NamedTuple
 
 from quire.core.log import setup_logging
+from quire.frontend.client.commands import core_command
+from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.replica import replica_configs
 from quire.resolve.arguments import EngineArgs
@@ -25,12 +27,16 @@ class Configured(NamedTuple):
     resolved_at: float
 
 
-def configure(args: EngineArgs, core: CoreClient) -> Configured:
+def configure(args: EngineArgs, core: CoreClient | None = None) -> Configured:
     """Resolve the arguments and let the core load its model. Shuts the core down if that fails.
+
+    Args:
+        core: None for one in a process that begins here.
 
     Raises:
         QuireError: the arguments or the model's files are wrong.
     """
+    core = core or ProcessClient.begun(core_command(args))
     began = time.monotonic()
     try:
         setup_logging()

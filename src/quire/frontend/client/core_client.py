@@ -8,12 +8,10 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,18 +27,13 @@ from quire.core.messages import (
     Standing,
 )
 from quire.engine.suspects import Suspects
+from quire.frontend.client.commands import CORE_COMMAND
 from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.system.frames import ClosedError, FrameSocket
 from quire.system.parent import interrupts_blocked
 
-if TYPE_CHECKING:
-    from quire.resolve.arguments import EngineArgs
-
 logger = logging.getLogger(__name__)
 
-CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
-RAY_COMMAND = (sys.executable, "-m", "quire.ray.core")
-"""Stands for a core on a machine that Ray chooses."""
 STAND_BY = "stand-by"
 """Makes the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
@@ -77,15 +70,9 @@ class ProcessClient:
         self._socket: FrameSocket | None = None
 
     @classmethod
-    def of(cls, args: EngineArgs) -> ProcessClient:
-        """Return a client of a core on this machine, or on one that Ray chooses."""
-        on_ray = args.data_parallel_size > 1 and args.data_parallel_backend == "ray"
-        return cls(RAY_COMMAND if on_ray else CORE_COMMAND)
-
-    @classmethod
-    def begun(cls, args: EngineArgs) -> ProcessClient:
+    def begun(cls, command: Sequence[str]) -> ProcessClient:
         """Return a client whose core imports its modules while the arguments are resolved."""
-        client = cls.of(args)
+        client = cls(command)
         client.begin()
         return client
 

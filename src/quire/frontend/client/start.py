@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from quire.frontend.client.commands import core_command
 from quire.frontend.client.configure import Configured
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.interface import CoreClient
@@ -37,7 +38,7 @@ def begin(
     """Make the engine of a configured core.
 
     Args:
-        connect: see `Supervisor`; None for `ProcessClient.of`.
+        connect: see `Supervisor`; None for `ProcessClient`.
 
     Raises:
         QuireError: the tokenizer's files are wrong.
@@ -53,7 +54,7 @@ def begin(
         if core.separate and (size := args.tokenizer_pool_size):
             vocab_size = resolved.config.model.vocab_size
             pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
-        connect = connect or partial(ProcessClient.of, args)
+        connect = connect or partial(ProcessClient, core_command(args))
         engine = kind(resolved, tokenizer, args, connect, core, pool)
     except BaseException:
         core.shutdown()

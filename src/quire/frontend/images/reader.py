@@ -11,20 +11,17 @@ from quire.frontend.images.fetch import Media
 from quire.frontend.images.pool import ImagePool
 from quire.frontend.images.prepare import Prepared, prepare
 from quire.frontend.workers.threads import DaemonThreads
+from quire.resolve.arguments import EngineArgs
 
 _THREADS = 2
 
 
 class ImageReader:
-    """Decodes files in processes, and prepares arrays and embeddings in threads.
+    """Decodes files in processes, and prepares arrays and embeddings in threads."""
 
-    Args:
-        media: reads what addresses lead to.
-    """
-
-    def __init__(self, config: EngineConfig, media: Media) -> None:
+    def __init__(self, config: EngineConfig, args: EngineArgs) -> None:
         self._config = config
-        self._media = media
+        self._media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
         self._threads = DaemonThreads(_THREADS, "images")
         vision, images = config.model.vision, config.images
         self.pool = None if vision is None or images is None else ImagePool(vision, images)
