@@ -90,7 +90,8 @@ def measure(case: str, kv_bytes: int, max_model_len: int | None, speed: bool) ->
                 f"{-(-plan['max_model_len'] * plan['kv_bytes_per_token'] >> 20)}."
             )
         one, payload = plan["speed"][0], json.dumps({"model": model, **fields})
-        load = json.dumps([one["context"], OUTPUT_LEN * speed])
+        context = min(one["context"], plan["max_model_len"] - OUTPUT_LEN)
+        load = json.dumps([context, OUTPUT_LEN * speed])
         resident, tok_s = json.loads(_run(environment, "-c", _FILL, payload, load).splitlines()[-1])
     planned = plan["resident"]
     row = {
