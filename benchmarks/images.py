@@ -68,7 +68,7 @@ def main() -> int:
     for row in rows:
         print(json.dumps(row, indent=2))
         if args.json:
-            write_json(args.json, row | circumstances("images", f"python {' '.join(sys.argv)}"))
+            write_json(args.json, row | circumstances("images", "python benchmarks/images.py"))
     return 0
 
 
