@@ -20,8 +20,8 @@ import time
 
 import torch
 
-from quire.ops.native.gemm import PackedLinear, Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.kernels import Pool, native_kernels
 from quire.system.hardware import detect
 
 SHAPE = (4096, 1024)
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=detect().cores)
     parser.add_argument("--repetitions", type=int, default=7)
     args = parser.parse_args()
-    kernels, pool = NativeKernels(), Pool(args.threads)
+    kernels, pool = native_kernels(), Pool(args.threads)
     weight = torch.randn(SHAPE).bfloat16()
     layers = [PackedLinear(kernels, pool, weight, kind="bf16") for _ in range(WEIGHTS)]
     x = torch.randn(1, SHAPE[1]).bfloat16()

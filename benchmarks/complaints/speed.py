@@ -23,8 +23,8 @@ from quire.core.errors import QuireError
 from quire.core.outputs import RequestOutput
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.attention import paged_attention
-from quire.ops.native.gemm import Pool as Threads
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Pool as Threads
+from quire.ops.native.kernels import native_kernels
 from quire.system.hardware import detect
 
 OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Setup("gpt2")
@@ -134,7 +134,7 @@ def variants(repetitions: int) -> Seen:
     do not) over the one that the rule takes, at the worst of a grid."""
     from quire.bench.kernels.timing import Clock
 
-    kernels, pool = NativeKernels().handle, Threads(detect().cores)
+    kernels, pool = native_kernels(), Threads(detect().cores)
     worst, grid = 1.0, {}
     for sequences in (1, 2, 8, 32):
         for context in (64, 512, 2048):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import native_kernels
 from tests.native import ISAS, FusedKernels
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -30,7 +30,7 @@ each_dtype = pytest.mark.parametrize(
 
 
 def new_kernels(isa: str | None = None, threads: int = 1) -> FusedKernels:
-    return FusedKernels(NativeKernels(isa), _native.Pool(threads))
+    return FusedKernels(native_kernels(isa), _native.Pool(threads))
 
 
 def new_generator() -> torch.Generator:

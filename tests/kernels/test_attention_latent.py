@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.torch_ops import latent as reference
 from quire.ops.torch_ops.reference import pack_linear
 from tests.kernels.attention_common import (
@@ -77,7 +77,7 @@ class LatentWorld:
         wide[..., :rope] = q[..., :rope]
         scale = world.shape.head_dim**-0.5
         out = latent_attention(
-            NativeKernels(isa), pool, q[..., rope:].contiguous(), wide, world.cache, meta, scale,
+            native_kernels(isa), pool, q[..., rope:].contiguous(), wide, world.cache, meta, scale,
             split=split,
         )  # fmt: skip
         return list(out.split([last - first for _, first, last in spans]))
@@ -141,7 +141,7 @@ def test_writing_is_norm_rotation_and_copy(
 ) -> None:
     """To the bit, in every dtype of the cache."""
     tokens, heads, rope, rank = 21, 3, 8, 36
-    kernels = NativeKernels(isa)
+    kernels = native_kernels(isa)
     positions = torch.randint(0, 50, (tokens,), generator=generator)
     table = torch.randn(50, rope, generator=generator)
     gain = torch.randn(rank, generator=generator).to(dtype)
@@ -176,7 +176,7 @@ def test_each_head_has_a_product_of_its_own(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], dtype: torch.dtype, kind: str
 ) -> None:
     heads, n, k, first = 3, 40, 36, 5
-    kernels = NativeKernels(isa)
+    kernels = native_kernels(isa)
     weight = torch.randn(heads * n, k, generator=generator).to(dtype)
     packed = PackedLinear(kernels, pools[1], weight, kind=kind, experts=heads)
     x = torch.randn(70, heads, first + k + 2, generator=generator).to(dtype)
@@ -206,7 +206,7 @@ def test_each_head_has_a_product_of_its_own(
 
 
 def test_what_does_not_fit_is_refused(pools: list[_native.Pool]) -> None:
-    kernels = NativeKernels(None)
+    kernels = native_kernels(None)
     q, kv = torch.zeros(2, 3 * 12), torch.zeros(2, 20)
     cache = KVCache(torch.zeros(2, 1, 16, 20), None)
     positions, slots = torch.zeros(2, dtype=torch.int64), torch.arange(2)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.core.model_config import Activation
-from quire.ops.native.gemm import Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import WeightKind
+from quire.ops.native.kernels import Kernels, Pool, native_kernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
@@ -32,8 +32,8 @@ SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (2
 
 
 @pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return native_kernels(request.param)
 
 
 @pytest.fixture(params=KINDS)
@@ -88,7 +88,7 @@ def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | Non
 
 
 def test_agrees_with_float64(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 700))]:
         bias = draw(generator, torch.float32, n) if n % 2 else None
@@ -103,7 +103,7 @@ def test_agrees_with_float64(
 
 
 def test_every_count_of_rows(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Rows 1 to 70, 300 and 700 (none of 700 where tiles are emulated, which is slow): right, and
     bit by bit what each row gives alone."""
@@ -117,7 +117,7 @@ def test_every_count_of_rows(
 
 
 def test_threads_and_order_do_not_matter(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
     one, two = (PackedLinear(kernels, POOLS[t], weight, bias, kind=kind) for t in (1, 2))
@@ -131,7 +131,7 @@ def test_threads_and_order_do_not_matter(
 
 
 def test_many_columns_are_cut_into_cache_blocks(
-    kernels: NativeKernels, generator: torch.Generator
+    kernels: Kernels, generator: torch.Generator
 ) -> None:
     for kind in KINDS:
         weight = draw(generator, torch.bfloat16, 40, 9001)
@@ -146,7 +146,7 @@ def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
     weight, bias = draw(generator, torch.float32, 99, 333), draw(generator, torch.float32, 99)
     x = draw(generator, torch.float32, 37, 333)
     results = [
-        PackedLinear(NativeKernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
+        PackedLinear(native_kernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
         for isa in ISAS
     ]
     assert all(torch.equal(results[0], other) for other in results)
@@ -157,13 +157,13 @@ def test_tiles_add_as_the_manual_says(isa: str) -> None:
     """TDPBF16PS adds even columns and odd ones apart, and takes subnormal numbers for zero."""
     huge, tiny = 2.0**24, 2.0**-70
     weight = torch.tensor([[huge, 1, -huge, 1], [1, huge, 1, -huge], [tiny, 0, 2.0**-130, 0]])
-    linear = PackedLinear(NativeKernels(isa), POOLS[1], weight, kind="bf16")
+    linear = PackedLinear(native_kernels(isa), POOLS[1], weight, kind="bf16")
     ones, others = linear.forward(torch.tensor([[1.0, 1, 1, 1], [tiny, 0, 2.0**100, 0]]))
     assert ones.tolist() == [2, 2, tiny]  # one after the other they would be 0 and 1
     assert others[2].item() == 0  # 2^-140, and 2^100 times what counts as zero
 
 
-def test_s8_at_its_limits(kernels: NativeKernels) -> None:
+def test_s8_at_its_limits(kernels: Kernels) -> None:
     """The largest sums: every product 127 * 127, of either sign, at the largest k."""
     weight = torch.ones(2, 65536)
     weight[1] = -1
@@ -176,7 +176,7 @@ def test_s8_at_its_limits(kernels: NativeKernels) -> None:
 
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
 def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.Generator) -> None:
-    kernels = NativeKernels()
+    kernels = native_kernels()
     weight = draw(generator, source, 45, 77)
     weight[7] = 0
 
@@ -193,7 +193,7 @@ def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.G
     assert torch.equal(stored("s8").abs().amax(1, keepdim=True), top / 127 * 127)
 
 
-def test_every_float16_is_read_right(kernels: NativeKernels) -> None:
+def test_every_float16_is_read_right(kernels: Kernels) -> None:
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
     weight = values.view(256, 256)
     for kind in ("f32", "f16"):
@@ -202,7 +202,7 @@ def test_every_float16_is_read_right(kernels: NativeKernels) -> None:
     one = PackedLinear(kernels, POOLS[2], values.view(-1, 1), kind="f16")
     by_one = one.forward(torch.ones(1, 1))[0]
     assert torch.equal(by_one.nan_to_num(nan=7.0), values.float().nan_to_num(nan=7.0))
-    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="bf16").unpack()
+    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind="bf16").unpack()
     assert torch.equal(stored.nan_to_num(nan=7.0), weight.bfloat16().float().nan_to_num(nan=7.0))
 
 
@@ -211,12 +211,12 @@ def test_weights_between_two_float16_are_rounded_to_even() -> None:
     high = (low.view(torch.int16) + 1).view(torch.float16)
     middle = (low.float() + high.float()) / 2
     weight = torch.cat([middle, -middle, torch.tensor([65519.9, 65520.0, 1e38, 1e-9])])[:, None]
-    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="f16").unpack()
+    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind="f16").unpack()
     assert torch.equal(stored, weight.half().float())
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, 50, 70), kind=kind)
     x = draw(generator, dtype, 4, 70)
@@ -229,7 +229,7 @@ def test_not_a_number_and_infinity_stay_in_their_row(
 
 
 def test_zero_rows_of_x_give_the_bias(
-    kernels: NativeKernels, kind: WeightKind, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, generator: torch.Generator
 ) -> None:
     bias = draw(generator, torch.float32, 50)
     weight = draw(generator, torch.float32, 50, 70)
@@ -238,7 +238,7 @@ def test_zero_rows_of_x_give_the_bias(
 
 
 def test_nothing_outside_the_result_is_written(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for n in (1, 15, 33, 63, 100):
         linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, 40), kind=kind)
@@ -247,7 +247,7 @@ def test_nothing_outside_the_result_is_written(
 
 
 def test_inputs_need_not_be_contiguous(
-    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     wide = draw(generator, dtype, 41, 96)
     for weight in (wide[:, :64], wide[:, 5:69], draw(generator, dtype, 64, 41).t()):
@@ -264,7 +264,7 @@ def test_inputs_need_not_be_contiguous(
 
 @pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_epilogue_is_the_operation_of_its_name(
-    kernels: NativeKernels,
+    kernels: Kernels,
     kind: WeightKind,
     dtype: torch.dtype,
     epilogue: Epilogue,
@@ -290,7 +290,7 @@ def test_an_epilogue_is_the_operation_of_its_name(
 def test_nbytes_are_what_is_stored() -> None:
     weight = torch.ones(64, 128)
     sizes = {
-        kind: PackedLinear(NativeKernels(), POOLS[2], weight, kind=kind).nbytes for kind in KINDS
+        kind: PackedLinear(native_kernels(), POOLS[2], weight, kind=kind).nbytes for kind in KINDS
     }
     int8 = 64 * 128 + 64 * 8
     assert sizes == {
@@ -303,7 +303,7 @@ def test_nbytes_are_what_is_stored() -> None:
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    kernels, pool, weight = NativeKernels(), POOLS[2], torch.ones(4, 8)
+    kernels, pool, weight = native_kernels(), POOLS[2], torch.ones(4, 8)
     for bad in (weight.double(), weight[0], weight.int()):
         with pytest.raises(ValueError, match="weight is"):
             PackedLinear(kernels, pool, bad, kind="bf16")

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.core.model_config import Activation
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool, native_kernels
 from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
@@ -30,8 +29,8 @@ SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (97, 65), (160, 300), (65, 1023)]
 
 
 @pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return native_kernels(request.param)
 
 
 @pytest.fixture(params=CODES, ids=["e4m3", "e5m2"])
@@ -80,7 +79,7 @@ def draw_x(generator: torch.Generator, rows: int, k: int) -> Tensor:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_agrees_with_float64(
-    kernels: NativeKernels, codes: torch.dtype, group: int, generator: torch.Generator
+    kernels: Kernels, codes: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 600))]:
         bias = draw(generator, torch.float32, n) if n % 2 else None
@@ -94,7 +93,7 @@ def test_agrees_with_float64(
 
 @pytest.mark.parametrize("group", [64, 1 << 20])
 def test_every_count_of_rows(
-    kernels: NativeKernels, codes: torch.dtype, group: int, generator: torch.Generator
+    kernels: Kernels, codes: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     """Rows 1 to 40, 130 and 260: right, and bit by bit what each row gives alone."""
     n, k = (70, 129) if pick(generator, 0, 1) else (64, 512)
@@ -107,7 +106,7 @@ def test_every_count_of_rows(
 
 
 def test_threads_and_order_do_not_matter(
-    kernels: NativeKernels, codes: torch.dtype, generator: torch.Generator
+    kernels: Kernels, codes: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 321, 200, 64)
     one, two = (pack_float8(kernels, POOLS[t], weight) for t in (1, 2))
@@ -120,7 +119,7 @@ def test_threads_and_order_do_not_matter(
 
 
 @pytest.mark.parametrize("rows", [1, 37])
-def test_all_codes(kernels: NativeKernels, codes: torch.dtype, rows: int) -> None:
+def test_all_codes(kernels: Kernels, codes: torch.dtype, rows: int) -> None:
     """A column of x alone reads a code: exactly, infinity and NaN as such."""
     every = torch.arange(256, dtype=torch.uint8).view(codes)
     weight = QuantizedWeight(every.view(256, 1).contiguous(), 8, torch.ones(256, 1), 1)
@@ -136,7 +135,7 @@ def test_all_codes(kernels: NativeKernels, codes: torch.dtype, rows: int) -> Non
 
 @pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_activation_is_applied_as_on_its_own(
-    kernels: NativeKernels, epilogue: Epilogue, generator: torch.Generator
+    kernels: Kernels, epilogue: Epilogue, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, torch.float8_e4m3fn, 90, 70, 32)
     bias = draw(generator, torch.float32, 90)
@@ -151,7 +150,7 @@ def test_an_activation_is_applied_as_on_its_own(
 
 
 def test_rows_of_nothing_and_numbers_that_are_none(
-    kernels: NativeKernels, codes: torch.dtype, generator: torch.Generator
+    kernels: Kernels, codes: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 50, 70, 32)
     linear = pack_float8(kernels, POOLS[2], weight)
@@ -172,14 +171,16 @@ def test_stored_weights_come_back(
     tmp_path, codes: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 45, 100, group)
-    linear = pack_float8(NativeKernels(), POOLS[2], weight, bias=draw(generator, torch.float32, 45))
+    linear = pack_float8(
+        native_kernels(), POOLS[2], weight, bias=draw(generator, torch.float32, 45)
+    )
     with (tmp_path / "packed").open("w+b") as file:
         sum_written = write_linears(file.fileno(), 0, [linear.stored])
         (stored,), sum_read = read_linears(
             file.fileno(), 0, [linear.stored.shape], "float32", threads=2
         )
     assert sum_written == sum_read
-    again = PackedLinear.from_stored(NativeKernels(), POOLS[2], stored)
+    again = PackedLinear.from_stored(native_kernels(), POOLS[2], stored)
     x = draw_x(generator, 3, 100)
     assert again.kind == linear.kind
     assert again.group == linear.group
@@ -192,7 +193,7 @@ def test_what_does_not_fit() -> None:
     assert not is_float8(QuantizedWeight(one, 8, torch.ones(2, 4), 16))
     assert not is_float8(QuantizedWeight(one, 8, torch.ones(2, 1), 64, offset=torch.ones(2, 1)))
     assert not is_float8(QuantizedWeight(one.view(torch.uint8), 8, torch.ones(2, 1), 64))
-    kernels = NativeKernels()
+    kernels = native_kernels()
     for codes, scale, group in (
         (one.float(), torch.ones(2, 1), 0),
         (one, torch.ones(2, 2), 0),

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.ops.native.codes import GroupedCodes
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool, native_kernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
@@ -33,8 +32,8 @@ SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (2
 
 
 @pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return native_kernels(request.param)
 
 
 @pytest.fixture(params=GROUPS)
@@ -75,7 +74,7 @@ class Int4:
         else:
             self.offset = (draw(generator, torch.float32, n, groups) / 10).to(stored)
 
-    def linear(self, kernels: NativeKernels, bias: Tensor | None = None) -> PackedLinear:
+    def linear(self, kernels: Kernels, bias: Tensor | None = None) -> PackedLinear:
         codes = GroupedCodes(
             self.q, 4, self.group, self.scale, zeros=self.zero, offsets=self.offset
         )
@@ -132,7 +131,7 @@ def assert_linear(y: Tensor, x: Tensor, weight: Int4, bias: Tensor | None) -> No
 
 @pytest.mark.parametrize("zero_points", [True, False])
 def test_agrees_with_float64(
-    kernels: NativeKernels,
+    kernels: Kernels,
     group: int,
     dtype: torch.dtype,
     zero_points: bool,
@@ -150,7 +149,7 @@ def test_agrees_with_float64(
 
 
 def test_every_count_of_rows(
-    kernels: NativeKernels, group: int, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Rows 1 to 70, 300 and 700: right, and bit by bit what each row gives alone."""
     n, k = (70, 129) if pick(generator, 0, 1) else (64, 512)
@@ -163,7 +162,7 @@ def test_every_count_of_rows(
 
 
 def test_threads_and_order_do_not_matter(
-    kernels: NativeKernels, group: int, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
     one, two = (
@@ -185,7 +184,7 @@ def test_the_same_on_every_isa_with_fused_multiply_add(
     weight = Int4(generator, 99, 333, group, zero_points=zero_points)
     x = draw(generator, torch.float32, 37, 333)
     results = [
-        weight.linear(NativeKernels(isa)).forward(x[:rows])
+        weight.linear(native_kernels(isa)).forward(x[:rows])
         for isa in ISAS
         if isa != "portable"
         for rows in (3, 37)
@@ -194,7 +193,7 @@ def test_the_same_on_every_isa_with_fused_multiply_add(
     assert all(torch.equal(results[1], other) for other in results[1::2])
 
 
-def test_the_largest_sums(kernels: NativeKernels, group: int) -> None:
+def test_the_largest_sums(kernels: Kernels, group: int) -> None:
     q = torch.full((2, 4096), 15, dtype=torch.uint8)
     scale = torch.ones(2, 4096 // group)
     scale[1] = -1
@@ -221,7 +220,7 @@ def test_formats_on_disk_are_kept_exactly(
             : weight.scale.shape[1]
         ]
         weight.scale[6] = 2.0**-24
-    assert torch.equal(weight.linear(NativeKernels()).unpack(), weight.weight(torch.float32))
+    assert torch.equal(weight.linear(native_kernels()).unpack(), weight.weight(torch.float32))
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
@@ -230,7 +229,7 @@ def test_rounding_beats_the_range_divided_evenly(
     kind: Literal["u4", "u6"], source: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     weight, most = draw(generator, source, 64, 1024), {"u4": 15, "u6": 63}[kind]
-    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind=kind, group=group).unpack()
+    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind=kind, group=group).unpack()
     w = weight.double().reshape(-1, group)
     error = (stored.double().reshape(-1, group) - w).square().sum(1)
     low, step = w.amin(1, keepdim=True), (w.amax(1, keepdim=True) - w.amin(1, keepdim=True)) / most
@@ -251,15 +250,13 @@ def test_rounding_is_the_same_on_every_isa(
     weight[3] = 0
     weight[4] *= 1e-6
     packed = [
-        PackedLinear(NativeKernels(isa), POOLS[2], weight, kind=kind, group=group).unpack()
+        PackedLinear(native_kernels(isa), POOLS[2], weight, kind=kind, group=group).unpack()
         for isa in ISAS
     ]
     assert all(torch.equal(packed[0], other) for other in packed)
 
 
-def test_rounding_at_every_scale(
-    kernels: NativeKernels, group: int, generator: torch.Generator
-) -> None:
+def test_rounding_at_every_scale(kernels: Kernels, group: int, generator: torch.Generator) -> None:
     """Tiny and huge rows lose no more than others, equal weights nothing but float16's bits."""
     weight = draw(generator, torch.float32, 6, 640)
     scales = torch.tensor([1e-25, 1e-12, 1e-5, 1.0, 1e5, 1e30])[:, None]
@@ -278,7 +275,7 @@ def test_rounding_at_every_scale(
 
 
 def test_weights_that_are_no_numbers_stay_in_their_row(
-    kernels: NativeKernels, generator: torch.Generator
+    kernels: Kernels, generator: torch.Generator
 ) -> None:
     weight = draw(generator, torch.float32, 40, 100)
     clean = PackedLinear(kernels, POOLS[2], weight, kind="u4")
@@ -291,7 +288,7 @@ def test_weights_that_are_no_numbers_stay_in_their_row(
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
-    kernels: NativeKernels, group: int, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw(generator, dtype, 50, 70)
     linear = PackedLinear(kernels, POOLS[2], weight, kind="u4", group=group)
@@ -306,7 +303,7 @@ def test_not_a_number_and_infinity_stay_in_their_row(
         assert torch.equal(y[rest], clean[rest])
 
 
-def test_zero_rows_of_x_give_the_bias(kernels: NativeKernels, generator: torch.Generator) -> None:
+def test_zero_rows_of_x_give_the_bias(kernels: Kernels, generator: torch.Generator) -> None:
     bias = draw(generator, torch.float32, 50)
     weight = draw(generator, torch.float32, 50, 70)
     linear = PackedLinear(kernels, POOLS[2], weight, bias, kind="u4")
@@ -315,7 +312,7 @@ def test_zero_rows_of_x_give_the_bias(kernels: NativeKernels, generator: torch.G
 
 
 def test_nothing_outside_the_result_is_written(
-    kernels: NativeKernels, group: int, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for n in (1, 15, 33, 63, 100):
         linear = PackedLinear(
@@ -326,7 +323,7 @@ def test_nothing_outside_the_result_is_written(
 
 
 def test_a_gate_is_applied_as_on_its_own(
-    kernels: NativeKernels, group: int, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight, bias = draw(generator, dtype, 90, 70), draw(generator, torch.float32, 90)
     plain = PackedLinear(kernels, POOLS[2], weight, bias, kind="u4", group=group)
@@ -344,12 +341,12 @@ def test_a_gate_is_applied_as_on_its_own(
 
 
 def test_nbytes_are_what_is_stored(group: int) -> None:
-    linear = PackedLinear(NativeKernels(), POOLS[2], torch.ones(64, 256), kind="u4", group=group)
+    linear = PackedLinear(native_kernels(), POOLS[2], torch.ones(64, 256), kind="u4", group=group)
     assert linear.nbytes == 64 * 256 // 2 + 64 * (256 // group) * 4 + 64 * 4
 
 
 def test_what_cannot_be_packed_is_refused() -> None:
-    kernels, pool = NativeKernels(), POOLS[2]
+    kernels, pool = native_kernels(), POOLS[2]
     q, one = torch.ones(4, 64, dtype=torch.uint8), torch.ones(4, 2)
     sound = GroupedCodes(q, 4, 32, one, zeros=one)
 

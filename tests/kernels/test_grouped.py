@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.ops.native.codes import BITS, GROUPS, GroupedCodes
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool, native_kernels
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
 from tests.native import ISAS, PackedLinear
@@ -28,8 +27,8 @@ SHAPES = [(1, 1), (33, 31), (97, 65), (64, 272)]
 
 
 @pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return native_kernels(request.param)
 
 
 @pytest.fixture(params=KINDS)
@@ -120,7 +119,7 @@ def assert_linear(y: Tensor, x: Tensor, codes: GroupedCodes, bias: Tensor | None
     assert bool((error <= allowed).all()), float((error / allowed).max())
 
 
-def test_agrees_with_float64(kernels: NativeKernels, kind: str, generator: torch.Generator) -> None:
+def test_agrees_with_float64(kernels: Kernels, kind: str, generator: torch.Generator) -> None:
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 500))]:
         codes = draw_codes(generator, kind, n, k, GROUPS[pick(generator, 0, 3)])
         bias = draw(generator, torch.float32, n) if n % 2 else None
@@ -131,7 +130,7 @@ def test_agrees_with_float64(kernels: NativeKernels, kind: str, generator: torch
             assert_linear(linear.forward(x), x, codes, bias)
 
 
-def test_every_count_of_rows(kernels: NativeKernels, kind: str, generator: torch.Generator) -> None:
+def test_every_count_of_rows(kernels: Kernels, kind: str, generator: torch.Generator) -> None:
     """Right, and bit by bit what each row gives alone, on one thread and on two."""
     n, k = 70, pick(generator, 100, 300)
     codes = draw_codes(generator, kind, n, k, GROUPS[pick(generator, 0, 3)])
@@ -150,13 +149,13 @@ def test_the_same_on_every_isa_with_fused_multiply_add(
 ) -> None:
     codes = draw_codes(generator, kind, 99, 333, GROUPS[pick(generator, 0, 3)])
     x = draw(generator, torch.float32, 37, 333)
-    fused = [NativeKernels(isa) for isa in ISAS if isa != "portable"]
+    fused = [native_kernels(isa) for isa in ISAS if isa != "portable"]
     results = [PackedLinear.from_codes(k, POOLS[2], codes).forward(x) for k in fused]
     assert all(torch.equal(results[0], other) for other in results)
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_largest_sums(kernels: NativeKernels, kind: str, group: int) -> None:
+def test_the_largest_sums(kernels: Kernels, kind: str, group: int) -> None:
     """Groups of the largest codes and the largest x, whose sums must not saturate."""
     bits = 4 if kind == "book" else int(kind)
     book = torch.full((16,), 255, dtype=torch.uint8) if kind == "book" else None
@@ -177,8 +176,8 @@ def test_the_largest_sums(kernels: NativeKernels, kind: str, group: int) -> None
 def test_codes_are_kept_exactly(kind: str, group: int, generator: torch.Generator) -> None:
     codes = draw_codes(generator, kind, 46, pick(generator, 1, 300), group)
     weight = dense(codes, torch.float32)
-    linear = PackedLinear.from_codes(NativeKernels(), POOLS[2], codes)
-    gated = PackedLinear.from_codes(NativeKernels(), POOLS[2], codes, epilogue="silu_mul")
+    linear = PackedLinear.from_codes(native_kernels(), POOLS[2], codes)
+    gated = PackedLinear.from_codes(native_kernels(), POOLS[2], codes, epilogue="silu_mul")
     assert torch.equal(linear.unpack(), weight)
     assert torch.equal(gated.unpack(), weight)
     ids = torch.tensor([44, 0, 7, 7])
@@ -186,7 +185,7 @@ def test_codes_are_kept_exactly(kind: str, group: int, generator: torch.Generato
 
 
 def test_not_a_number_stays_in_its_row(
-    kernels: NativeKernels, kind: str, generator: torch.Generator
+    kernels: Kernels, kind: str, generator: torch.Generator
 ) -> None:
     codes = draw_codes(generator, kind, 50, 70, 32)
     linear = PackedLinear.from_codes(kernels, POOLS[2], codes)
@@ -201,7 +200,7 @@ def test_not_a_number_stays_in_its_row(
 
 
 def test_a_scale_of_x_that_the_checkpoint_brings(
-    kernels: NativeKernels, generator: torch.Generator
+    kernels: Kernels, generator: torch.Generator
 ) -> None:
     """q = round(x / scale) within int8, of groups and of rows alike."""
     scale, x = 0.03, draw(generator, torch.float32, 11, 130)
@@ -229,7 +228,7 @@ def test_a_scale_of_x_that_the_checkpoint_brings(
 def test_int8_is_kept_exactly(kind8: str, generator: torch.Generator) -> None:
     weight = torch.randint(-128, 128, (45, 130), generator=generator).to(torch.int8)
     scale = draw(generator, torch.float32, 45)
-    linear = PackedLinear.from_int8(NativeKernels(), POOLS[2], weight, scale, kind=kind8)  # type: ignore[arg-type]
+    linear = PackedLinear.from_int8(native_kernels(), POOLS[2], weight, scale, kind=kind8)  # type: ignore[arg-type]
     assert torch.equal(linear.unpack(), weight.float() * scale[:, None])
     x = draw(generator, torch.float32, 9, 130)
     if kind8 == "s8":
@@ -244,7 +243,7 @@ def test_nbytes_are_what_is_stored(kind: str) -> None:
     codes = GroupedCodes(
         torch.zeros(64, 256, dtype=torch.uint8), bits, 32, torch.ones(64, 8), codebook=book
     )
-    linear = PackedLinear.from_codes(NativeKernels(), POOLS[2], codes)
+    linear = PackedLinear.from_codes(native_kernels(), POOLS[2], codes)
     assert linear.nbytes == 64 * 256 * bits // 8 + 64 * 8 * 2 + 64 * 4 + (
         16 if book is not None else 0
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.torch_ops import lora
 from tests.kernels.fused_common import (
     U,
@@ -69,7 +69,7 @@ def formula(
 @each_isa
 @each_dtype
 def test_it_is_the_formula(isa: str, dtype: torch.dtype) -> None:
-    g, kernels = new_generator(), NativeKernels(isa)
+    g, kernels = new_generator(), native_kernels(isa)
     sizes: list[tuple[int, int, tuple[int, ...], int, int]] = [
         (1, 1, (1,), 1, 1), (4, 64, (512,), 16, 2), (9, 33, (515,), 5, 3),
         (5, 40, (48, 24, 24), 9, 3),
@@ -91,7 +91,7 @@ def test_it_is_the_formula(isa: str, dtype: torch.dtype) -> None:
 @each_dtype
 def test_float32_sums_may_be_added_to(isa: str, dtype: torch.dtype) -> None:
     """As ranks do, before they add up theirs."""
-    g, kernels = new_generator(), NativeKernels(isa)
+    g, kernels = new_generator(), native_kernels(isa)
     adapter, y, x, table = arguments(g, dtype, 9, 70, (300, 33), 5, 3)
     wide, exact_and_error = y.float().clone(), formula(adapter, y, x, table, (300, 33), 5)
     lora_add(kernels, POOLS[2], adapter, wide, x, table)
@@ -102,7 +102,7 @@ def test_float32_sums_may_be_added_to(isa: str, dtype: torch.dtype) -> None:
 
 @each_dtype
 def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
-    g, kernels = new_generator(), NativeKernels(None)
+    g, kernels = new_generator(), native_kernels(None)
     adapter, y, x, table = arguments(g, dtype, 23, 130, (500, 100, 100), 7, 3)
     together = lora_add(kernels, POOLS[1], adapter, y.clone(), x, table)
     for threads in (2, 3):
@@ -115,7 +115,7 @@ def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
 
 
 def test_what_is_cleared_adds_nothing() -> None:
-    kernels = NativeKernels(None)
+    kernels = native_kernels(None)
     adapter, y, x, table = arguments(new_generator(), torch.float32, 4, 8, (12,), 2, 2)
     table.clear(0)
     table.clear(1)
@@ -124,7 +124,7 @@ def test_what_is_cleared_adds_nothing() -> None:
 
 
 def test_rows_may_lie_apart() -> None:
-    g, kernels = new_generator(), NativeKernels(None)
+    g, kernels = new_generator(), native_kernels(None)
     adapter, y, x, table = arguments(g, torch.float32, 6, 20, (30,), 4, 2)
     wide = torch.randn(6, 50)
     wide[:, 10:40] = y
@@ -133,7 +133,7 @@ def test_rows_may_lie_apart() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    kernels, pool = NativeKernels(None), POOLS[1]
+    kernels, pool = native_kernels(None), POOLS[1]
     adapter, y, x, table = arguments(new_generator(), torch.float32, 4, 8, (12,), 2, 2)
     before = y.clone()
     assert_same_bits(lora_add(kernels, pool, adapter[:0], y, x, table), before)

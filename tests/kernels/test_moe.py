@@ -15,8 +15,7 @@ from quire.core.layers import RouteSpec
 from quire.core.model_config import Activation
 from quire.ops import providers
 from quire.ops.interface import Ops
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels, available_isas, emulated_isas
+from quire.ops.native.kernels import Kernels, Pool, available_isas, emulated_isas, native_kernels
 from quire.ops.packed_file import LinearFile
 from quire.ops.plan import record
 from quire.ops.torch_ops import moe as plain
@@ -48,7 +47,7 @@ POOLS = (Pool(1), POOL, Pool(3))
 
 
 def pack(
-    kernels: NativeKernels, weight: Tensor, kind: str, bias: Tensor | None = None,
+    kernels: Kernels, weight: Tensor, kind: str, bias: Tensor | None = None,
     epilogue: str = "none", experts: int = 1,
 ) -> PackedLinear:  # fmt: skip
     return PackedLinear(
@@ -57,7 +56,7 @@ def pack(
 
 
 def pack_both(
-    kernels: NativeKernels, up: Tensor, down: Tensor, kind: str, experts: int
+    kernels: Kernels, up: Tensor, down: Tensor, kind: str, experts: int
 ) -> tuple[PackedLinear, PackedLinear]:
     return (
         pack(kernels, up, kind, None, "silu_mul", experts),
@@ -97,7 +96,7 @@ def assert_sum_of_experts(
 @each_isa
 @each_dtype
 def test_it_is_the_sum_of_its_experts(isa: str, dtype: torch.dtype) -> None:
-    g, kernels = new_generator(), NativeKernels(isa)
+    g, kernels = new_generator(), native_kernels(isa)
     for rows, count, hidden, width in ((1, 4, 32, 32), (7, 5, pick(g, 1, 90), pick(g, 1, 90))):
         up, down = draw_weights(g, dtype, count, hidden, width)
         kind = KINDS[dtype]
@@ -140,7 +139,7 @@ def test_an_expert_is_a_layer_of_its_own(form: str) -> None:
     """To the bit, for all forms of weights, with biases, whatever rows the others get."""
     g, count, rows = new_generator(), 5, 40
     hidden, width = 32 * pick(g, 1, 4), pick(g, 17, 90)
-    ops, kernels = load_ops("cpu", num_threads=2), NativeKernels(None)
+    ops, kernels = load_ops("cpu", num_threads=2), native_kernels(None)
 
     def layer(n: int, k: int, epilogue: Epilogue) -> tuple[PackedLinear, list[PackedLinear]]:
         biases = draw(g, torch.float32, count, n)
@@ -178,7 +177,7 @@ def test_an_expert_is_a_layer_of_its_own(form: str) -> None:
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_a_rows_bits_are_its_own(isa: str, kind: str) -> None:
     """In random batches, on any number of threads."""
-    g, kernels, count, rows = new_generator(), NativeKernels(isa), 6, 70
+    g, kernels, count, rows = new_generator(), native_kernels(isa), 6, 70
     up, down = draw_weights(g, torch.bfloat16, count, 96, 64)
     gate_up = pack(kernels, up, kind, None, "silu_mul", count)
     out = pack(kernels, down, kind, None, "none", count)
@@ -197,7 +196,7 @@ def test_a_rows_bits_are_its_own(isa: str, kind: str) -> None:
 @pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_activations_and_biases(dtype: torch.dtype, epilogue: Activation) -> None:
     """As the reference's, with weights on results or on inputs, gated or not."""
-    g, kernels, count, hidden, width = new_generator(), NativeKernels(None), 5, 48, 40
+    g, kernels, count, hidden, width = new_generator(), native_kernels(None), 5, 48, 40
     gates = 2 if epilogue in GATED else 1
     up, down = draw_weights(g, dtype, count, hidden, width, gates)
     biases = draw(g, dtype, len(up)), draw(g, dtype, len(down))
@@ -219,7 +218,7 @@ def test_activations_and_biases(dtype: torch.dtype, epilogue: Activation) -> Non
 
 
 def test_one_expert_reads_a_linear_layer() -> None:
-    g, kernels = new_generator(), NativeKernels(None)
+    g, kernels = new_generator(), native_kernels(None)
     up, down = draw_weights(g, torch.float32, 1, 48, 40)
     x, chosen = draw(g, torch.float32, 9, 48), torch.zeros(9, 1, dtype=torch.int64)
     layers = pack(kernels, up, "f32", None, "silu_mul"), pack(kernels, down, "f32")
@@ -230,7 +229,7 @@ def test_one_expert_reads_a_linear_layer() -> None:
 @pytest.mark.parametrize("kind", ["f32", "bf16", "s8", "u4"])
 def test_threads_meet_four_times_at_most(kind: str) -> None:
     """Twice for one row: what precedes and follows the products runs on the caller."""
-    g, kernels, pool, count = new_generator(), NativeKernels(None), Pool(2), 16
+    g, kernels, pool, count = new_generator(), native_kernels(None), Pool(2), 16
     up, down = draw_weights(g, torch.bfloat16, count, 256, 128)
     layers = (
         pack(kernels, up, kind, None, "silu_mul", count),
@@ -246,7 +245,7 @@ def test_threads_meet_four_times_at_most(kind: str) -> None:
 
 def test_it_reads_chosen_experts_alone(tmp_path: Path) -> None:
     """Of weights in a mapped file, the pages of other experts stay untouched."""
-    g, kernels, count, hidden, width = new_generator(), NativeKernels(None), 12, 512, 1024
+    g, kernels, count, hidden, width = new_generator(), native_kernels(None), 12, 512, 1024
     up, down = draw_weights(g, torch.bfloat16, count, hidden, width)
     layers = (
         pack(kernels, up, "bf16", None, "silu_mul", count),
@@ -278,7 +277,7 @@ def mapped_kib() -> int:
 
 
 def test_what_does_not_fit() -> None:
-    g, kernels = new_generator(), NativeKernels(None)
+    g, kernels = new_generator(), native_kernels(None)
     up, down = draw_weights(g, torch.float32, 2, 8, 6)
     gate_up = pack(kernels, up, "f32", None, "silu_mul", 2)
     out = pack(kernels, down, "f32", None, "none", 2)

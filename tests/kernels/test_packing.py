@@ -10,8 +10,8 @@ import typing
 import pytest
 import torch
 
-from quire.ops.native.gemm import Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import WeightKind
+from quire.ops.native.kernels import Pool, native_kernels
 from tests.kernels.fused_common import assert_same_bits, draw, each_dtype, new_generator
 from tests.native import PackedLinear
 
@@ -25,7 +25,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def pack(weight: torch.Tensor | list[torch.Tensor], kind: WeightKind) -> PackedLinear:
-    return PackedLinear(NativeKernels(), POOL, weight, kind=kind)
+    return PackedLinear(native_kernels(), POOL, weight, kind=kind)
 
 
 @each_kind

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.ops.native.gemm import Pool
+from quire.ops.native.kernels import Pool
 
 RANDOM = random.Random(0)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.native.kernels import NativeKernels, available_isas
+from quire.ops.native.kernels import available_isas, native_kernels
 from tests.kernels.fused_common import (
     DTYPES,
     TINY,
@@ -202,6 +202,6 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
 
 def test_a_forced_isa_is_used_or_refused() -> None:
     for isa in available_isas():
-        assert NativeKernels(isa).isa == isa
+        assert native_kernels(isa).isa == isa
     with pytest.raises(ValueError, match=f"'sse9'; available here: {', '.join(available_isas())}"):
-        NativeKernels("sse9")
+        native_kernels("sse9")

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from quire.core.layers import RouteSpec
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Pool, native_kernels
 from quire.ops.torch_ops import moe as plain
 from tests.kernels.fused_common import U, assert_same_bits, draw, each_dtype, new_generator
 from tests.native import route
 
-KERNELS = NativeKernels(None)
+KERNELS = native_kernels(None)
 POOLS = {threads: Pool(threads) for threads in (1, 3)}
 
 SPECS: dict[str, tuple[int, RouteSpec, bool]] = {

@@ -22,7 +22,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops import filters
 from quire.ops.filters import FloatRow
 from quire.ops.gumbel import draw, uniforms
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops import sampling
 from tests.examples import examples
@@ -35,7 +35,7 @@ INF = float("inf")
 
 
 def new_sampler(isa: str | None = None, threads: int = 1) -> SamplingKernels:
-    return SamplingKernels(NativeKernels(isa), _native.Pool(threads))
+    return SamplingKernels(native_kernels(isa), _native.Pool(threads))
 
 
 def new_rng() -> np.random.Generator:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native.gemm import Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import WeightKind
+from quire.ops.native.kernels import Kernels, Pool, native_kernels
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.native import ISAS, PackedLinear, paged_attention
@@ -19,8 +19,8 @@ ROWS = (1, 2, 3, 7, 33, 120)
 
 
 @pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return native_kernels(request.param)
 
 
 def any_tuning(generator: torch.Generator) -> GemmTuning:
@@ -38,7 +38,7 @@ def any_tuning(generator: torch.Generator) -> GemmTuning:
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "s8", "s8_a16", "u4"])
-def test_products(kernels: NativeKernels, kind: WeightKind) -> None:
+def test_products(kernels: Kernels, kind: WeightKind) -> None:
     generator = new_generator()
     weight = draw(generator, torch.bfloat16, 333, 200)
     plain, tuned = (
@@ -52,12 +52,12 @@ def test_products(kernels: NativeKernels, kind: WeightKind) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
-def test_attention(kernels: NativeKernels, dtype: torch.dtype) -> None:
+def test_attention(kernels: Kernels, dtype: torch.dtype) -> None:
     generator = new_generator()
     q, cache, meta = batch(generator, dtype)
 
     def attended(tuning: AttentionTuning) -> Tensor:
-        return paged_attention(kernels.handle, POOL, q, cache, meta, 0.125, tuning=tuning)
+        return paged_attention(kernels, POOL, q, cache, meta, 0.125, tuning=tuning)
 
     expected = attended(AttentionTuning())
     for thread_tasks in (1, 2, 30, 1024):
@@ -97,7 +97,7 @@ def batch(
 
 
 def test_what_no_kernel_can_heed_is_refused() -> None:
-    kernels = NativeKernels()
+    kernels = native_kernels()
     linear = PackedLinear(kernels, POOL, torch.ones(32, 32), kind="f32")
     for values in ((-1, 0, 0, 0, 0, 0), (0, 0, 0, 2048, 0, 0), (0, 0, 0, 0, -2, 0)):
         with pytest.raises(ValueError, match="no such tuning"):

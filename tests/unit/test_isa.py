@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from quire.ops.native.kernels import NativeKernels, available_isas, cpu_features
+from quire.ops.native.kernels import available_isas, cpu_features, native_kernels
 
 ORDER = ["portable", "avx2", "avx512", "avx512_vnni", "amx"]
 
@@ -41,17 +41,16 @@ def test_features_agree_with_the_operating_system() -> None:
 
 
 def test_the_best_is_chosen_unless_one_is_forced() -> None:
-    assert NativeKernels().isa == available_isas()[-1]
-    assert NativeKernels(None).isa == available_isas()[-1]
+    assert native_kernels().isa == available_isas()[-1]
+    assert native_kernels(None).isa == available_isas()[-1]
     for name in available_isas():
-        assert NativeKernels(name).isa == name
-        assert repr(NativeKernels(name)) == f"NativeKernels({name!r})"
+        assert native_kernels(name).isa == name
 
 
 @pytest.mark.parametrize("name", ["", "avx10", "AVX2"])
 def test_an_unknown_isa_is_refused_by_naming_the_available(name: str) -> None:
     with pytest.raises(ValueError, match=f"no kernels for CPU ISA '{name}'.*portable"):
-        NativeKernels(name)
+        native_kernels(name)
 
 
 def test_an_isa_that_this_machine_lacks_is_refused() -> None:
@@ -59,4 +58,4 @@ def test_an_isa_that_this_machine_lacks_is_refused() -> None:
     if not missing or platform.machine() != "x86_64":
         pytest.skip("this machine runs every instruction set that is built")
     with pytest.raises(ValueError, match=f"lacks CPU ISA '{missing[0]}'.*portable"):
-        NativeKernels(missing[0])
+        native_kernels(missing[0])

@@ -26,8 +26,8 @@ from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import attention as native_attention
 from quire.ops.native.fused import FusedKernels
-from quire.ops.native.gemm import Form, PackedLinear, Pool, packed_linear
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import Form, PackedLinear, packed_linear
+from quire.ops.native.kernels import Pool, native_kernels
 from quire.ops.native.latent import LatentKernels
 from quire.ops.native.lora import LoraKernels
 from quire.ops.native.moe import MoeKernels
@@ -56,7 +56,6 @@ class CpuOps(
     """
 
     provider = "cpu"
-    _threads: Pool
 
     def __init__(
         self,
@@ -65,10 +64,10 @@ class CpuOps(
         quantization: str | None = None,
         group: RankGroup | None = None,
     ) -> None:
-        kernels, pool = NativeKernels(isa), Pool(num_threads)
+        kernels, pool = native_kernels(isa), Pool(num_threads)
         FusedKernels.__init__(self, kernels, pool)
         Ops.__init__(self, CPU)
-        self._table, self._threads, self._group = kernels, pool, group
+        self._group = group
         self._tuning = load_tuning(kernels.isa, num_threads)
         self._attention_tuning = cache(self._tuning.of_attention)
         self._scheme = None if quantization is None else QUANTIZATIONS[quantization]
@@ -77,10 +76,6 @@ class CpuOps(
         self.sources = dict.fromkeys(OP_NAMES, f"native {kernels.isa}")
         self.note = f"cpu: native kernels for {kernels.isa}"
         self.new_plan, self.sampler = partial(_native.Plan, pool), self._sampling.native
-
-    @property
-    def isa(self) -> str:
-        return self._table.isa
 
     def whole(self, quantization: str | None) -> Self:
         changed = copy(self)
@@ -121,7 +116,7 @@ class CpuOps(
         experts: int = 1,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
-            packed = PackedLinear.from_stored(self._table, self._threads, weight, epilogue=epilogue)
+            packed = PackedLinear.from_stored(self._kernels, self._pool, weight, epilogue=epilogue)
         else:
             scheme = None if exact else self._scheme
             form = Form(bias=bias, epilogue=epilogue, experts=experts)
@@ -139,7 +134,7 @@ class CpuOps(
         *,
         head: bool,
     ) -> PackedLinear:
-        kernels, pool = self._table, self._threads
+        kernels, pool = self._kernels, self._pool
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
@@ -163,7 +158,7 @@ class CpuOps(
         if self._group is None:
             return self.embedding(ids, table)
         held = table if isinstance(table, PackedLinear) else _rows_of(table)
-        return self._group.vocab_embedding(self._threads, ids, held, first, vocab)
+        return self._group.vocab_embedding(self._pool, ids, held, first, vocab)
 
     def linear(self, x: HostArray, packed: LinearWeight, dtype: DType | None = None) -> HostArray:
         return packed_linear(packed).forward(x, dtype=dtype)
@@ -174,10 +169,10 @@ class CpuOps(
     def all_reduce(self, x: HostArray, dtype: DType) -> HostArray:
         if self._group is None:
             return converted(x, dtype)
-        return self._group.all_reduce(self._table, self._threads, x, dtype)
+        return self._group.all_reduce(self._kernels, self._pool, x, dtype)
 
     def all_gather(self, x: HostArray, first: int, width: int) -> HostArray:
-        return x if self._group is None else self._group.all_gather(self._threads, x, first, width)
+        return x if self._group is None else self._group.all_gather(self._pool, x, first, width)
 
     def _norm_all_heads(
         self,
@@ -189,7 +184,7 @@ class CpuOps(
         if self._group is None:
             super()._norm_all_heads(parts, weights, eps, head_dim)
         else:
-            self._group.norm_all_heads(self._table, self._threads, parts, weights, eps, head_dim)
+            self._group.norm_all_heads(self._kernels, self._pool, parts, weights, eps, head_dim)
 
     def paged_attention(
         self,
@@ -207,8 +202,8 @@ class CpuOps(
         kv_heads = cache.k.shape[1]
         name = _name(cache.k.dtype)
         return native_attention.paged_attention(
-            self._table.handle,
-            self._threads,
+            self._kernels,
+            self._pool,
             q,
             cache,
             meta,

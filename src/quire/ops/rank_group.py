@@ -11,7 +11,7 @@ from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.ops.array import address
 from quire.ops.native.checks import contiguous, describe, indices, matrix, view
 from quire.ops.native.gemm import PackedLinear
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool
 from quire.ops.rank_memory import rank_group_bytes
 
 _NormPart = tuple[_native.Matrix, _native.Matrix, int, bool]
@@ -53,9 +53,7 @@ class RankGroup:
         """Return the seconds that each rank has waited for others since it began."""
         return [1e-9 * self._handle.waited(rank) for rank in range(self.ranks)]
 
-    def all_reduce(
-        self, kernels: NativeKernels, pool: _native.Pool, x: HostArray, dtype: DType
-    ) -> HostArray:
+    def all_reduce(self, kernels: Kernels, pool: Pool, x: HostArray, dtype: DType) -> HostArray:
         """`Ops.all_reduce`: summed in the order of the ranks, so that all get the same
         bits. Every rank calls it with the same shape.
 
@@ -65,12 +63,12 @@ class RankGroup:
         """
         _check(x)
         y = np.empty(x.shape, dtype)
-        _native.all_reduce(kernels.handle, pool, self._handle, view(y), view(x))
+        _native.all_reduce(kernels, pool, self._handle, view(y), view(x))
         return y
 
     def vocab_embedding(
         self,
-        pool: _native.Pool,
+        pool: Pool,
         ids: HostArray,
         table: HostArray | PackedLinear,
         first: int,
@@ -94,7 +92,7 @@ class RankGroup:
         _native.embedding(pool, self._handle, view(y), rows, given, weight, first, vocab)
         return y
 
-    def all_gather(self, pool: _native.Pool, x: HostArray, first: int, width: int) -> HostArray:
+    def all_gather(self, pool: Pool, x: HostArray, first: int, width: int) -> HostArray:
         """`Ops.all_gather`; the ranks' columns do not overlap, and are all of `width`.
 
         Raises:
@@ -108,8 +106,8 @@ class RankGroup:
 
     def norm_all_heads(
         self,
-        kernels: NativeKernels,
-        pool: _native.Pool,
+        kernels: Kernels,
+        pool: Pool,
         parts: tuple[HostArray, HostArray],
         weights: tuple[HostArray, HostArray],
         eps: float,
@@ -136,7 +134,7 @@ class RankGroup:
 
         (q, k), (q_weight, k_weight) = parts, weights
         _native.rank_norms(
-            kernels.handle, pool, self._handle, part("q", q, q_weight), part("k", k, k_weight), eps
+            kernels, pool, self._handle, part("q", q, q_weight), part("k", k, k_weight), eps
         )
 
 

@@ -14,8 +14,7 @@ from quire.core.errors import ConfigError
 from quire.core.quantization import QUANTIZATIONS
 from quire.models.weights import pack_cache
 from quire.models.weights.offload import WeightOffload, last_weights
-from quire.ops.native.gemm import Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Pool, native_kernels
 from quire.ops.packed_file import LinearFile, stream_linears
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -47,7 +46,7 @@ def until(holds: Callable[[], bool]) -> None:
 def linears(count: int) -> list[PackedLinear]:
     torch.manual_seed(7)
     return [
-        PackedLinear(NativeKernels(), POOL, torch.randn(600, 512), torch.randn(600), kind="bf16")
+        PackedLinear(native_kernels(), POOL, torch.randn(600, 512), torch.randn(600), kind="bf16")
         for _ in range(count)
     ]
 

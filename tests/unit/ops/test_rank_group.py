@@ -15,13 +15,13 @@ import torch
 
 from quire import _native
 from quire.ops.native.gemm import WeightKind
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.rank_memory import rank_group_bytes
 from quire.parallel.shared_memory import anonymous_file
 from tests.golden import ranks as threads_of_ranks
 from tests.native import PackedLinear, RankGroup, view
 
-KERNELS = NativeKernels()
+KERNELS = native_kernels()
 
 
 def run_ranks(ranks: int, work: Callable[[RankGroup], Any]) -> list[Any]:
@@ -75,7 +75,7 @@ def test_ranks_meet_at_one_address() -> None:
         total, whole = torch.empty(rows, cols), torch.empty(rows, ranks * cols)
         for step in range(1, 4):
             groups[rank].begin(step)
-            _native.all_reduce(KERNELS.handle, pool, groups[rank], view(total), view(x))
+            _native.all_reduce(KERNELS, pool, groups[rank], view(total), view(x))
             _native.all_gather(pool, groups[rank], view(whole), view(x), rank * cols)
         return total, whole
 

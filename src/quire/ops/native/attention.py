@@ -18,6 +18,7 @@ from quire.ops.native.checks import (
     check_scales,
     describe,
 )
+from quire.ops.native.kernels import Kernels, Pool
 from quire.ops.tuning import AttentionTuning
 
 _NOT_TUNED = AttentionTuning()
@@ -25,8 +26,8 @@ SPLIT = {None: 0, False: 1, True: 2}
 
 
 def paged_attention(
-    kernels: _native.Kernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     q: HostArray,
     cache: KVCache[HostArray],
     meta: AttentionMetadata[HostArray],

@@ -8,8 +8,8 @@ import numpy as np
 
 from quire.core.dtypes import FLOAT8, FLOAT32, DType
 from quire.core.quantized import QuantizedWeight
-from quire.ops.native.gemm import Form, PackedLinear, Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import Form, PackedLinear
+from quire.ops.native.kernels import Kernels, Pool
 
 
 def is_float8(weight: QuantizedWeight) -> bool:
@@ -24,7 +24,7 @@ def is_float8(weight: QuantizedWeight) -> bool:
 
 
 def pack_float8(
-    kernels: NativeKernels,
+    kernels: Kernels,
     pool: Pool,
     weight: QuantizedWeight,
     *,

@@ -29,12 +29,12 @@ from quire.ops.native.checks import (
     no_heads_of,
     view,
 )
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, OnPool, Pool
 from quire.ops.sample_row import TokenIds
 from quire.ops.weights import GATED
 
 
-class FusedKernels:
+class FusedKernels(OnPool):
     """The small operations of one instruction set, on one pool of threads.
 
     Args:
@@ -42,9 +42,9 @@ class FusedKernels:
         pool: threads that share the rows of large operations; None computes on the caller.
     """
 
-    def __init__(self, kernels: NativeKernels, pool: _native.Pool | None = None) -> None:
-        self._kernels = kernels.handle
-        self._pool = pool if pool is not None else _native.Pool(1)
+    def __init__(self, kernels: Kernels, pool: Pool | None = None) -> None:
+        self._kernels = kernels
+        self._pool = pool if pool is not None else Pool(1)
 
     @property
     def isa(self) -> str:

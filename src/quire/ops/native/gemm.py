@@ -28,7 +28,7 @@ from quire.ops.native.checks import (
     view,
 )
 from quire.ops.native.codes import GROUPS, CodeKind, GroupedCodes
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool
 from quire.ops.packed_file import StoredLinear
 from quire.ops.tuning import GemmTuning
 from quire.ops.weights import GATED, Epilogue, LinearWeight
@@ -69,14 +69,6 @@ class Form(TypedDict, total=False):
     experts: int
 
 
-class Pool(_native.Pool):
-    """The threads that compute: `Pool(threads)`, the caller being the first of them.
-
-    One an engine. A waiting thread spins for some 50 µs and then sleeps. Raises ValueError unless
-    1 <= threads <= 1024.
-    """
-
-
 class PackedLinear:
     """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
@@ -108,7 +100,7 @@ class PackedLinear:
 
     def __init__(
         self,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         weight: HostArray | Sequence[HostArray],
         bias: HostArray | None = None,
@@ -128,7 +120,7 @@ class PackedLinear:
         n = sum(part.shape[0] for part in parts)
         bias = float_bias(bias, n)
         packed = _native.PackedWeight(
-            kernels.handle,
+            kernels,
             pool,
             _KINDS[kind],
             _EPILOGUES[epilogue],
@@ -143,7 +135,7 @@ class PackedLinear:
 
     def _keep(
         self,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         packed: _native.PackedWeight,
         kind: PackedKind,
@@ -151,7 +143,7 @@ class PackedLinear:
         dtype: DType,
         epilogue: Epilogue,
     ) -> None:
-        self._kernels = kernels.handle
+        self._kernels = kernels
         self._pool = pool
         self._weight = packed
         self.kind: PackedKind = kind
@@ -164,7 +156,7 @@ class PackedLinear:
     @classmethod
     def from_stored(
         cls,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         stored: StoredLinear,
         *,
@@ -182,7 +174,7 @@ class PackedLinear:
     @classmethod
     def from_int8(
         cls,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         codes: HostArray,
         scale: HostArray,
@@ -208,7 +200,7 @@ class PackedLinear:
     @classmethod
     def from_codes(
         cls,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         weight: GroupedCodes,
         *,
@@ -252,7 +244,7 @@ class PackedLinear:
     @classmethod
     def from_float8(
         cls,
-        kernels: NativeKernels,
+        kernels: Kernels,
         pool: Pool,
         codes: HostArray,
         scale: HostArray,
@@ -364,7 +356,7 @@ class PackedLinear:
 
 
 def _pack_codes(
-    kernels: NativeKernels,
+    kernels: Kernels,
     pool: Pool,
     kind: PackedKind,
     source: Source,

@@ -12,49 +12,46 @@ from typing import Concatenate, ParamSpec, TypeVar
 from quire import _native
 from quire.ops.isa import available_isas, cpu_features, emulated_isas
 
-__all__ = ["NativeKernels", "OnPool", "available_isas", "cpu_features", "emulated_isas", "method"]
+__all__ = [
+    "Kernels",
+    "OnPool",
+    "Pool",
+    "available_isas",
+    "cpu_features",
+    "emulated_isas",
+    "method",
+    "native_kernels",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Kernels = _native.Kernels
+"""The kernels of one instruction set, which `isa` names."""
+Pool = _native.Pool
+"""The threads that compute, the caller being the first: one pool per engine. A waiting thread spins
+for some 50 µs and then sleeps."""
 
 
-class NativeKernels:
-    """The kernels of one instruction set.
+def native_kernels(isa: str | None = None) -> Kernels:
+    """Return the kernels of `isa`, a name in `available_isas()`; the most capable if None.
 
-    `isa` is a name out of `available_isas()`; without one, the most capable is taken. Raises
-    ValueError, naming what is available, for one that is unknown or that this machine lacks.
+    Raises:
+        ValueError: this machine cannot run `isa`, or nobody knows it; it names what is available.
     """
-
-    def __init__(self, isa: str | None = None) -> None:
-        self._kernels = _native.table(isa if isa is not None else _native.detect()[-1])
-
-    def __repr__(self) -> str:
-        return f"NativeKernels({self.isa!r})"
-
-    @property
-    def handle(self) -> _native.Kernels:
-        """Return the table that native functions take."""
-        return self._kernels
-
-    @property
-    def isa(self) -> str:
-        """Return the name of the instruction set."""
-        return self._kernels.isa
+    return _native.table(isa if isa is not None else _native.detect()[-1])
 
 
 class OnPool:
     """Ops of one instruction set's kernels, on one pool of threads."""
 
-    _table: NativeKernels
-    _threads: _native.Pool
+    _kernels: Kernels
+    _pool: Pool
 
 
-def method(
-    op: Callable[Concatenate[NativeKernels, _native.Pool, P], R],
-) -> Callable[Concatenate[OnPool, P], R]:
+def method(op: Callable[Concatenate[Kernels, Pool, P], R]) -> Callable[Concatenate[OnPool, P], R]:
     """Return the method that runs `op` on its object's kernels and threads."""
 
     def run(self: OnPool, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return op(self._table, self._threads, *args, **kwargs)
+        return op(self._kernels, self._pool, *args, **kwargs)
 
     return run

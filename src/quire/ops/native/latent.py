@@ -22,13 +22,13 @@ from quire.ops.native.checks import (
     view,
 )
 from quire.ops.native.gemm import packed_linear
-from quire.ops.native.kernels import NativeKernels, OnPool, method
+from quire.ops.native.kernels import Kernels, OnPool, Pool, method
 from quire.ops.weights import LinearWeight
 
 
 def latent_kv_write(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     q: HostArray,
     kv: HostArray,
     positions: HostArray,
@@ -45,7 +45,7 @@ def latent_kv_write(
         ValueError: dtypes, shapes or layouts that do not fit.
         IndexError: a position or slot outside its table.
     """
-    handle, queries, keys = kernels.handle, contiguous("q", q, 2), contiguous("kv", kv, 2)
+    handle, queries, keys = kernels, contiguous("q", q, 2), contiguous("kv", kv, 2)
     width, rope = q.shape[1] // heads, kv.shape[1] - len(gain)
     check_cache(cache, kv.dtype, 1, kv.shape[1])
     fits = cache.v is None and q.shape == (len(kv), heads * width) and rope > 0
@@ -66,8 +66,8 @@ def latent_kv_write(
 
 
 def head_linear(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     x: HostArray,
     packed: LinearWeight,
     first: int = 0,
@@ -78,13 +78,13 @@ def head_linear(
     """
     weight, rows = packed_linear(packed), contiguous("x", x.reshape(len(x), -1), 2)
     y = np.empty((len(x), weight.experts, weight.columns), x.dtype)
-    _native.head_linear(kernels.handle, pool, weight.packed, _rows(y), rows, first)
+    _native.head_linear(kernels, pool, weight.packed, _rows(y), rows, first)
     return y
 
 
 def latent_attention(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     q: HostArray,
     q_rope: HostArray,
     cache: KVCache[HostArray],
@@ -112,7 +112,7 @@ def latent_attention(
     contiguous("q", q, 3), contiguous("q_rope", q_rope, 3)
     out = np.empty(q.shape, q.dtype)
     _native.latent_attention(
-        kernels.handle, pool, _rows(out), _rows(q), _rows(q_rope), cache_view(cache),
+        kernels, pool, _rows(out), _rows(q), _rows(q_rope), cache_view(cache),
         batch_view(meta), q.shape[1], scale, SPLIT[split],
     )  # fmt: skip
     return out

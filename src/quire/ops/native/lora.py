@@ -7,12 +7,12 @@ from quire.core.dtypes import HostArray
 from quire.ops.array import address
 from quire.ops.lora import LoraTable
 from quire.ops.native.checks import describe, indices, matrix
-from quire.ops.native.kernels import NativeKernels, OnPool, method
+from quire.ops.native.kernels import Kernels, OnPool, Pool, method
 
 
 def lora_add(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     adapter: HostArray,
     y: HostArray,
     x: HostArray,
@@ -32,7 +32,7 @@ def lora_add(
             f"x is {describe(x)}, y is {describe(y)}"
         )
     _native.lora_add(
-        kernels.handle, pool, y_rows, x_rows, address(table.entries), len(table.entries),
+        kernels, pool, y_rows, x_rows, address(table.entries), len(table.entries),
         table.ends, numbers,
     )  # fmt: skip
     return y

@@ -10,13 +10,13 @@ from quire.core.layers import RouteSpec
 from quire.ops.array import address
 from quire.ops.native.checks import INT64, contiguous, describe, view
 from quire.ops.native.gemm import packed_linear
-from quire.ops.native.kernels import NativeKernels, OnPool, method
+from quire.ops.native.kernels import Kernels, OnPool, Pool, method
 from quire.ops.weights import LinearWeight
 
 
 def route(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     logits: HostArray,
     bias: HostArray | None,
     spec: RouteSpec,
@@ -38,15 +38,15 @@ def route(
         spec.top_groups, spec.group_score == "top2", spec.scale, spec.band,
     )  # fmt: skip
     _native.route(
-        kernels.handle, pool, address(experts), view(weights), given,
+        kernels, pool, address(experts), view(weights), given,
         0 if bias is None else address(bias), 0 if factors is None else address(factors), rules,
     )  # fmt: skip
     return experts, weights
 
 
 def moe(
-    kernels: NativeKernels,
-    pool: _native.Pool,
+    kernels: Kernels,
+    pool: Pool,
     x: HostArray,
     experts: HostArray,
     weights: HostArray,
@@ -65,7 +65,7 @@ def moe(
     _expect("weights", weights, FLOAT32, experts.shape)
     y = np.empty(x.shape, x.dtype if dtype is None else dtype)
     _native.moe(
-        kernels.handle, pool, packed_linear(gate_up).packed, packed_linear(down).packed,
+        kernels, pool, packed_linear(gate_up).packed, packed_linear(down).packed,
         contiguous("y", y, 2), rows, address(experts), view(weights), weight_on_input,
     )  # fmt: skip
     return y

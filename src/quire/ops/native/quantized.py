@@ -10,8 +10,8 @@ from quire.core.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.native.checks import FLOAT16
 from quire.ops.native.codes import GroupedCodes, grouped_codes, int8_rows, together
 from quire.ops.native.float8 import is_float8, pack_float8
-from quire.ops.native.gemm import Form, PackedLinear, Pool, WeightKind
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import Form, PackedLinear, WeightKind
+from quire.ops.native.kernels import Kernels, Pool
 
 DENSE_KINDS: dict[DType, WeightKind] = {
     FLOAT32: "f32",
@@ -21,7 +21,7 @@ DENSE_KINDS: dict[DType, WeightKind] = {
 
 
 def pack_quantized(
-    kernels: NativeKernels,
+    kernels: Kernels,
     pool: Pool,
     parts: Sequence[QuantizedWeight],
     dtype: DType,

@@ -17,15 +17,13 @@ from quire.ops.array import address
 from quire.ops.interface import ConvKind, GateKind
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.native.checks import INT32, INT64, contiguous, describe, matrix
+from quire.ops.native.kernels import OnPool
 
 _CONVOLUTIONS = {"none": 0, "silu": 1, "gated": 2}
 
 
-class RecurrentKernels:
-    """The ops of recurrent layers, with the kernels and the pool of `FusedKernels`."""
-
-    _kernels: _native.Kernels
-    _pool: _native.Pool
+class RecurrentKernels(OnPool):
+    """The ops of recurrent layers."""
 
     def causal_conv1d(
         self,

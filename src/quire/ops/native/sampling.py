@@ -16,7 +16,7 @@ from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
 from quire.ops.native.checks import matrix
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.kernels import Kernels, Pool
 from quire.ops.sample_row import LogitEdits, SampleRow, TokenIds
 
 
@@ -27,8 +27,8 @@ class SamplingKernels:
     row or token that is not there.
     """
 
-    def __init__(self, kernels: NativeKernels, pool: _native.Pool) -> None:
-        self.native = _native.Sampler(kernels.handle, pool)
+    def __init__(self, kernels: Kernels, pool: Pool) -> None:
+        self.native = _native.Sampler(kernels, pool)
 
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         """Return one token per row; -1 if the row's largest logit is not finite after its edits."""

@@ -18,8 +18,8 @@ from quire.core.dtypes import HostArray, dtype_of
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import attention as native_attention
-from quire.ops.native.gemm import PackedLinear, Pool
-from quire.ops.native.kernels import NativeKernels
+from quire.ops.native.gemm import PackedLinear
+from quire.ops.native.kernels import Pool, native_kernels
 from quire.ops.tuning import (
     AttentionTuning,
     GemmTuning,
@@ -91,7 +91,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     whose kernel has nothing to tune."""
     if setting.model.latent is not None:
         return
-    kernels, pool = NativeKernels(setting.variant.isa), Pool(threads)
+    kernels, pool = native_kernels(setting.variant.isa), Pool(threads)
     chosen = AttentionTuning()
 
     def attend(
@@ -102,7 +102,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
         window: int | None,
     ) -> Array:
         return native_attention.paged_attention(
-            kernels.handle, pool, q, cache, meta, scale, window, tuning=chosen
+            kernels, pool, q, cache, meta, scale, window, tuning=chosen
         )
 
     def apply(values: Values) -> None:
