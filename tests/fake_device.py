@@ -78,7 +78,7 @@ class FakeEvent:
     time: int
 
     def synchronize(self) -> None:
-        self.device.settle()
+        self.device.settle(self.time)
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class FakeDevice(TorchAccelerator):
     replayed: int = 0
     zeros: bool = False
     _pinned: list[tuple[int, int]] = field(default_factory=list)
-    _flying: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _flying: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
     _used: dict[int, int] = field(default_factory=dict)
     _tape: list[Callable[[], object]] | None = None
 
@@ -181,11 +181,14 @@ class FakeDevice(TorchAccelerator):
         self.faults.append(what)
         return WrongDeviceError(what)
 
-    def settle(self) -> None:
-        """The host has waited: what it may have written since must not have been on its way."""
+    def settle(self, time: int | None = None) -> None:
+        """The host has waited until then, or for all: what it may have written since must not have
+        been on its way."""
         flying, self._flying = self._flying, []
-        for source, sent in flying:
-            if not torch.equal(source, sent):
+        for begun, source, sent in flying:
+            if time is not None and begun >= time:
+                self._flying.append((begun, source, sent))
+            elif not torch.equal(source, sent):
                 raise self.wrong("the host wrote to memory that was still being copied")
 
     def fly(self, source: Tensor) -> None:
@@ -193,7 +196,7 @@ class FakeDevice(TorchAccelerator):
         begin = source.data_ptr()
         if source.numel() and not any(a <= begin < b for a, b in self._pinned):
             raise self.wrong("a copy beside the host reads memory that is not pinned")
-        self._flying.append((source, source.clone()))
+        self._flying.append((self.time, source, source.clone()))
 
     def last_use(self, tensor: OnDevice) -> int:
         return self._used.get(_storage(tensor), 0)

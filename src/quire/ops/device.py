@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import DTypeLike
+from typing import Any, Protocol
 
 from quire.core.dtypes import HostArray
 from quire.ops.array import Array
@@ -29,10 +26,17 @@ class Staged(Protocol):
     """Host arrays that are written anew for each step, and the same arrays on the device."""
 
     def send(self) -> Sequence[Array]:
-        """Copy the host's arrays to the device; return the device's, valid until the next call."""
+        """Copy the host's arrays to the device; return the device's, valid until the next call.
 
-    def wait(self) -> None:
-        """Wait until all sent data has arrived and the arrays may be written again."""
+        The device's lie where they did. The host's may be written again at once.
+        """
+
+
+class Mirror(Protocol):
+    """A host array of which a step reads the first rows, and the same array on the device."""
+
+    def send(self, rows: int) -> Array:
+        """Copy the first rows to the device; see `Staged.send`."""
 
 
 class Device(Protocol):
@@ -44,11 +48,11 @@ class Device(Protocol):
 
     is_host: bool
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
-        """Return zeros in host memory, from where `stage` can send them."""
-
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
-        """Return the device's copies of `arrays`, contiguous parts of what `array` made."""
+        """Return the device's copies of `arrays`, which cross in one copy."""
+
+    def mirror(self, array: HostArray) -> Mirror:
+        """Return the device's copy of an array, C-contiguous, of which some rows are sent."""
 
     def finish(self) -> None:
         """Wait on the host until all is computed."""
@@ -59,11 +63,11 @@ class HostDevice:
 
     is_host = True
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
-        return np.zeros(shape, dtype)
-
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
         return Present(arrays)
+
+    def mirror(self, array: HostArray) -> Mirror:
+        return PresentRows(array)
 
     def finish(self) -> None:
         pass
@@ -78,8 +82,16 @@ class Present:
     def send(self) -> Sequence[Array]:
         return self._arrays
 
-    def wait(self) -> None:
-        pass
+
+class PresentRows:
+    """An array that is on its device already."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def send(self, rows: int) -> Array:
+        found: Array = self._array[:rows]
+        return found
 
 
 class Accelerator(ABC):
@@ -96,12 +108,12 @@ class Accelerator(ABC):
         """Return the device's memory in bytes: used by any process, and in total."""
 
     @abstractmethod
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
-        """See `Device.array`."""
-
-    @abstractmethod
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
         """See `Device.stage`."""
+
+    @abstractmethod
+    def mirror(self, array: HostArray) -> Mirror:
+        """See `Device.mirror`."""
 
     def finish(self) -> None:
         """Wait on the host until all is computed."""

@@ -16,10 +16,13 @@ class Graph(Protocol):
 
 
 class FixedTables(Protocol):
-    """What kernels read of a captured step's metadata, at addresses that never change."""
+    """What kernels read of a captured step's metadata."""
 
     def update(self, meta: AttentionMetadata) -> None:
-        """Send the tables of another step with as many sequences of one row each."""
+        """Send the tables of a step with as many sequences of one row each.
+
+        The first call, before a capture, gives the tables the addresses that do not change.
+        """
 
 
 class Capture(Protocol):

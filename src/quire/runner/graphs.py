@@ -134,6 +134,7 @@ class GraphModel:
             return self._step(inputs)
         tables = capture.fix(inputs.metadata, self._longest)
         results = self._step(inputs)
+        tables.update(inputs.metadata)
         again: list[tuple[Array, Array]] = []
         try:
             graph = capture.record(lambda: again.append(self._step(inputs)))

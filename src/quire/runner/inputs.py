@@ -86,21 +86,23 @@ class StepInputBuilder:
         self._max_rows = max(max_seqs, LOGITS_ROWS)
         longest = max(max_num_batched_tokens, self._max_rows + 1)
         self._arange = np.arange(longest, dtype=np.int64)
-        self._input_ids = device.array((max_num_batched_tokens,), np.int64)
-        self._positions = device.array((max_num_batched_tokens,), np.int64)
-        self._slot_mapping = device.array((max_num_batched_tokens,), np.int64)
-        self._sampling_rows = device.array((self._max_rows,), np.int64)
+        self._input_ids = np.zeros(max_num_batched_tokens, np.int64)
+        self._positions = np.zeros(max_num_batched_tokens, np.int64)
+        self._slot_mapping = np.zeros(max_num_batched_tokens, np.int64)
+        self._sampling_rows = np.zeros(self._max_rows, np.int64)
         self._query_start_loc = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.empty(max_seqs, dtype=np.int32)
-        self._block_tables = device.array(states.block_tables.shape, np.int32)
-        self._adapter = device.array((max_num_batched_tokens,), np.int64)
-        self._row_adapter = device.array((self._max_rows,), np.int64)
+        self._block_tables = np.zeros(states.block_tables.shape, np.int32)
+        self._tables = device.mirror(self._block_tables)
+        self._sent_rows = 0  # of the tables, since the last change
+        self._sent_tables = self._tables.send(0)
+        self._adapter = np.zeros(max_num_batched_tokens, np.int64)
+        self._row_adapter = np.zeros(self._max_rows, np.int64)
         self._version = 0
         self._plain = 0  # sequences of the last step, if each decoded one token
         self._sizes = (0, 0, 0, 0, 0)
         self._capture_sizes = sorted(capture_sizes)
-        self._fixed: dict[tuple[int, ...], tuple[Sequence[HostArray], Staged]] = {}
-        self._on_host: Sequence[HostArray] = ()
+        self._fixed: dict[tuple[int, ...], Staged] = {}
         self._staged = device.stage(())
 
     def room(self, step: SchedulerOutput) -> int:
@@ -126,7 +128,6 @@ class StepInputBuilder:
         if total > self._max_tokens:
             raise ValueError(f"a step of {total} tokens; the limit is {self._max_tokens}")
         ends = computed + scheduled
-        self._staged.wait()
         self._seq_lens[:num_seqs] = ends
         self._update_tables(step, slots)
 
@@ -224,7 +225,9 @@ class StepInputBuilder:
             if step.new_blocks.size:
                 entries, positions, blocks = step.new_blocks[:3]
                 self._block_tables[entries, positions] = blocks
+                self._sent_rows = 0
             return
+        self._sent_rows = 0
         self._version = step.batch_version
         counts = self._states.num_blocks[slots].tolist()
         # Row by row: indexing with all slots at once makes a copy that grows with the context.
@@ -253,30 +256,27 @@ class StepInputBuilder:
             total = num_seqs = num_rows = size
         sizes = (total, num_seqs, num_rows, total * adapted, num_rows * adapted)
         if size and sizes in self._fixed:
-            self._sizes = sizes
-            self._on_host, self._staged = self._fixed[sizes]
+            self._staged = self._fixed[sizes]
         elif size or sizes != self._sizes:
-            self._sizes = sizes
-            on_host = (self._query_start_loc[: num_seqs + 1], self._seq_lens[:num_seqs])
-            self._on_host = on_host
             buffers = [
                 self._input_ids[:total],
                 self._positions[:total],
                 self._sampling_rows[:num_rows],
-                self._block_tables[:num_seqs],
                 self._slot_mapping[:total],
             ]
             if self._states.adapters is not None:
                 buffers += [self._adapter[: sizes[3]], self._row_adapter[: sizes[4]]]
             self._staged = self._device.stage(buffers)
             if size:
-                self._fixed[sizes] = self._on_host, self._staged
-        starts, seq_lens = self._on_host
-        input_ids, positions, sampling_rows, tables, slot_mapping, *adapter = self._staged.send()
+                self._fixed[sizes] = self._staged
+        self._sizes = sizes
+        if self._sent_rows < num_seqs:
+            self._sent_rows, self._sent_tables = num_seqs, self._tables.send(num_seqs)
+        input_ids, positions, sampling_rows, slot_mapping, *adapter = self._staged.send()
         metadata = AttentionMetadata(
-            query_start_loc=starts,
-            seq_lens=seq_lens,
-            block_tables=tables,
+            query_start_loc=self._query_start_loc[: num_seqs + 1],
+            seq_lens=self._seq_lens[:num_seqs],
+            block_tables=self._sent_tables[:num_seqs],
             slot_mapping=slot_mapping,
             num_seqs=num_seqs,
             block_size=self._block_size,

@@ -15,46 +15,67 @@ from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
 from quire.ops.torch_ops.cuda import CudaDevice
+from quire.ops.torch_ops.pinned import LEAST_BYTES, SENDS
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
 
 def test_the_cpu_copies_nothing() -> None:
     assert open_device("cpu") is CPU
-    array = CPU.array((2, 3), np.int32)
-    staged = CPU.stage([array[:, :2]])
-    (tensor,) = staged.send()
-    array[1, 1] = 5
-    assert tensor[1, 1] == 5
-    staged.wait()
+    array = np.zeros((2, 3), np.int32)
+    (tensor,) = CPU.stage([array]).send()
     assert CPU.stage(()).send() == ()
-    (tensor,) = load_ops("reference").device.stage([array[:, :2]]).send()
-    array[1, 1] = 6
-    assert tensor[1, 1] == torch.tensor(6)
+    (other,) = load_ops("reference").device.stage([array]).send()
+    rows = [device.mirror(array).send(1) for device in (CPU, load_ops("reference").device)]
+    array[:] = 5
+    for seen in (tensor, other, *rows):
+        assert seen[0, 1] == torch.tensor(5)
+    assert [len(each) for each in rows] == [1, 1]
 
 
-def test_arrays_are_sent_anew() -> None:
+def test_arrays_are_sent_anew_in_one_copy() -> None:
+    """The host's may be written at once, however many sends are on their way."""
     device = FakeDevice()
     with device.watching():
-        array = device.array((4,), np.int64)
-        staged = device.stage([array[:3]])
-        for number in (7, 8):
-            staged.wait()
-            array[:] = number
-            (tensor,) = staged.send()
-            assert tensor.device == LAZY
-            assert tensor.tolist() == [number] * 3
+        arrays = np.zeros(3, np.int64), np.zeros((2, 5), np.float32), np.zeros(0, np.int32)
+        staged = device.stage(arrays)
+        large = device.mirror(np.zeros((9, LEAST_BYTES), np.uint8))
+        for number in range(1, 2000):
+            for array in arrays:
+                array[:] = number
+            before = device.sent
+            sent = staged.send()
+            assert device.sent == before + 1
+            if number % 400 == 1:
+                assert [tensor.device for tensor in sent] == [LAZY] * 3
+                assert [tensor.tolist() for tensor in sent] == [array.tolist() for array in arrays]
+                large.send(number // 300)
+        assert max(device.pins) <= SENDS * 6 * LEAST_BYTES
+
+
+def test_only_some_rows_are_sent() -> None:
+    device = FakeDevice(zeros=True)
+    with device.watching():
+        array = np.arange(12, dtype=np.int32).reshape(4, 3)
+        mirror = device.mirror(array)
+        assert mirror.send(0).tolist() == []
+        assert mirror.send(3).tolist() == array[:3].tolist()
+        array[:] = 7
+        assert mirror.send(1).tolist() == [[7, 7, 7]]
+        array[:] = 8
+        assert mirror.send(4)[:1].tolist() == [[8, 8, 8]]
 
 
 def test_arrays_on_their_way_are_left_alone() -> None:
     device = FakeDevice()
     with device.watching():
-        array = device.array((4,), np.int64)
-        staged = device.stage([array])
-        staged.send()
-        array[0] = 1  # without `wait`
+        memory, there = device.pinned(8), torch.zeros(8, dtype=torch.uint8, device=LAZY)
+        before = device.record()
+        there.copy_(memory, non_blocking=True)
+        memory[0] = 1
+        before.synchronize()  # which says nothing about the copy behind it
         with pytest.raises(WrongDeviceError, match="still being copied"):
-            staged.wait()
+            device.record().synchronize()
         device.faults.clear()
 
 
@@ -193,7 +214,6 @@ def test_pinned_memory_is_no_larger_than_asked_for(monkeypatch: pytest.MonkeyPat
     del part
     gc.collect()
     assert not runtime.registered
-    assert device.array((0, 4), np.int32).shape == (0, 4)
 
 
 def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

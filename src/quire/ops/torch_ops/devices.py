@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import DTypeLike
 from torch import Tensor
 
 from quire.core.dtypes import HostArray
-from quire.ops.device import Accelerator, Device, Event, HostDevice, Present, Staged
+from quire.ops.device import (
+    Accelerator,
+    Device,
+    Event,
+    HostDevice,
+    Mirror,
+    Present,
+    PresentRows,
+    Staged,
+)
 from quire.ops.graphs import Graph
+from quire.ops.torch_ops.pinned import PinnedRing, Sent, SentRows
 
 
 class CopyQueue(Protocol):
@@ -32,6 +40,9 @@ class TorchHost(HostDevice):
 
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
         return Present([torch.from_numpy(array) for array in arrays])
+
+    def mirror(self, array: HostArray) -> Mirror:
+        return PresentRows(torch.from_numpy(array))
 
 
 class TorchAccelerator(Accelerator):
@@ -62,35 +73,16 @@ class TorchAccelerator(Accelerator):
     def copies(self) -> CopyQueue:
         """Return a new queue."""
 
-    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> HostArray:
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        array: HostArray = self.pinned(nbytes).numpy().view(dtype).reshape(shape)
-        return array
+    @cached_property
+    def ring(self) -> PinnedRing:
+        """Return the memory from which host arrays are sent."""
+        return PinnedRing(self)
 
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
-        return _Sent(self, arrays)
+        return Sent(self, arrays)
 
-
-class _Sent:
-    """Arrays in pinned memory, copied among what the device computes."""
-
-    def __init__(self, device: TorchAccelerator, arrays: Sequence[HostArray]) -> None:
-        self._device = device
-        self._host = tuple(map(torch.from_numpy, arrays))
-        self._there = tuple(
-            torch.empty(host.shape, dtype=host.dtype, device=device.torch) for host in self._host
-        )
-        self._sent: Event | None = None
-
-    def send(self) -> Sequence[Tensor]:
-        for to, source in zip(self._there, self._host, strict=True):
-            to.copy_(source, non_blocking=True)
-        self._sent = self._device.record()
-        return self._there
-
-    def wait(self) -> None:
-        if self._sent is not None:
-            self._sent.synchronize()
+    def mirror(self, array: HostArray) -> Mirror:
+        return SentRows(self, array)
 
 
 def torch_device(device: Device) -> TorchHost | TorchAccelerator:

@@ -26,7 +26,7 @@ class Tables:
     """The tables of one step, made when a kernel first asks for them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Make, Args], Tensor] = {}
+        self._known: dict[tuple[Make, Args], Any] = {}
 
     def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
         found = self._known.get((make, args))
@@ -41,6 +41,8 @@ class Tables:
 class StagedTables(Tables):
     """Tables of a captured step, which later steps overwrite.
 
+    The first `update` gives all of them their place, so that they cross in one copy.
+
     Args:
         most: most tokens that a sequence will have.
     """
@@ -49,28 +51,29 @@ class StagedTables(Tables):
         super().__init__()
         self._device = device
         self._most = most
-        self._made: dict[tuple[Make, Args], tuple[HostArray, Staged, Tensor]] = {}
+        self._made: dict[tuple[Make, Args], HostArray] = {}
+        self._staged: Staged | None = None
 
     def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
-        found = self._made.get((make, args))
-        if found is None:
-            values = make(meta, *args)
-            host = self._device.array(values.shape, values.dtype)
-            host[:] = values
-            staged = self._device.stage([host])
-            there: Any = staged.send()[0]
-            found = self._made[make, args] = host, staged, there
-        return found[2]
+        key = make, args
+        if key not in self._known:
+            self._made[key] = make(meta, *args)
+            (self._known[key],) = self._device.stage([self._made[key]]).send()
+        found: Tensor = self._known[key]
+        return found
 
     def longest(self, meta: Metadata) -> int:
         return self._most
 
     def update(self, meta: Any) -> None:
         """See `FixedTables.update`."""
-        for (make, args), (host, staged, _) in self._made.items():
-            staged.wait()
+        for (make, args), host in self._made.items():
             host[:] = make(meta, *args)
-            staged.send()
+        if self._staged is None:
+            self._staged = self._device.stage([*self._made.values()])
+            self._known = dict(zip(self._made, self._staged.send(), strict=True))
+        else:
+            self._staged.send()
 
 
 class TableCapture:
