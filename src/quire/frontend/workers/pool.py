@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -48,6 +48,7 @@ class WorkerPool:
         setup: the first frame that it reads.
         name: of a process, in the log.
         seconds: for one answer; None sets no limit.
+        spare: processes that only clients without one get, so that no client fills all of them.
 
     Attributes:
         num_abandoned: questions that are processed for cancelled callers.
@@ -60,6 +61,7 @@ class WorkerPool:
         setup: bytes,
         name: str,
         seconds: float | None = None,
+        spare: int = 0,
     ) -> None:
         self.num_abandoned = 0
         self._size = size
@@ -67,6 +69,8 @@ class WorkerPool:
         self._setup = setup
         self._name = name
         self._seconds = seconds
+        self._spare = spare
+        self._held: Counter[str] = Counter()
         self._workers: set[Child] = set()
         self._starting = 0
         self._idle: list[Child] = []
@@ -112,10 +116,15 @@ class WorkerPool:
         """Return a process when it is the client's turn."""
         if self._closed:
             raise _closed()
-        if self._idle:
-            return self._idle.pop()
-        if len(self._workers) + self._starting < self._size:
-            return await self._spawn()
+        if self._may_take(client):
+            self._held[client] += 1
+            if self._idle:
+                return self._idle.pop()
+            try:
+                return await self._spawn()
+            except BaseException:
+                self._let_go(client)
+                raise
         turn: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, deque()).append(turn)
         try:
@@ -127,15 +136,28 @@ class WorkerPool:
 
     def _give_back(self, worker: Child, served: str) -> None:
         """Give a process to the next client. The turn of `served` is behind all others'."""
+        self._let_go(served)
+        self._idle.append(worker)
         if (mine := self._waiting.pop(served, None)) is not None:
             self._waiting[served] = mine
         for client, turns in list(self._waiting.items()):
-            while turns:
-                if not (turn := turns.popleft()).done():
-                    turn.set_result(worker)
-                    return
-            del self._waiting[client]
-        self._idle.append(worker)
+            while turns and turns[0].done():
+                turns.popleft()
+            if not turns:
+                del self._waiting[client]
+            elif self._may_take(client):
+                self._held[client] += 1
+                turns.popleft().set_result(self._idle.pop())
+                return
+
+    def _may_take(self, client: str) -> bool:
+        """Return whether there is a process for a client now."""
+        free = len(self._idle) + self._size - len(self._workers) - self._starting
+        return free > (self._spare if self._held[client] else 0)
+
+    def _let_go(self, client: str) -> None:
+        self._held[client] -= 1
+        self._held += Counter()  # which removes clients that have none
 
     async def _work(self, job: _Job) -> bytes:
         try:

@@ -73,6 +73,22 @@ async def test_clients_take_turns(tmp_path: Path) -> None:
         assert len(pool._idle) == 1
 
 
+async def test_no_client_fills_all_processes(tmp_path: Path) -> None:
+    """Slow images of one client leave a process to a client that has none."""
+    path = tmp_path / "asked"
+    async with scripted(path) as pool:
+        pool._size = 3
+        slow = [ask(pool, "a", b"block") for _ in range(3)]
+        await until(lambda: path.exists() and path.read_text() == "block block ")
+        assert (await asyncio.wait_for(ask(pool, "b", b"b0"), 60)).digest == b"b0"
+        assert [len(turns) for turns in pool._waiting.values()] == [1]  # the third image of a
+        path.with_suffix(".go").touch()
+        await asyncio.gather(*slow)
+        assert not pool._waiting
+        assert not pool._held
+        assert len(pool._idle) == 3
+
+
 async def test_a_turn_that_comes_to_a_cancelled_caller_is_passed_on(tmp_path: Path) -> None:
     path = tmp_path / "asked"
     async with scripted(path) as pool:
