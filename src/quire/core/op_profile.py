@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -70,7 +70,8 @@ def expert_balances(ops: Iterable[OpTime]) -> list[ExpertBalance]:
 
 
 class OpProfile(msgspec.Struct, frozen=True):
-    """Operations of some steps. All numbers are totals over these steps.
+    """Operations of some steps. All numbers are totals over these steps, and over the stages of a
+    pipeline.
 
     Attributes:
         steps: passes through the model.
@@ -104,3 +105,24 @@ class OpProfile(msgspec.Struct, frozen=True):
     draft_ops: list[OpTime] = []
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+
+    @classmethod
+    def of_stages(cls, profiles: Sequence[OpProfile]) -> OpProfile:
+        """Return the profile of a pipeline from those of its stages, without waits for rows."""
+        first, *others = profiles
+        spent = [p.prepare_seconds + p.model_seconds + p.sample_seconds + p.draft_seconds
+                 for p in others]  # fmt: skip
+        return msgspec.structs.replace(
+            first,
+            wall_seconds=first.wall_seconds + sum(spent),
+            model_seconds=sum(p.model_seconds for p in profiles),
+            ops=[op for p in profiles for op in p.ops],
+            prepare_seconds=sum(p.prepare_seconds for p in profiles),
+            sample_seconds=sum(p.sample_seconds for p in profiles),
+            rank_waits=[
+                sum(waits) for waits in zip(*(p.rank_waits for p in profiles), strict=True)
+            ],
+            draft_seconds=sum(p.draft_seconds for p in profiles),
+            num_draft_tokens=profiles[-1].num_draft_tokens,
+            num_accepted_tokens=profiles[-1].num_accepted_tokens,
+        )

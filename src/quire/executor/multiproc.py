@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
@@ -14,6 +15,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.messages import StageStats
+from quire.core.op_profile import OpProfile
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import (
     ForwardError,
@@ -159,7 +161,8 @@ class MultiprocExecutor(UniprocExecutor):
         return super().prepare(wanted)
 
     def _call(self, method: str, args: list[Any]) -> Any:
-        """Run a method: adapters on all workers, others on worker 0, which stands for all."""
+        """Run a method: adapters on all workers, profiles of ops on all stages, others on worker 0,
+        which stands for all."""
         if method == "add_lora":
             return self._add_adapter(args)
         if method in ("start_profile", "stop_profile", "profile_status"):
@@ -167,6 +170,12 @@ class MultiprocExecutor(UniprocExecutor):
         result = super()._call(method, args)
         if method == "remove_lora":
             self._call_others(method, args)
+        if self._grid.stages > 1 and method in ("start_op_profile", "stop_op_profile"):
+            others = self._call_others(method, args)
+            if method == "stop_op_profile":
+                leaders = [[result, *others][group[0]] for group in self._grid.tensor_groups]
+                profiles = [msgspec.convert(leader, OpProfile) for leader in leaders]
+                result = msgspec.to_builtins(OpProfile.of_stages(profiles))
         if method == "stop_op_profile":
             for op in result["ops"]:
                 op["nbytes"] *= self._grid.ranks

@@ -82,10 +82,10 @@ def tokens_of(executor: Executor, *, at_once: int = 2) -> list[int]:
     return tokens
 
 
-def profiled(executor: Executor) -> dict[str, Any]:
+def profiled(executor: Executor, *, at_once: int = 2) -> dict[str, Any]:
     """Some steps."""
     executor.call("start_op_profile", [])
-    tokens_of(executor)
+    tokens_of(executor, at_once=at_once)
     profile: dict[str, Any] = executor.call("stop_op_profile", [])
     return profile
 
@@ -148,6 +148,14 @@ def test_stages_in_processes() -> None:
     for name in ("kv_bytes_per_token", "weight_bytes"):
         assert executor.facts[name] == alone.facts[name]
     assert executor.facts["pipeline_parallel_size"] == 2
+    whole, found = (profiled(each, at_once=1) for each in (alone, executor))
+    products = ([op for op in each["ops"] if op["name"] == "linear"] for each in (found, whole))
+    for mine, other in zip(*products, strict=True):
+        assert all(mine[name] == other[name] for name in ("module", "calls", "nbytes", "flops"))
+    inside = found["model_seconds"] + found["prepare_seconds"] + found["sample_seconds"]
+    assert sum(op["seconds"] for op in found["ops"]) < found["model_seconds"]
+    assert (found["steps"], found["rank_waits"]) == (whole["steps"], [])
+    assert inside <= found["wall_seconds"]
     alone.shutdown()
     executor.shutdown()
 
