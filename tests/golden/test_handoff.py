@@ -16,7 +16,7 @@ from quire.core.config import SharedKV
 from quire.core.messages import BlocksReturned
 from quire.core.options import KVTransfer
 from quire.core.request import FinishReason
-from quire.parallel.shared_memory import close_named_file, named_file
+from quire.parallel.shared_memory import SharedFile
 from tests.golden.handoff import Side, promised
 from tests.golden.tiny_models import FEW_KINDS, TINY_MODELS, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
@@ -53,11 +53,12 @@ def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
 @pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
 def test_same_answer_from_lent_blocks(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
     _, model, expected = golden
-    shared = SharedKV(named_file(str(model)), 64, 0, 2)
+    file = SharedFile()
+    shared = SharedKV(file.path, 64, 0, 2)
     producer, consumer = (
         Side(model, tmp_path, "kv_both", replace(shared, replica=rank)) for rank in (0, 1)
     )
-    close_named_file(str(model))
+    file.close()
     if producer.core.config.model.recurrent is not None:
         return  # replicas lend no states, and hand over in a folder
     lent = producer.answer(expected.prompt, 1, KVTransfer(hands_over=True)).lent

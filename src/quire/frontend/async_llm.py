@@ -38,6 +38,7 @@ from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.tracing import request_tracer
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.metrics.replica_stats import engine_stats
+from quire.parallel.shared_memory import SharedFile
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.text.tokenizers.tokenizer import Tokenizer
@@ -74,6 +75,7 @@ class AsyncLLM(VllmMethods):
         connect: Callable[[], CoreClient] = ProcessClient,
         first: CoreClient | None = None,
         pool: TokenizerPool | None = None,
+        memory: SharedFile | None = None,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -86,7 +88,7 @@ class AsyncLLM(VllmMethods):
         self.draining = False
         self._late_start: LateStart | None = None
         self._asleep = Asleep()
-        self._fleet = Fleet(connect, resolved.config, self, args.data_parallel_size, first)
+        self._fleet = Fleet(connect, resolved.config, self, args.data_parallel_size, first, memory)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self.timelines = self._output.timelines

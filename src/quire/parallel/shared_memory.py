@@ -7,8 +7,7 @@ import mmap
 import os
 
 ROOM = 2**44
-"""Bytes of a named file. Only pages that were written take memory."""
-_named: dict[str, int] = {}
+"""Bytes of a `SharedFile`. Only pages that were written take memory."""
 
 
 def anonymous_file(nbytes: int) -> int:
@@ -27,27 +26,28 @@ def anonymous_file(nbytes: int) -> int:
     return fd
 
 
-def named_file(name: str) -> str:
-    """Return the path of this process's memory file of that name, for its children.
+class SharedFile:
+    """A file in memory that other processes of this user open, while this one holds it open.
 
-    The file is made at the first call, and lives until `close_named_file` or the process's end.
+    Attributes:
+        path: where they find it.
     """
-    if name not in _named:
-        _named[name] = anonymous_file(ROOM)
-    return f"/proc/{os.getpid()}/fd/{_named[name]}"
 
+    def __init__(self, nbytes: int = ROOM) -> None:
+        self._nbytes = nbytes
+        self._fd = anonymous_file(nbytes)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
-def empty_named_file(name: str) -> None:
-    """Free the memory of that file, which nobody uses now."""
-    if name in _named:
-        os.ftruncate(_named[name], 0)
-        os.ftruncate(_named[name], ROOM)
+    def empty(self) -> None:
+        """Free its memory, which nobody uses now."""
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, self._nbytes)
 
-
-def close_named_file(name: str) -> None:
-    """Forget that file. Its memory is free when no process maps it."""
-    if name in _named:
-        os.close(_named.pop(name))
+    def close(self) -> None:
+        """Let go of the file, whose memory is free when no process maps it. May be repeated."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def whole_pages(nbytes: int) -> int:

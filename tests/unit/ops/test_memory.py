@@ -13,7 +13,7 @@ from quire.core.dtypes import BFLOAT16
 from quire.ops.arena import ALIGNMENT
 from quire.ops.array import address
 from quire.ops.memory import HUGE_PAGE, SharedArrays, back, empty
-from quire.parallel.shared_memory import close_named_file, empty_named_file, named_file
+from quire.parallel.shared_memory import SharedFile
 
 MAPS = Path("/proc/self/smaps")
 LARGE = 32 * HUGE_PAGE
@@ -83,8 +83,8 @@ def test_backed_memory_is_resident_and_unchanged() -> None:
 
 @pytest.mark.skipif(not MAPS.exists(), reason="needs Linux's /proc")
 def test_equal_calls_share_memory() -> None:
-    path = named_file("test_memory")
-    assert named_file("test_memory") == path
+    file = SharedFile()
+    path = file.path
     shapes = ((3, 1000, 700), (5,))
     one, other = SharedArrays(path), SharedArrays(path)
     first, second = ([each.empty(shape, BFLOAT16) for shape in shapes] for each in (one, other))
@@ -93,7 +93,8 @@ def test_equal_calls_share_memory() -> None:
         assert address(mine) != address(theirs)
         mine.fill(len(mine))
     assert [int(each.min()) for each in second] == [int(each.max()) for each in second] == [3, 5]
-    empty_named_file("test_memory")
+    file.empty()
     assert not SharedArrays(path).empty((3, 1000, 700), BFLOAT16).any()
-    close_named_file("test_memory")
+    file.close()
+    file.close()
     assert not Path(path).exists()

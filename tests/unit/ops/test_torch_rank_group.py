@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -106,6 +108,23 @@ def test_ops_of_a_rank_leave_those_of_one_process(groups: list[TorchRankGroup]) 
     assert (bound.ranks, alone.ranks) == (RANKS, 1)
     assert bound.whole(None) is alone
     assert bound.capture is None
+
+
+def test_who_waits_is_told_on_every_rank(groups: list[TorchRankGroup]) -> None:
+    """Rank 1 comes when the others have, so it waits for nobody."""
+    before, came = groups[0].waited(), groups[0]._page[: 2 * 64].reshape(2, 64)
+    old, there = came.copy(), threading.Barrier(RANKS)
+
+    def work(group: TorchRankGroup) -> list[float]:
+        while group.rank == 1 and not (came != old)[:, [0, 2]].any(0).all():
+            time.sleep(1e-3)
+        group.all_reduce(torch.ones(1, 8), torch.float32)
+        there.wait()
+        return group.waited()
+
+    for waited in on_all(groups, work):
+        first, late, third = (now - then for now, then in zip(waited, before, strict=True))
+        assert min(first, third) > late == 0.0
 
 
 def test_a_failed_step_ends_the_wait_of_others_and_the_next_step_connects_anew(

@@ -12,7 +12,7 @@ from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, HostArray, dtype_of
 from quire.models.memory import kv_bytes_per_token
 from quire.ops.array import address
 from quire.ops.torch_ops.provider import TorchOps
-from quire.parallel.shared_memory import close_named_file, named_file
+from quire.parallel.shared_memory import SharedFile
 from quire.runner import kv_tensors
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from tests.unit.runner.fakes import MODEL
@@ -90,12 +90,13 @@ def test_pages_are_backed_once_and_ahead_of_what_is_reached(
 
 def test_replicas_find_each_other_s_blocks() -> None:
     model = dataclasses.replace(MODEL, num_key_value_heads=2, head_dim=8)
-    shared = SharedKV(named_file("test_kv_tensors"), 5, 0, 2)
+    file = SharedFile()
+    shared = SharedKV(file.path, 5, 0, 2)
     pair = [
         allocate_kv_caches(TorchOps(), model, 3, 16, dtype_of("int8"), shared=shared)
         for _ in range(2)
     ]
-    close_named_file("test_kv_tensors")
+    file.close()
     for mine, theirs in zip(*pair, strict=True):
         for number, (a, b) in enumerate(zip(mine.tensors, theirs.tensors, strict=True)):
             assert a.shape[:2] == (10, 2)

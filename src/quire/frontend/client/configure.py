@@ -12,16 +12,22 @@ from quire.core.log import setup_logging
 from quire.frontend.client.commands import core_command
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.interface import CoreClient
-from quire.frontend.client.replica import replica_configs
+from quire.frontend.client.replica import replica_configs, shared_memory
+from quire.parallel.shared_memory import SharedFile
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve
 from quire.system.hardware import detect
 
 
 class Configured(NamedTuple):
-    """A core that loads its model, its configuration, and the times of resolving that."""
+    """A core that loads its model, its configuration, and the times of resolving that.
+
+    Attributes:
+        memory: see `Fleet`.
+    """
 
     core: CoreClient
+    memory: SharedFile | None
     resolved: Resolved
     began: float
     resolved_at: float
@@ -41,8 +47,9 @@ def configure(args: EngineArgs, core: CoreClient | None = None) -> Configured:
     try:
         setup_logging()
         resolved = resolve(args, detect())
-        core.configure(replica_configs(resolved.config, args.data_parallel_size)[0])
+        memory = shared_memory(resolved.config, args.data_parallel_size)
+        core.configure(replica_configs(resolved.config, args.data_parallel_size, memory)[0])
     except BaseException:
         core.shutdown()
         raise
-    return Configured(core, resolved, began, time.monotonic())
+    return Configured(core, memory, resolved, began, time.monotonic())

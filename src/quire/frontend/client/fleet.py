@@ -21,9 +21,9 @@ from quire.core.options import LentBlocks
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
-from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs
+from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs, shared_memory
 from quire.frontend.client.supervisor import CoreState
-from quire.parallel.shared_memory import close_named_file, empty_named_file
+from quire.parallel.shared_memory import SharedFile
 from quire.routing.halves import most_alone
 from quire.routing.ledger import Ledger
 
@@ -51,6 +51,7 @@ class Fleet:
         config: of one replica.
         count: number of replicas.
         first: the first core's client, if it exists already.
+        memory: of all KV caches, if that core maps it already.
 
     Attributes:
         stepped: set after each step and each loss of a core.
@@ -63,10 +64,12 @@ class Fleet:
         user: FleetUser,
         count: int = 1,
         first: CoreClient | None = None,
+        memory: SharedFile | None = None,
     ) -> None:
         self._user = user
         self.stepped = asyncio.Event()
-        configs = replica_configs(config, count)
+        self._memory = memory or shared_memory(config, count)
+        configs = replica_configs(config, count, self._memory)
         self.replicas = [
             Replica(number, connect, each, self, user.on_message, None if number else first)
             for number, each in enumerate(configs)
@@ -78,7 +81,6 @@ class Fleet:
             self._routes = Routes(config, count)
         self._halves = None
         transfer, shared = config.transfer, configs[0].shared_kv
-        self._shared = transfer.engine_id if transfer else ""
         if transfer and transfer.prefill_replicas and config.pooling is None:
             loans = Ledger(shared, self._tell) if shared else None
             from quire.models.cost import first_guess  # NumPy
@@ -282,7 +284,8 @@ class Fleet:
         """Stop all cores for good. Harmless when repeated."""
         for replica in self.replicas:
             replica.shutdown()
-        close_named_file(self._shared)
+        if self._memory is not None:
+            self._memory.close()
 
     def _forget_all(self) -> None:
         if self._routes is not None:
@@ -290,7 +293,8 @@ class Fleet:
                 self._routes.forget(replica.number)
         if self._halves is not None and self._halves.loans is not None:
             self._halves.loans.clear()
-            empty_named_file(self._shared)
+        if self._memory is not None:
+            self._memory.empty()
 
     # -- what replicas report -------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from quire.frontend.client.calls import CoreCalls
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.supervisor import CoreState, Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
+from quire.parallel.shared_memory import SharedFile
 
 
 class ReplicaUser(Protocol):
@@ -112,7 +113,15 @@ class Replica:
         self._user.on_dead(self.number, error)
 
 
-def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
+def shared_memory(config: EngineConfig, count: int) -> SharedFile | None:
+    """Return new memory for the KV caches of all replicas; None if they share none."""
+    transfer = config.transfer
+    return SharedFile() if count > 1 and transfer and transfer.shares_memory else None
+
+
+def replica_configs(
+    config: EngineConfig, count: int, memory: SharedFile | None = None
+) -> list[EngineConfig]:
     """Return one configuration per replica: its own CPUs, GPUs and number; it reports its prefix
     cache.
 
@@ -121,6 +130,7 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
 
     Args:
         config: of one replica; its threads and memory are one's share.
+        memory: of all their KV caches, if they share it.
     """
     if count == 1:
         return [config]
@@ -130,7 +140,7 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
     prefill = transfer.prefill_replicas if transfer is not None else 0
     consumer = transfer and replace(transfer, role="kv_consumer")
     answers = replace(config, transfer=consumer, tiers=replace(tiers, read_only=True))
-    shared = _shared_kv(config, count)
+    shared = _shared_kv(config, memory, count) if memory else None
     return [
         replace(
             answers if prefill and rank >= prefill else config,
@@ -144,14 +154,8 @@ def replica_configs(config: EngineConfig, count: int) -> list[EngineConfig]:
     ]
 
 
-def _shared_kv(config: EngineConfig, count: int) -> SharedKV | None:
-    """Return the memory that the replicas share; None if they share none."""
-    transfer = config.transfer
-    if transfer is None or not transfer.shares_memory:
-        return None
+def _shared_kv(config: EngineConfig, memory: SharedFile, count: int) -> SharedKV:
     from quire.executor.memory import most_kv_blocks
     from quire.models.memory import kv_bytes_of
-    from quire.parallel.shared_memory import named_file
 
-    stride = most_kv_blocks(config, kv_bytes_of(config))
-    return SharedKV(named_file(transfer.engine_id), stride, 0, count)
+    return SharedKV(memory.path, most_kv_blocks(config, kv_bytes_of(config)), 0, count)

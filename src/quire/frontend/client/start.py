@@ -55,7 +55,7 @@ def begin(
             vocab_size = resolved.config.model.vocab_size
             pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
         connect = connect or partial(ProcessClient, core_command(args))
-        engine = kind(resolved, tokenizer, args, connect, core, pool)
+        engine = kind(resolved, tokenizer, args, connect, core, pool, configured.memory)
     except BaseException:
         core.shutdown()
         raise

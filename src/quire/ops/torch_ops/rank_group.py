@@ -7,6 +7,7 @@ in the order of the ranks.
 from __future__ import annotations
 
 import mmap
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +25,9 @@ from quire.ops.weights import LinearWeight
 _PATIENCE = timedelta(minutes=10)
 """Longest wait for another rank; the watchdog of `--step-timeout` is mostly earlier."""
 _POLL_SECONDS = 0.01
-_HOST = "127.0.0.1"
+_ARRIVALS, _WAITS, _PROCESS, _FILE = 0, 128, 192, 193
+"""Numbers in the ranks' page: two sets of 64 times of arrival, the nanoseconds that each rank has
+waited, and the process and descriptor of the file in which they meet."""
 _dist: Any = torch.distributed  # whose stubs lack some of what it documents
 
 AnyOps = TypeVar("AnyOps", bound=Ops[Any])
@@ -34,8 +37,7 @@ class TorchRankGroup:
     """A rank's connections to the others of its group. It does what `ops.rank_group` does.
 
     Args:
-        memory: descriptor of a file, the same for all ranks, with a page of zeros at `offset`; rank
-            0 leaves the port there at which the others find it.
+        memory: descriptor of a file, the same for all ranks, with a page of zeros at `offset`.
         cuda: the ranks compute on cards of their own; else in processes of this machine.
 
     Attributes:
@@ -47,13 +49,16 @@ class TorchRankGroup:
     ) -> None:
         self.rank, self.ranks = rank, ranks
         self._cuda = cuda
-        self._store = self._meet(memory, offset)
+        pages = mmap.mmap(memory, mmap.ALLOCATIONGRANULARITY, offset=offset)
+        self._page = np.frombuffer(pages, np.int64)
+        self._met = 0
+        self._store = self._meet()
         self._links: Any = self._connect(0)
 
     def begin(self, step: int) -> None:
         """Begin a step, whose number is the same on all ranks; connect anew if the last failed."""
         if self._links is None:
-            self._links = self._connect(step)
+            self._links, self._met = self._connect(step), 0
 
     def fail(self) -> None:
         """End the step on this rank: ranks that wait for it get a RuntimeError."""
@@ -66,8 +71,12 @@ class TorchRankGroup:
         self.fail()
 
     def waited(self) -> list[float]:
-        """Return zeros: how long a rank waits for others is not measured here."""
-        return [0.0] * self.ranks
+        """Return the seconds that each rank has waited for others since it began.
+
+        Nothing on cards: they wait for each other, not their processes.
+        """
+        own = 0 if self._cuda else self.ranks
+        return [1e-9 * int(wait) for wait in self._page[_WAITS : _WAITS + own]]
 
     def bound(self, ops: AnyOps) -> AnyOps:
         """Return the ops of one process as those of this rank.
@@ -142,7 +151,7 @@ class TorchRankGroup:
 
     def _sum(self, x: Tensor) -> Tensor:
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
-        self._now().allgather([parts], [x.contiguous()]).wait()
+        self._together(lambda links: links.allgather([parts], [x.contiguous()]))
         total = parts[0]
         for part in parts[1:]:
             total += part
@@ -150,29 +159,41 @@ class TorchRankGroup:
 
     def _merge(self, x: Tensor) -> Tensor:
         """Return the elements of the rank that has them, to the bit; the others have zeros."""
-        self._now().allreduce([x.view(torch.uint8)]).wait()
+        self._together(lambda links: links.allreduce([x.view(torch.uint8)]))
         return x
 
-    def _now(self) -> Any:
+    def _together(self, work: Callable[[Any], Any]) -> None:
+        """Do what all ranks do, and note how long this one has waited for the last to come.
+
+        Two sets of times alternate: a rank has read one before it comes to the use of the next.
+        """
         if self._links is None:
             raise RuntimeError("the group of ranks has lost a rank")
-        return self._links
+        self._met += 1
+        first = _ARRIVALS + 64 * (self._met % 2)
+        arrivals = self._page[first : first + self.ranks]
+        arrivals[self.rank] = time.monotonic_ns()
+        work(self._links).wait()
+        if not self._cuda:
+            self._page[_WAITS + self.rank] += max(0, arrivals.max() - arrivals[self.rank])
 
-    def _meet(self, memory: int, offset: int) -> Any:
-        pages = mmap.mmap(memory, mmap.ALLOCATIONGRANULARITY, offset=offset)
-        port = np.frombuffer(pages, np.int64, 1)
+    def _meet(self) -> Any:
+        """Return the store where ranks find each other: a file in memory that only processes of
+        this user can open, and not a port that every process of the machine can."""
+        page = self._page
         if self.rank == 0:
-            store = _dist.TCPStore(
-                _HOST, 0, self.ranks, is_master=True, timeout=_PATIENCE, wait_for_workers=False
-            )
-            port[0] = store.port
-            return store
+            page[_FILE] = os.memfd_create("quire-ranks")
+            page[_PROCESS] = os.getpid()
         end = time.monotonic() + _PATIENCE.total_seconds()
-        while not port[0]:
+        while not page[_PROCESS]:
             if time.monotonic() > end:
                 raise EngineDeadError(f"rank {self.rank} waits for rank 0, which has not come.")
             time.sleep(_POLL_SECONDS)
-        return _dist.TCPStore(_HOST, int(port[0]), self.ranks, is_master=False, timeout=_PATIENCE)
+        # Opened here: the store opens its file again and again, also when rank 0 is gone.
+        self._file = os.open(f"/proc/{page[_PROCESS]}/fd/{page[_FILE]}", os.O_RDWR)
+        store = _dist.FileStore(f"/proc/self/fd/{self._file}", self.ranks)
+        store.set_timeout(_PATIENCE)
+        return store
 
     def _connect(self, attempt: int) -> Any:
         """Return torch's process group; `attempt` is the same on all ranks, and new."""
