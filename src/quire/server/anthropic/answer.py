@@ -20,10 +20,9 @@ from quire.server.anthropic.protocol import (
 )
 from quire.server.errors import describe
 from quire.server.http.event_stream import Framing
-from quire.server.http.json_text import encode, read_arguments
+from quire.server.http.json_text import encode, named_event, read_arguments
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import completions
-from quire.server.openai.tools import ChoiceReader
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -31,19 +30,13 @@ _KINDS = {"content": "text", "reasoning": "thinking"}
 """Kind of text → type of its block, which is also the name of the block's text field."""
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (
-        kind.encode(), encode({"type": kind, **fields})
-    )  # fmt: skip
-
-
 def _error_event(error: Exception) -> bytes:
     status, body = describe(error)
     answer = anthropic_error(status, body.error.message, body.error.code)
-    return _event("error", error=answer.error)
+    return named_event("error", error=answer.error)
 
 
-FRAMING = Framing(_error_event, b"", _event("ping"))
+FRAMING = Framing(_error_event, b"", named_event("ping"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,6 @@ class Answer(ChatAnswer):
     """A message, whole or as a `StreamedAnswer` of `event_stream`."""
 
     options: Options
-    reader: ChoiceReader | None = None
     num_blocks: int = 0
     open_block: _OpenBlock | None = None
 
@@ -99,7 +91,7 @@ class Answer(ChatAnswer):
             else:
                 block["text"] = part.text
             message.content.append(block)
-        message.stop_reason, message.stop_sequence = self.stop(completion)
+        message.stop_reason, message.stop_sequence = self.stop(completion, output)
         message.usage = self.usage()  # thinking tokens are counted only after reading the text
         return message
 
@@ -107,37 +99,36 @@ class Answer(ChatAnswer):
         """Return an output's events. A block closes when another begins."""
         self.used.add(prompt, output)
         parts: list[bytes] = []
-        if self.reader is None:
-            parts.append(_event("message_start", message=self.message(output)))
+        if not self.used.readers:
+            parts.append(named_event("message_start", message=self.message(output)))
         for completion in completions(output):
             for part in self.read(completion, output).parts:
                 parts += self.part_events(part)
             if completion.finish_reason is not None:
                 parts += self.end()
-                reason, sequence = self.stop(completion)
+                reason, sequence = self.stop(completion, output)
                 stop = {"stop_reason": reason, "stop_sequence": sequence}
                 more = (
                     {}
                     if self.options.edits is UNSET
                     else {"context_management": self.options.edits}
                 )
-                parts.append(_event("message_delta", delta=stop, usage=self.usage(), **more))
+                parts.append(named_event("message_delta", delta=stop, usage=self.usage(), **more))
         return b"".join(parts)
 
     def last_events(self) -> bytes:
-        return _event("message_stop")
+        return named_event("message_stop")
 
     def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
-        if self.reader is None:
-            self.reader = self.new_reader(output)
-        return self.reader.read(completion)
+        return self.reader(completion, output).read(completion)
 
-    def stop(self, completion: CompletionOutput) -> tuple[str | None, str | None]:
+    def stop(
+        self, completion: CompletionOutput, output: RequestOutput
+    ) -> tuple[str | None, str | None]:
         """Return the stop reason, and the stop sequence if one ended the answer."""
-        assert self.reader is not None
         if isinstance(completion.stop_reason, str):
             return "stop_sequence", completion.stop_reason
-        reason = self.reader.finish_reason(completion.finish_reason)
+        reason = self.reader(completion, output).finish_reason(completion.finish_reason)
         limit = self.call.params.max_tokens
         if reason == "length" and limit is not None and self.used.completion_tokens < limit:
             return "model_context_window_exceeded", None
@@ -172,7 +163,7 @@ class Answer(ChatAnswer):
         self.open_block = _OpenBlock(block["type"], block.get("name", ""))
         self.num_blocks += 1
         index = self.num_blocks - 1
-        return [*events, _event("content_block_start", index=index, content_block=block)]
+        return [*events, named_event("content_block_start", index=index, content_block=block)]
 
     def end(self) -> list[bytes]:
         """Close the open block, and return its last events."""
@@ -185,12 +176,12 @@ class Answer(ChatAnswer):
             events.append(self.delta("signature", self.signature(written)))
         elif block.type == "tool_use" and self.is_sent_at_end(block):
             events.append(self.delta("input_json", bytes(call_input(written)).decode()))
-        return [*events, _event("content_block_stop", index=self.num_blocks - 1)]
+        return [*events, named_event("content_block_stop", index=self.num_blocks - 1)]
 
     def delta(self, kind: str, text: str) -> bytes:
         name = "partial_json" if kind == "input_json" else kind
         change = {"type": f"{kind}_delta", name: text}
-        return _event("content_block_delta", index=self.num_blocks - 1, delta=change)
+        return named_event("content_block_delta", index=self.num_blocks - 1, delta=change)
 
     def signature(self, thinking: str) -> str:
         """Return the signature that a client sends back with a thinking block.

@@ -70,7 +70,7 @@ async def create_message(request: Request) -> Response:
             eager=frozenset(given.eager),
             edits=UNSET if body.context_management is None else AppliedEdits(cleared.applied),
         )
-        answer = Answer(call, reading, options=options)
+        answer = Answer(call=call, reading=reading, options=options)
         return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)
 
 

@@ -22,6 +22,11 @@ def encode(message: object) -> bytes:
         return msgspec.json.encode(_mended(plain))
 
 
+def named_event(kind: str, **fields: object) -> bytes:
+    """Return a server-sent event whose name is also the `type` of its object."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields}))
+
+
 def read_object(text: str) -> dict[str, Any] | None:
     """Return a call's arguments as an object; None if the text is none.
 

@@ -44,12 +44,7 @@ from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
 from quire.server.openai.sampling import chat_params, check_stream_options
-from quire.server.openai.tools import (
-    ChoiceReader,
-    Reading,
-    read_tools,
-    with_tools,
-)
+from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.state import request_id, request_options, server_state
 from quire.server.tool_results import mend_chat
 
@@ -61,10 +56,10 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_request(request, ChatRequest, mend_chat)
     call, reading = read_chat(request, body, f"chatcmpl-{request_id(request, body.request_id)}")
     answer = _Answer(
-        call,
-        reading,
-        search_params(request, body, call.params, server.engine.default_sampling_params),
-        UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
+        call=call,
+        reading=reading,
+        beams=search_params(request, body, call.params, server.engine.default_sampling_params),
+        used=UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
         body=body,
         echoed=echoed(body),
     )
@@ -100,40 +95,39 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     return call, reading
 
 
-@dataclass(slots=True)
-class ChatAnswer:
-    """State shared by the answers to a conversation, in every API."""
+@dataclass(slots=True, kw_only=True)
+class PromptsAnswer:
+    """The answer to a request's prompts, in every API."""
 
     call: Generation
-    reading: Reading
     beams: BeamSearchParams | None = None
     used: UsageCounter = field(default_factory=UsageCounter)
 
-    async def final(self) -> RequestOutput:
-        """Return the whole output and count its usage; see `FinalOutputs.all`."""
-        if self.beams is not None:
-            [output] = await self.searched(self.beams)
-        else:
-            final = FinalOutputs(1)
-            try:
-                await self.submit(final.sink)
-                [output] = await final.all()
-            finally:
-                self.close()
-        self.used.add(0, output)
-        return output
+    @property
+    def n(self) -> int:
+        """Return the choices of each prompt."""
+        return self.call.params.n
 
-    async def searched(self, beams: BeamSearchParams) -> list[RequestOutput]:
+    async def outputs(self) -> list[RequestOutput]:
+        """Return the final output of each prompt; see `FinalOutputs.all`."""
+        if self.beams is not None:
+            try:
+                return await search(self.call, self.beams, self.n)
+            except InvalidRequestError as error:
+                raise await self.call.explained(error) from None
+        final = FinalOutputs(len(self.call.prompts))
         try:
-            return await search(self.call, beams, self.call.params.n)
-        except InvalidRequestError as error:
-            raise await self.call.explained(error) from None
+            await self.submit(final.sink)
+            return await final.all()
+        finally:
+            self.close()
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        try:
-            await self.call.submit(0, sink(0))
-        except InvalidRequestError as error:
-            raise await self.call.explained(error) from None
+        for prompt in range(len(self.call.prompts)):
+            try:
+                await self.call.submit(prompt, sink(prompt))
+            except InvalidRequestError as error:
+                raise await self.call.explained(error) from None
 
     def held_up(self) -> None:
         self.call.held_up()
@@ -141,11 +135,27 @@ class ChatAnswer:
     def close(self) -> None:
         self.call.close()
 
-    def new_reader(self, output: RequestOutput) -> ChoiceReader:
-        """Return the reader of one choice, whose first output is `output`."""
-        reader = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
-        self.used.readers.append(reader)
-        return reader
+
+@dataclass(slots=True, kw_only=True)
+class ChatAnswer(PromptsAnswer):
+    """The answer to a conversation, which is one prompt, in every API."""
+
+    reading: Reading
+
+    async def final(self) -> RequestOutput:
+        """Return the whole output and count its usage."""
+        [output] = await self.outputs()
+        self.used.add(0, output)
+        return output
+
+    def reader(self, completion: CompletionOutput, output: RequestOutput) -> ChoiceReader:
+        """Return the reader of a choice, which begins with the first `output` that has it."""
+        known = self.used.readers.get(completion.index)
+        if known is None:
+            tokenizer = self.call.server.engine.tokenizer
+            known = ChoiceReader(self.reading, tokenizer, output)
+            self.used.readers[completion.index] = known
+        return known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,8 +165,6 @@ class _Answer(ChatAnswer):
     body: ChatRequest
     texts: list[TextEvent] = field(default_factory=list)
     """By choice, set with its first event."""
-    readers: dict[int, ChoiceReader] = field(default_factory=dict)
-    """By choice, if its text may have more than content."""
     echoed: str = ""
     """Text that begins every choice."""
 
@@ -220,19 +228,13 @@ class _Answer(ChatAnswer):
         choice.finish_reason = reader.finish_reason(completion.finish_reason)
         return event(self.chunk([choice]))
 
-    def reader(self, completion: CompletionOutput, output: RequestOutput) -> ChoiceReader:
-        known = self.readers.get(completion.index)
-        if known is None:
-            known = self.readers[completion.index] = self.new_reader(output)
-        return known
-
     def first_events(self, output: RequestOutput) -> list[bytes]:
         """Return the events with each choice's role; the first also has the prompt's tokens."""
 
         def text_event(index: int) -> TextEvent:
             return TextEvent(lambda text: self.chunk([ChunkChoice(index, Delta(content=text))]))
 
-        choices = range(self.call.params.n)
+        choices = range(self.n)
         self.texts = [text_event(index) for index in choices]
         role = Delta(role="assistant", content=self.echoed)
         chunks = [self.chunk([ChunkChoice(index, role)]) for index in choices]
@@ -242,11 +244,7 @@ class _Answer(ChatAnswer):
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
-        if not self.used.reported:
-            return b""
-        last = self.chunk([])
-        last.usage = self.used.usage()
-        return event(last)
+        return self.used.last_event(self.chunk([]))
 
     def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         call, usage = self.call, self.used.of_chunk()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -11,20 +10,17 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.beam_search import BeamSearchParams
-from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.output.stream import OutputSink
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.notices import Warnings, all_notices
 from quire.server.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse
-from quire.server.openai.beams import search, search_params
+from quire.server.openai.beams import search_params
+from quire.server.openai.chat import PromptsAnswer
 from quire.server.openai.generation import (
-    FinalOutputs,
     Generation,
     TextEvent,
     UsageCounter,
@@ -81,10 +77,10 @@ async def create_completion(request: Request) -> Response:
         notices=all_notices(request),
     )
     answer = _Answer(
-        call,
-        body,
-        beams,
-        UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
+        call=call,
+        beams=beams,
+        used=UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
+        body=body,
     )
     return await respond(answer, request, stream=bool(body.stream))
 
@@ -153,17 +149,14 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
     return [{"prompt_token_ids": cast(list[int], each)} for each in prompt]
 
 
-@dataclass(slots=True)
-class _Answer:
+@dataclass(slots=True, kw_only=True)
+class _Answer(PromptsAnswer):
     """The completions of a request's prompts, whole or as a `StreamedAnswer`.
 
     Choice `prompt × n + i` is the i-th completion of a prompt.
     """
 
-    call: Generation
     body: CompletionRequest
-    beams: BeamSearchParams | None
-    used: UsageCounter = field(default_factory=UsageCounter)
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters reported in logprobs so far, by choice."""
     prompt_positions: dict[int, list[PositionLogprobs | None]] = field(default_factory=dict)
@@ -188,37 +181,10 @@ class _Answer:
         answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
         return answer
 
-    async def outputs(self) -> list[RequestOutput]:
-        """Return the final output of each prompt."""
-        if self.beams is not None:
-            try:
-                return await search(self.call, self.beams, self.n)
-            except InvalidRequestError as error:
-                raise await self.call.explained(error) from None
-        final = FinalOutputs(len(self.call.prompts))
-        try:
-            await self.submit(final.sink)
-            return await final.all()
-        finally:
-            self.close()
-
     @property
     def n(self) -> int:
-        """Return the choices of each prompt."""
+        """Return the choices of each prompt, of which `best_of` computes more."""
         return self.body.n or 1
-
-    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        for prompt in range(len(self.call.prompts)):
-            try:
-                await self.call.submit(prompt, sink(prompt))
-            except InvalidRequestError as error:
-                raise await self.call.explained(error) from None
-
-    def held_up(self) -> None:
-        self.call.held_up()
-
-    def close(self) -> None:
-        self.call.close()
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """Return one event per choice of the output."""
@@ -256,11 +222,7 @@ class _Answer:
         return chunk
 
     def last_events(self) -> bytes:
-        if not self.used.reported:
-            return b""
-        last = self.response([])
-        last.usage = self.used.usage()
-        return event(last)
+        return self.used.last_event(self.response([]))
 
     @property
     def wants_more(self) -> bool:

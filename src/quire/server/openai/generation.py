@@ -32,7 +32,13 @@ from quire.server.http.event_stream import (
 from quire.server.http.json_text import encode
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
-from quire.server.openai.answers import CompletionTokensDetails, PromptTokensDetails, Usage
+from quire.server.openai.answers import (
+    ChatChunk,
+    CompletionResponse,
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
 from quire.server.openai.protocol import StreamOptions
 from quire.server.state import ServerState
 
@@ -174,7 +180,8 @@ class UsageCounter:
     Attributes:
         reported, continuous: whether a stream's last chunk reports usage, and each earlier one.
         drafts: by prompt, accepted and verified drafts.
-        readers: of a chat's choices; they count the tokens of reasoning.
+        readers: by choice of a chat, if its text may have more than content; they count the
+            tokens of reasoning.
     """
 
     reported: bool = False
@@ -184,7 +191,7 @@ class UsageCounter:
     completion_tokens: int = 0
     kv_transfer_params: dict[str, Any] | None = None
     """Of the last prompt that was handed over."""
-    readers: list[ChoiceReader] = field(default_factory=list)
+    readers: dict[int, ChoiceReader] = field(default_factory=dict)
 
     @classmethod
     def of_stream(cls, options: StreamOptions | None, *, force: bool = False) -> UsageCounter:
@@ -199,6 +206,13 @@ class UsageCounter:
         if self.continuous:
             return self.usage()
         return None if self.reported else UNSET
+
+    def last_event(self, chunk: ChatChunk | CompletionResponse) -> bytes:
+        """Return `chunk` with the usage as the last event; nothing if the stream reports none."""
+        if not self.reported:
+            return b""
+        chunk.usage = self.usage()
+        return event(chunk)
 
     def add(self, prompt: int, output: RequestOutput) -> None:
         self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
@@ -219,7 +233,7 @@ class UsageCounter:
 
     def _details(self) -> CompletionTokensDetails:
         details = CompletionTokensDetails(
-            reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers)
+            reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers.values())
         )
         if drafted := sum(drafted for _, drafted in self.drafts.values()):
             accepted = sum(accepted for accepted, _ in self.drafts.values())

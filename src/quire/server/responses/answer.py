@@ -13,7 +13,7 @@ from quire.server.openai.answers import TokenLogprob
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs
-from quire.server.openai.tools import ChoiceReader, Reading
+from quire.server.openai.tools import Reading
 from quire.server.responses.encrypted import INCLUDE
 from quire.server.responses.item_types import ItemStatus
 from quire.server.responses.protocol import (
@@ -40,7 +40,6 @@ class ResponseAnswer(ChatAnswer):
     response: ResponseObject
     writer: ItemWriter
     keep: Callable[[ResponseObject], None] | None
-    reader: ChoiceReader | None = None
 
     def __post_init__(self) -> None:
         self.response.output = self.writer.items
@@ -118,9 +117,7 @@ class ResponseAnswer(ChatAnswer):
             text = TextDelta("content", completion.text, logprobs=completion.logprobs or [])
             found.add(text)
             return found
-        if self.reader is None:
-            self.reader = self.new_reader(output)
-        return self.reader.read(completion)
+        return self.reader(completion, output).read(completion)
 
     def logprobs(self, positions: list[PositionLogprobs]) -> list[TokenLogprob]:
         """Return log-probabilities in the API's form."""
@@ -180,4 +177,4 @@ def begin_answer(
     )
     encode = INCLUDE in (body.include or [])
     writer = ItemWriter(reading.new_call_id, tools.called, encode=encode)
-    return ResponseAnswer(call, reading, response=response, writer=writer, keep=keep)
+    return ResponseAnswer(call=call, reading=reading, response=response, writer=writer, keep=keep)

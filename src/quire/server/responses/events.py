@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from quire.server.errors import ApiError, describe, invalid
 from quire.server.http import event_stream
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import named_event
 
 MAX_LOG_BYTES = 4 * 2**20
 """Per response; beyond it the oldest events are dropped."""
@@ -98,6 +98,5 @@ async def _events(log: EventLog, number: int) -> AsyncIterator[bytes]:
                 return
     except ApiError as error:  # a slow reader: its next events were dropped
         info = describe(error)[1].error
-        fields = {"type": "error", "code": info.code, "message": info.message, "param": info.param}
-        body = encode({**fields, "sequence_number": number})
-        yield b"event: error\ndata: %b\n\n" % body
+        fields = {"code": info.code, "message": info.message, "param": info.param}
+        yield named_event("error", **fields, sequence_number=number)

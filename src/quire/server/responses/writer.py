@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from quire.core.outputs import PositionLogprobs
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import named_event
 from quire.server.openai.answers import TokenLogprob
 from quire.server.responses.custom_input import InputReader
 from quire.server.responses.encrypted import encode_reasoning
@@ -57,8 +57,7 @@ class ItemWriter:
 
     def event(self, kind: str, **fields: Any) -> bytes:
         """Return the next server-sent event."""
-        body = {"type": kind, "sequence_number": next(self._numbers), **fields}
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(body))
+        return named_event(kind, sequence_number=next(self._numbers), **fields)
 
     def write(
         self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], list[TokenLogprob]]
