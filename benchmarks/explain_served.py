@@ -45,6 +45,7 @@ from quire.bench.prove import proof_of
 from quire.bench.results.report import write_json
 from quire.bench.serving.server_process import free_port, is_ready, stop
 from quire.cli.explain import ask
+from quire.explain.evidence import Evidence, Window
 from quire.explain.report import THROUGHPUT, Change
 from quire.explain.whatif import explained
 
@@ -64,7 +65,8 @@ NUMBERS = itertools.count()
 @contextmanager
 def serving(fault: Fault, folder: Path) -> Iterator[Server]:
     port = free_port()
-    flags = [*fault.flags, *(fault.prepare(folder) if fault.prepare else ())]
+    model, *others = fault.flags  # a change is the last of them, and the last of equal flags counts
+    flags = [model, *(fault.prepare(folder) if fault.prepare else ()), *others]
     flags += ["--host", "127.0.0.1", "--port", str(port)]
     url = f"{'https' if '--ssl-certfile' in flags else 'http'}://127.0.0.1:{port}"
     with (folder / "log").open("w+") as log:
@@ -130,11 +132,16 @@ def narrow(address: SplitResult, received: int) -> socket.socket:
     return connected
 
 
-def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[str, Any]:
-    """Return the row of one window."""
+def observed(server: Server, fault: Fault) -> Evidence:
+    """Return a window of the server under its load."""
     with load(fault, server.url), fault.during(server):
         time.sleep(WARM)
-        evidence = ask(server.url, WINDOW)
+        return ask(server.url, WINDOW)
+
+
+def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[str, Any]:
+    """Return the row of one window."""
+    evidence = observed(server, fault)
     report = explained(evidence)
     named = [finding.cause for finding in report.causes] or [report.verdict.cause]
     if kept is not None:
@@ -161,25 +168,21 @@ def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
     return (*kept, *(change.flag.split() if change.flag.startswith("--") else ()))
 
 
-def speed(server: Server, fault: Fault, metric: str) -> float:
-    """Return tokens/s under the load, or the p99 of tokens per second of a stream."""
-    with load(fault, server.url), fault.during(server):
-        time.sleep(WARM)
-        window = ask(server.url, WINDOW).window
+def speed(window: Window, metric: str) -> float:
+    """Return tokens/s, or the p99 of tokens per second of a stream."""
     return window.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, window.itl_p99)
 
 
-def proven(fault: Fault, repetitions: int) -> dict[str, Any]:
+def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
     """Return the row of the first change of the right cause, if a flag makes it."""
+    fault = FAULTS[name]
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
         before = stack.enter_context(serving(fault, folders[0]))
-        with load(fault, before.url), fault.during(before):
-            time.sleep(WARM)
-            evidence = ask(before.url, WINDOW)
+        evidence = observed(before, fault)
         report = explained(msgspec.structs.replace(evidence, halves=[]))
         causes = [finding.cause for finding in report.causes]
-        row = {"causes": causes[:4], "text": report.verdict.text}
+        row = {"fault": name, "causes": causes[:4], "text": report.verdict.text}
         change = next((c for c in report.changes if c.fields), None)
         if not set(causes[:1]) & set(fault.causes) or change is None:
             return row
@@ -188,8 +191,11 @@ def proven(fault: Fault, repetitions: int) -> dict[str, Any]:
         pairs = []
         for n in range(repetitions):
             both = [(before, fault), (after, other)][:: -1 if n % 2 else 1]
-            speeds = [speed(server, its, change.metric) for server, its in both]
-            pairs.append(tuple(speeds[:: -1 if n % 2 else 1]))
+            seen = [observed(*one) for one in both][:: -1 if n % 2 else 1]
+            pairs.append(tuple(speed(one.window, change.metric) for one in seen))
+        if kept is not None:
+            save(evidence, kept / f"{name}.json")
+            save(seen[1], kept / f"{name}_after.json")
         return row | gained(change, proof_of(change, pairs))
 
 
@@ -287,7 +293,7 @@ def main() -> None:
     every = FAULTS | HEALTHY_LOADS
     if args.prove:
         for name in args.fault or PROVABLE:
-            row = {"fault": name} | proven(FAULTS[name], args.repetitions)
+            row = proven(name, args.repetitions, args.save)
             print(json.dumps(row), flush=True)
             if args.json is not None and "proven_gain" in row:
                 write_json(args.json, [row])

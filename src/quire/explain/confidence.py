@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.explain.causes.case import Case, Kind, Suspect
-from quire.explain.report import Change
+from quire.explain.report import THROUGHPUT, Change
 
 FEW_STEPS = 20
 CROWDED = 0.5
@@ -57,6 +57,8 @@ def _ranged(change: Change, case: Case, error: float, apart: float) -> Change:
         apart: see `_apart`.
     """
     gain = min(change.estimated_gain, case.most_gain(change.metric))
+    if change.fields and change.metric == THROUGHPUT:
+        gain = case.within_cores(gain)
     # If a share s of the time is saved, an error of s is 1 / (1 - s) times as large in the gain.
     of_model = error if change.simulated else error * (1.0 + gain)
     of_steps = max(1, case.window.steps) ** -0.5

@@ -6,7 +6,6 @@ limit is scaled until the prediction for the observed steps equals their measure
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
@@ -20,14 +19,16 @@ REACHED = (0.2, 3.0)
 """Range of the search for the share of a limit that the steps reached."""
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
-USUAL = 0.75
-"""Share of the nearer limit that steps reach if nothing is wrong."""
+USUAL = {"memory": 0.75, "compute": 0.9}
+"""Shares of the limits that steps reach if nothing is wrong."""
 OP_SECONDS = 5e-6
 """Time of an operation that has nothing to read or to multiply."""
 FEW_ROWS = 16.0
 """Rows of a step whose products take about as long as those of one row."""
 LAYER_OPS = 9
 """Operations of a layer, if none were profiled."""
+MIXED = 1.5
+"""Tokens of a step, relative to its rows without prompts, from which it contains prompts."""
 LONG_CHUNK = 2048
 """Tokens of a step of prompts, by default."""
 GROWING = ("prepare", "sample", "update", "core_send")
@@ -36,13 +37,13 @@ GROWING = ("prepare", "sample", "update", "core_send")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`count` equal steps; see `StepCost.seconds`."""
+    """`count` equal steps; for the other fields see `StepCost.seconds`."""
 
     count: int
     tokens: float
     seqs: float
-    context: float
-    """Tokens that a sequence attends to."""
+    context_tokens: float
+    attended: float
 
 
 class Estimator:
@@ -52,7 +53,7 @@ class Estimator:
         self._e = evidence
         self._window = evidence.window
         self._config = evidence.config
-        self._steps = list(self._mix())
+        self._steps = [self._step(count, tokens) for tokens, count in self._window.step_sizes]
         self._reached = {"memory": 1.0, "compute": 1.0}
         self._work: RooflineCost | None = None
         self._uncalibrated = self._cost_of(self._config)
@@ -99,22 +100,22 @@ class Estimator:
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
-        rows = max(1.0, self._window.running)
-        return self._seconds(self._cost, [Step(1, tokens, min(rows, tokens), self._context())])
+        return self._seconds(self._cost, [self._decoding(1, tokens)])
 
-    def usual_ratio(self, threads: float | None = None) -> float:
-        """Return the model's time at `USUAL` of the limits, relative to the observed time.
+    def usual_ratio(self, threads: float, **changes: object) -> float:
+        """Return the model's time at `USUAL` shares of the limits, relative to the observed time.
 
         Args:
-            threads: the number of threads that have a core; None means all of them.
+            threads: the number of threads that have a core.
+            changes: configuration fields.
         """
         observed = self._window.parts.get("model", 0.0)
         if not self._steps or observed <= 0.0:
             return 1.0
-        count = self._config.num_threads if threads is None else threads
-        reached, self._reached = self._reached, {"memory": USUAL, "compute": USUAL}
+        config = replace(self._config, **changes) if changes else self._config  # type: ignore[arg-type]
+        reached, self._reached = self._reached, USUAL
         try:
-            usual = self._seconds(self._cost_of(self._config, count), self._steps)
+            usual = self._seconds(self._cost_of(config, threads), self._steps)
         finally:
             self._reached = reached
         return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
@@ -141,17 +142,17 @@ class Estimator:
         return min(needed, observed) / self._window.seconds
 
     def chunk_saving(self, budget: int) -> float:
-        """Return the share of the window that steps of `LONG_CHUNK` tokens would save.
+        """Return the share of the window that steps of up to `LONG_CHUNK` tokens would save.
 
         Args:
             budget: present limit of a step's tokens; only steps that reach it are joined.
         """
         full = [s for s in self._steps if s.tokens >= 0.8 * budget]
         tokens = sum(s.count * s.tokens for s in full)
-        if not tokens or budget >= LONG_CHUNK:
+        at_once = min(LONG_CHUNK, self._own * (self._window.running + self._window.waiting))
+        if not tokens or budget >= at_once:
             return 0.0
-        longer = [replace(full[0], tokens=LONG_CHUNK, count=1)]
-        after = self._seconds(self._cost, longer) * tokens / LONG_CHUNK
+        after = self._seconds(self._cost, [self._step(1, at_once)]) * tokens / at_once
         saved = self._seconds(self._cost, full) - after
         return min(self._window.share("model"), max(0.0, saved / self._window.seconds))
 
@@ -227,8 +228,7 @@ class Estimator:
     def prompt_share(self) -> float:
         """Return the share of the window that prompts took, without the decoded tokens."""
         whole = self._seconds(self._cost, self._steps)
-        rows = max(1.0, self._window.running)
-        decode = [replace(s, tokens=min(s.tokens, rows)) for s in self._steps]
+        decode = [self._decoding(s.count, min(s.tokens, self._rows)) for s in self._steps]
         model = self._window.share("model")
         return max(0.0, model * (1.0 - self._seconds(self._cost, decode) / whole)) if whole else 0.0
 
@@ -242,16 +242,10 @@ class Estimator:
         The other tokens still attend to them.
         """
         requests = max(1, self._window.requests)
-        length = self._prompt_tokens() / requests
-        own = min(length, max(1.0, length - tokens / requests))
+        own = min(self._own, max(1.0, self._own - tokens / requests))
         seconds = [
-            self._cost.seconds(
-                round(count * requests),
-                requests,
-                round(length * requests),
-                round(count * (length - count / 2) * requests),
-            )
-            for count in (length, own)
+            self._seconds(self._cost, [self._prompts(requests, count, 0.0)])
+            for count in (self._own, own)
         ]
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
@@ -260,11 +254,42 @@ class Estimator:
         w = self._window
         return max(1.0, w.computed_tokens - (w.generation_tokens - w.requests))
 
-    def _mix(self) -> Iterator[Step]:
-        """Return the window's steps by size. Steps larger than the batch contain prompts."""
-        rows, context = max(1.0, self._window.running), self._context()
-        for tokens, count in self._window.step_sizes:
-            yield Step(count, tokens, min(rows, tokens), context)
+    @property
+    def _own(self) -> float:
+        """Return the mean number of computed tokens of a prompt, without cached ones."""
+        return self._prompt_tokens() / max(1, self._window.requests)
+
+    @property
+    def _rows(self) -> float:
+        """Return the mean number of a step's rows that belong to no prompt, with drafts."""
+        w = self._window
+        return max(1.0, w.running) * (1.0 + w.draft_tokens / max(1, w.drafted_passes))
+
+    def _step(self, count: int, tokens: float) -> Step:
+        """Return steps of this size; those larger than the batch contain prompts."""
+        if tokens <= MIXED * self._rows:
+            return self._decoding(count, tokens)
+        return self._prompts(count, tokens - self._rows, self._rows)
+
+    def _decoding(self, count: int, tokens: float) -> Step:
+        """Return steps in which each row attends to the mean context."""
+        seqs, context = min(max(1.0, self._window.running), tokens), self._context()
+        return Step(count, tokens, seqs, seqs * context, tokens * context)
+
+    def _prompts(self, count: int, tokens: float, rows: float) -> Step:
+        """Return steps with so many tokens of prompts, and other rows."""
+        w, beside = self._window, self._decoding(count, rows) if rows else Step(count, 0, 0, 0, 0)
+        cached = w.cached_tokens / max(1, w.requests)
+        prompts = max(1.0, tokens / self._own)
+        each = tokens / prompts  # of a long prompt, its mean chunk
+        context = cached + max(each, self._own)
+        return Step(
+            count,
+            tokens + beside.tokens,
+            prompts + beside.seqs,
+            prompts * context + beside.context_tokens,
+            tokens * (cached + self._own / 2) + beside.attended,
+        )
 
     def _context(self) -> float:
         """Return the mean number of tokens in the KV cache per running sequence."""
@@ -300,9 +325,13 @@ class Estimator:
 
     @staticmethod
     def _seconds(cost: RooflineCost, steps: list[Step]) -> float:
-        total = 0.0
-        for s in steps:
-            seqs = max(1, round(s.seqs))
-            context = max(round(s.tokens), round(seqs * s.context))
-            total += s.count * cost.seconds(max(1, round(s.tokens)), seqs, context)
-        return total
+        return sum(
+            s.count
+            * cost.seconds(
+                max(1, round(s.tokens)),
+                max(1, round(s.seqs)),
+                max(round(s.tokens), round(s.context_tokens)),
+                round(s.attended),
+            )
+            for s in steps
+        )

@@ -10,7 +10,7 @@ import msgspec
 
 from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
-from quire.explain.evidence import Evidence, Window
+from quire.explain.evidence import CORE, FRONT, Evidence, Window
 from quire.explain.replicas import mean_replica
 from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
@@ -23,6 +23,8 @@ FEW_SEATS = 8
 """A batch that is too small wherever more requests wait than run."""
 LATEST = 2.0
 """Time before the latest of a hundred tokens in a healthy engine, relative to the mean."""
+QUIET = 0.2
+"""CPUs that other processes may use on a quiet machine."""
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
 
@@ -113,14 +115,25 @@ class Case:
         wanted = host.others + threads * self.model  # the kernel does not count it
         return self.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))
 
+    @property
+    def others(self) -> float:
+        """Return the CPUs that other processes than clients use."""
+        host = self.evidence.host
+        return 0.0 if host is None else host.others - host.clients
+
+    @property
+    def cores_left(self) -> float:
+        """Return the cores that others leave to the engine."""
+        return max(0.0, self.evidence.cores - max(0.0, self.others - QUIET))
+
     def cores_of(self, threads: float) -> float:
         """Return the cores' worth of work of so many threads beside other processes than clients.
 
         Beyond the cores, all take turns. An operation ends with its last thread, so each thread
         waits for its own turn and for those of the others.
         """
-        e, host = self.evidence, self.evidence.host
-        others = 0.0 if host is None else (host.others - host.clients) / e.args.data_parallel_size
+        e = self.evidence
+        others = max(0.0, self.others - QUIET) / e.args.data_parallel_size
         turn = min(1.0, max(e.cores, 1) / max(1e-9, threads + others))
         return threads * turn * turn
 
@@ -138,9 +151,27 @@ class Case:
         least = max(1.0 / (w.computed_tokens + 2), self.estimate.needed_share())
         return gain_of(1.0 - least)
 
-    def usual(self, threads: float | None = None) -> float:
-        """Return the model's usual time with native kernels, relative to the observed time."""
-        return self.estimate.usual_ratio(threads)
+    def within_cores(self, gain: float) -> float:
+        """Return at most the gain that the cores allow: what remains of the model needs them, and
+        so do the rest of the core's work, the front end and clients on this machine."""
+        w, e = self.window, self.evidence
+        if e.offline or e.config.device != "cpu" or e.args.data_parallel_size > 1:
+            return gain
+        idle = w.share("idle")
+        model = max(0.0, self.model - max(0.0, saving(gain) - idle))
+        others = w.share(*CORE, *FRONT) - self.model - idle
+        others += 0.0 if e.host is None else e.host.clients
+        threads = min(e.config.num_threads, e.cores)
+        now, after = (max(threads * share + others, 1e-9) for share in (self.model, model))
+        return min(gain, max(e.cores, now) / after - 1.0)
+
+    def usual(self, threads: float | None = None, **changes: object) -> float:
+        """Return the usual time of the model with these configuration fields and native kernels.
+
+        It is relative to the observed time. All threads are on the cores that others leave.
+        """
+        wanted = self.evidence.config.num_threads if threads is None else threads
+        return self.estimate.usual_ratio(self.cores_of(wanted), **changes)
 
     def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
         """Return a change after which the model takes `ratio` of its time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import QUIET, WORTH, Case, Kind, Suspect, change, saving, suspect
 from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
@@ -53,7 +53,7 @@ def too_many_threads(case: Case) -> Suspect | None:
     if threads <= e.cores:
         return None
     # A fault of the settings: it costs more as soon as anything else runs.
-    lost = max(case.model * (1.0 - case.usual(case.cores_of(e.cores))), WORTH)
+    lost = max(case.model * (1.0 - case.usual(e.cores)), WORTH)
     return suspect(
         "too_many_threads",
         f"{threads} threads share {e.cores} core{'s' if e.cores > 1 else ''} (hardware threads of "
@@ -182,7 +182,7 @@ def low_priority(case: Case) -> Suspect | None:
 def busy_neighbour(case: Case) -> Suspect | None:
     """Other processes use the kernels' cores."""
     e, host = case.evidence, case.evidence.host
-    if host is None or host.others - host.clients - host.steal / host.seconds < 0.2:
+    if host is None or case.others - host.steal / host.seconds < QUIET:
         return None
     threads = e.config.num_threads
     waited = case.waited

@@ -67,7 +67,7 @@ def tokenization(case: Case) -> Suspect | None:
         why = "`quire serve` tokenizes in separate processes; offline one thread does everything"
         flag = f"--tokenizer-pool-size {max(1, e.args.tokenizer_pool_size)}"
         changes = [change(flag, why, share)]
-        lost = share
+        lost, floor = share, 0.0
         where = "in the thread that also runs the steps"
     else:
         lanes = max(1, e.args.tokenizer_pool_size)
@@ -79,16 +79,19 @@ def tokenization(case: Case) -> Suspect | None:
         more = lanes + 1
         busy_lanes = share / lanes
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
-        room = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
-        lost = min(idle, room, busy_lanes * (1.0 - lanes / more))
-        why = f"tokenizes in {more} processes at once"
-        changes = [change(f"--tokenizer-pool-size {more}", why, lost, tokenizer_pool_size=more)]
+        alone, beside = (
+            saving(max(0.0, cores / max(busy, 1e-9) - 1.0)) for cores in (e.cores, case.cores_left)
+        )
+        lost = floor = min(idle, alone, busy_lanes * (1.0 - lanes / more))
+        why, gained = f"tokenizes in {more} processes at once", min(lost, beside)
+        changes = [change(f"--tokenizer-pool-size {more}", why, gained, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(
         "tokenization",
         f"Tokenization takes {busy_lanes:.0%} of the time, {where}.",
         lost,
         changes,
+        floor=floor,
         tokenize_share=busy_lanes,
         core_idle=w.share("idle"),
         tokenizer_pool_size=e.args.tokenizer_pool_size,

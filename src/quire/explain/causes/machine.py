@@ -18,7 +18,11 @@ def wide_weights(case: Case) -> Suspect | None:
     if config.dtype != "float32" or config.quantization is not None:
         return None
     kv = "bfloat16" if config.kv_cache_dtype == "float32" else config.kv_cache_dtype
-    ratio = case.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype=kv)
+    # Wide products of few rows are far from their limit, and narrow ones are not.
+    ratio = min(
+        at_dtype(dtype="bfloat16", kv_cache_dtype=kv)
+        for at_dtype in (case.estimate.model_ratio, case.usual)
+    )
     best = case.faster_model(
         "--dtype bfloat16", "halves the bytes of weights and KV cache", ratio, dtype="bfloat16"
     )

@@ -163,7 +163,8 @@ def needless_ranks(case: Case) -> Suspect | None:
     if around is None or around.nodes > 1 or profile is None or not profile.rank_waits:
         return None
     waited = min(1.0, statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds))
-    lost = case.model * waited * (1.0 - case.waited)  # one process would wait for a core, too
+    # One process would wait for a core, too. But it hands each operation to its threads once.
+    lost = case.model * max(waited * (1.0 - case.waited), 1.0 - case.usual())
     return suspect(
         "needless_ranks",
         f"{e.config.tensor_parallel_size} processes share each layer on a machine with one memory "

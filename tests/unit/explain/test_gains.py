@@ -1,0 +1,120 @@
+"""What a change gains follows from the window: its steps, its prompts, and the cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.explain.analyse import explain
+from quire.explain.bounds import gain_of
+from quire.explain.causes.case import QUIET, Case, open_case
+from quire.explain.estimate import Estimator
+from quire.explain.evidence import Evidence
+from quire.explain.host import HostUse
+from quire.explain.report import Change
+from tests.unit.explain.made import healthy, profile
+
+SLOW: dict[str, Any] = {"steps": 400, "step_sizes": [(8.0, 400)]}
+UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
+
+
+def beside(others: float) -> HostUse:
+    """Return four CPUs of which other processes use so many."""
+    return HostUse(10.0, 4, busy=20.0 + 10.0 * others, own=20.0, steal=0.0, waited=0.1)
+
+
+def prompts(requests: int, **fields: Any) -> Evidence:
+    """Return steps of 1,600 prompt tokens each, of so many requests."""
+    steps: dict[str, Any] = {"steps": 10, "step_sizes": [(1600.0, 10)], "running": 1.0}
+    tokens = {"prompt_tokens": 16_000, "computed_tokens": 16_000, "generation_tokens": requests}
+    return healthy(requests=requests, **steps | tokens | fields)
+
+
+def first(evidence: Evidence, cause: str) -> Change:
+    """Return the first change of a cause that is named first."""
+    report = explain(evidence)
+    assert report.verdict.cause == cause
+    return report.changes[0]
+
+
+def test_a_prompt_attends_to_itself_and_not_to_those_of_its_step() -> None:
+    one, forty = (Estimator(prompts(n)).model_seconds() for n in (10, 40))
+    assert one > forty > 0.5 * one
+    cached = Estimator(prompts(40, prompt_tokens=32_000, cached_tokens=16_000)).model_seconds()
+    assert cached > forty
+
+
+def test_drafts_are_no_prompts() -> None:
+    """Each row of a draft attends to its sequence's context."""
+    fields: dict[str, Any] = {"step_sizes": [(64.0, 1000)], "computed_tokens": 64_000}
+    drafts = healthy(drafted_passes=8000, draft_tokens=56_000, kv_share=0.9, **fields)
+    assert Estimator(drafts).prompt_share == 0.0
+    assert Estimator(healthy(**fields)).prompt_share > 0.5
+
+
+@pytest.mark.parametrize(("waiting", "saves"), [(0.0, False), (3.0, True)])
+def test_chunks_are_no_longer_than_the_prompts_at_hand(waiting: float, saves: bool) -> None:
+    few = prompts(1000, step_sizes=[(32.0, 500)], steps=500, waiting=waiting, running=2.0)
+    assert (Estimator(few).chunk_saving(32) > 0.0) is saves
+
+
+def test_a_slow_type_is_compared_with_usual_steps() -> None:
+    """Seen: float32 reached 60 % of its limit, and bfloat16 90 %."""
+    slow = open_case(healthy(args={"dtype": "float32"}, **SLOW))
+    ratio = slow.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype="bfloat16")
+    gain = first(slow.evidence, "wide_weights").estimated_gain
+    assert gain > 1.2 * gain_of(slow.model * (1.0 - ratio))
+
+
+def test_ranks_are_compared_with_one_process() -> None:
+    """Seen: two ranks waited 15 % of the time for each other, and cost 37 %."""
+    around = {"nodes": 1}
+    two = healthy(args={"tensor_parallel_size": 2}, around=around, **SLOW)
+    ops = msgspec.structs.replace(UNBOUND, rank_waits=[0.5, 0.5])
+    found = explain(msgspec.structs.replace(two, ops=ops)).verdict
+    assert found.cause == "needless_ranks"
+    assert found.share > 0.3
+
+
+def test_a_quiet_machine_has_all_its_cores() -> None:
+    def case(others: float) -> Case:
+        return open_case(healthy(host=beside(others)))
+
+    assert case(0.9 * QUIET).cores_of(4) == case(0.0).cores_of(4) == 4.0
+    assert case(1.0).cores_of(4) < 4.0 - (1.0 - QUIET)
+    assert case(1.0).cores_left == pytest.approx(4.0 - (1.0 - QUIET))
+
+
+def test_the_front_end_needs_cores_too() -> None:
+    """Seen: with 97 % of the prompts' tokens cached, the API process became the limit."""
+    idle = open_case(healthy())
+    busy = open_case(healthy(parts={"http": 6.0, "send": 2.0}))
+    assert idle.within_cores(9.0) == 9.0
+    now, after = 4 * 0.97 + 0.83, 4 * (0.97 - 0.9) + 0.83
+    assert busy.within_cores(9.0) == pytest.approx(now / after - 1.0)
+    assert 0.08 < busy.within_cores(0.1) < 0.1
+    offline = msgspec.structs.replace(busy.evidence, offline=True)
+    assert open_case(offline).within_cores(9.0) == 9.0
+
+
+def test_a_gain_is_within_the_cores() -> None:
+    one = prompts(40, args={"enable_prefix_caching": False}, repeated_tokens=15_500)
+    quick = first(one, "prefix_misses")
+    parts = one.window.parts | {"http": 10.0, "send": 9.0}
+    window = msgspec.structs.replace(one.window, parts=parts)
+    slow = first(msgspec.structs.replace(one, window=window), "prefix_misses")
+    assert slow.estimated_gain < 0.8 * quick.estimated_gain
+
+
+def test_more_tokenizers_gain_nothing_without_a_core() -> None:
+    """The cause stays: it costs more as soon as the others end."""
+    slow = healthy(parts={"tokenize": 9.0, "idle": 7.0}, args={"num_threads": 4})
+    alone, crowded = (
+        explain(msgspec.structs.replace(slow, host=beside(others))) for others in (0.0, 3.0)
+    )
+    assert alone.verdict.cause == crowded.verdict.cause == "tokenization"
+    assert alone.verdict.share == crowded.verdict.share
+    assert alone.changes[0].estimated_gain > 0.3
+    assert crowded.changes[0].estimated_gain < 0.1
