@@ -8,7 +8,7 @@ import msgspec
 
 from quire.core.op_profile import expert_balances
 from quire.explain.bounds import bounded
-from quire.explain.causes import CAUSES, WITHOUT_STEPS
+from quire.explain.causes import CAUSES, ON_CPUS, WITHOUT_STEPS
 from quire.explain.causes.case import (
     WORTH,
     Case,
@@ -74,7 +74,8 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
 def _suspects(case: Case) -> list[Suspect]:
     """Return what every cause finds, the first verdict first."""
     causes = CAUSES if case.window.steps else WITHOUT_STEPS
-    found = [suspect for cause in causes if (suspect := cause(case)) is not None]
+    unfit = ON_CPUS if case.on_device else ()
+    found = [s for cause in causes if cause not in unfit and (s := cause(case)) is not None]
     return _ranked(found)
 
 
@@ -165,7 +166,11 @@ def _notes(case: Case) -> list[str]:
         )
     if evidence.ops is None or not evidence.ops.ops:
         notes.append("The operations were not profiled: their distance to the limits is unknown.")
-    if evidence.limits is None:
+    if case.on_device:
+        known = evidence.limits is not None
+        whose = "those of its datasheet" if known else "unknown: gains rest on a cautious guess"
+        notes.append(f"The GPU's limits are {whose}.")
+    elif evidence.limits is None:
         notes.append(
             "This machine's limits have not been measured (quire explain --measure): gains rest on "
             "a cautious guess at them."

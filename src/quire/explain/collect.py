@@ -9,7 +9,7 @@ from typing import Any
 from quire.core.config import EngineConfig
 from quire.core.op_profile import OpProfile
 from quire.explain.evidence import Evidence, Platform
-from quire.explain.limits import load_limits
+from quire.explain.limits import card_limits, load_limits
 from quire.explain.probe import Watched
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
@@ -31,7 +31,8 @@ def collect(
         facts: of the started engine; see `messages.Ready`.
         ops: profile of some of its steps.
     """
-    cores = detect().cores
+    machine = detect()
+    cores, gpu = machine.cores, machine.gpu if config.device == "cuda" else None
     isa, best = facts.get("isa") or "", facts.get("best_isa") or ""
     return Evidence(
         window=watched.window,
@@ -40,7 +41,7 @@ def collect(
         cores=cores,
         offline=offline,
         ops=ops if ops is not None and ops.steps else None,
-        limits=load_limits(cores),
+        limits=card_limits(gpu.name) if gpu is not None else load_limits(cores),
         host=watched.host,
         surroundings=watched.surroundings,
         platform=Platform(isa, best, list(facts.get("python_ops") or [])),

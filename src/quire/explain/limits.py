@@ -1,12 +1,14 @@
-"""The machine's limits: measured once while it is idle, and saved."""
+"""The machine's limits: measured once while it is idle, and saved; of a GPU, from its datasheet."""
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
-from quire.core.cost import HardwareProfile
+from quire.core.cost import PROFILES, HardwareProfile
 from quire.system import env
 from quire.system.hardware import cpu_name
 
@@ -107,6 +109,22 @@ def load_limits(cores: int) -> Limits | None:
         return None
     ours = (limits.cpu, limits.cores) == (cpu_name(), cores) and limits.usable
     return limits if ours else None
+
+
+def card_limits(name: str) -> Limits | None:
+    """Return the limits of a GPU with the driver's name for it; None for an unknown one.
+
+    All its threads count as one.
+    """
+    words = re.findall("[a-z0-9]+", name.lower())
+    known = {*words, *(a + b for a, b in pairwise(words))}
+    if "pcie" in known:  # slower than those of the datasheets
+        return None
+    for title, card in PROFILES.items():
+        if card.accelerator and known.issuperset(title.split("-")):
+            flops = {dtype: {1: rate} for dtype, rate in card.flops_per_second.items()}
+            return Limits(name, 1, {1: card.bytes_per_second}, flops)
+    return None
 
 
 def save_limits(limits: Limits) -> None:

@@ -81,6 +81,14 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
 )
 """All causes; of two with the same kind and share, the first stays the first."""
 
+ON_CPUS = frozenset(
+    {
+        cores.few_threads, cores.too_many_threads, cores.affinity, system.slow_clock,
+        system.huge_pages_off, system.remote_memory, kernels.forced_isa,
+    }
+)  # fmt: skip
+"""Causes that slow a model only if CPUs compute it."""
+
 WITHOUT_STEPS: tuple[Callable[[Case], Suspect | None], ...] = (
     front.queueing,
     cores.cpu_quota,

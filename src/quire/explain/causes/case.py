@@ -102,9 +102,15 @@ class Case:
         return self.window.share("model")
 
     @property
+    def on_device(self) -> bool:
+        """Return whether a GPU computes the model, and the host only submits its work."""
+        return self.evidence.config.device != "cpu"
+
+    @property
     def waited(self) -> float:
         """Return the share of the time that a thread of the engine waited for a core."""
         host, threads = self.evidence.host, self.evidence.config.num_threads
+        threads = 1 if self.on_device else threads
         if host is None:
             return 0.0
         if any(host.waits):  # the threads that ran the longest compute the model
@@ -155,7 +161,7 @@ class Case:
         """Return at most the gain that the cores allow: what remains of the model needs them, and
         so do the rest of the core's work, the front end and clients on this machine."""
         w, e = self.window, self.evidence
-        if e.offline or e.config.device != "cpu" or e.args.data_parallel_size > 1:
+        if e.offline or self.on_device or e.args.data_parallel_size > 1:
             return gain
         idle = w.share("idle")
         model = max(0.0, self.model - max(0.0, saving(gain) - idle))

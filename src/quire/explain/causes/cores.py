@@ -187,6 +187,8 @@ def busy_neighbour(case: Case) -> Suspect | None:
     threads = e.config.num_threads
     waited = case.waited
     alone = case.estimate.threads_ratio(threads * (1.0 - waited), threads)
+    if case.on_device:  # only the host's work waits
+        alone = 1.0 - waited
     changes = [
         case.faster_model(
             f"--num-threads {threads}",
@@ -196,7 +198,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
         )
     ]
     fewer = max(1, e.cores - round(host.others / e.args.data_parallel_size))
-    if fewer < threads:
+    if fewer < threads and not case.on_device:
         changes.append(
             case.faster_model(
                 f"--num-threads {fewer}",

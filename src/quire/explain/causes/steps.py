@@ -20,6 +20,8 @@ from quire.explain.report import ITL, THROUGHPUT, Change
 
 DISPATCHING = 0.1
 """Share of the time for dispatching from which a healthy engine would lose less."""
+_HOST = ("schedule", "prepare", "update", "core_send")
+"""The core's work for a step, without the model and sampling."""
 _CHUNKING = ("max_num_batched_tokens", "max_itl_stretch")
 SHORT_STRETCH = 1.2
 """--max-itl-stretch below which prompts wait for streams."""
@@ -35,8 +37,9 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     own = 1.0 - case.waited  # the rest is other processes' time, see `busy_neighbour`
     handing = own * _handing_over(case)
     between = min(_between_operations(case, own), own * case.model - handing)
-    host = w.share("schedule", "prepare", "update", "core_send") - w.draft_seconds / w.seconds
-    host *= own
+    host = own * (w.share(*_HOST) - w.draft_seconds / w.seconds)
+    if case.on_device:
+        host = 0.0  # see `idle_gaps`
     lost = between + handing + host
     changes = []
     if e.config.enforce_eager and between > 0:
@@ -78,9 +81,14 @@ def dispatch_overhead(case: Case) -> Suspect | None:
 
 
 def idle_gaps(case: Case) -> Suspect | None:
-    """The core is idle between two steps although requests run."""
+    """The core is idle between two steps although requests run.
+
+    So is a GPU while the host schedules and prepares the next step.
+    """
     e, w = case.evidence, case.window
-    gap = w.share("receive") * (1.0 - case.waited)
+    waits = case.on_device and not e.config.async_scheduling
+    between = ("receive", *_HOST) if waits else ("receive",)
+    gap = w.share(*between) * (1.0 - case.waited)
     changes = []
     if not e.config.async_scheduling:
         changes.append(
@@ -102,7 +110,7 @@ def idle_gaps(case: Case) -> Suspect | None:
         )
     if gap < 0.1:
         return None
-    milliseconds = 1e3 * w.parts["receive"] / max(1, w.steps)
+    milliseconds = 1e3 * w.share(*between) * w.seconds / max(1, w.steps)
     return suspect(
         "idle_gaps",
         f"For {milliseconds:.2f} ms between two steps nothing is computed, {gap:.0%} of the time, "

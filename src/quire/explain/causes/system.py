@@ -11,6 +11,8 @@ SWAPPING = 1e6
 """Bytes/s to and from swap from which a machine is swapping."""
 SWAP_SPEED = 3e8
 """Bytes/s of a usual disk, if the kernel does not count the time that threads wait for it."""
+COPY_SPEED = 5e10
+"""Bytes/s from the host to a GPU over PCIe 5."""
 FULL_FILES = 0.9
 """Share of the permitted files from which new connections are in danger."""
 LOADING = 0.2
@@ -186,9 +188,11 @@ def open_files(case: Case) -> Suspect | None:
 
 
 def offload_reads(case: Case) -> Suspect | None:
-    """Weights that --cpu-offload-gb left on disk are read again in each step."""
+    """Weights that --cpu-offload-gb left elsewhere are read again in each step."""
     around, args = _around(case), case.evidence.args
-    if not args.cpu_offload_gb or case.evidence.config.device != "cpu" or not around.read_rate:
+    if args.cpu_offload_gb and case.on_device:
+        return _offload_copies(case)
+    if not args.cpu_offload_gb or not around.read_rate:
         return None
     lost = max(_disk_share(case), case.model * (1.0 - case.usual()))
     size = args.cpu_offload_gb * 2**30
@@ -208,6 +212,24 @@ def offload_reads(case: Case) -> Suspect | None:
         Kind.PROVEN,
         read_bytes_s=around.read_rate,
         offload_gib=args.cpu_offload_gb,
+    )
+
+
+def _offload_copies(case: Case) -> Suspect | None:
+    """Return that a GPU copies weights from the host's memory in each step."""
+    w, size = case.window, case.evidence.args.cpu_offload_gb
+    rate = size * 2**30 * w.steps / w.seconds
+    lost = min(case.model, rate / COPY_SPEED)
+    why = "keeps all weights on the GPU; a smaller type (--quantization) may make room"
+    return suspect(
+        "offload_reads",
+        f"{size:g} GiB of the weights are in the host's memory and are copied to the GPU in each "
+        f"step: {rate / 1e9:,.0f} GB/s.",
+        lost,
+        [change("--cpu-offload-gb 0", why, lost, cpu_offload_gb=0.0)],
+        Kind.PROVEN,
+        copied_bytes_s=rate,
+        offload_gib=size,
     )
 
 

@@ -1,0 +1,89 @@
+"""A GPU computes the model: its limits, what the host makes it wait for, and copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.explain.analyse import explain
+from quire.explain.causes.case import open_case
+from quire.explain.evidence import Evidence
+from quire.explain.host import HostUse
+from quire.explain.limits import card_limits
+from tests.unit.explain.made import healthy, profile
+
+H100 = "NVIDIA H100 80GB HBM3"
+QUICK: dict[str, Any] = {"steps": 20_000, "step_sizes": [(8.0, 20_000)], "computed_tokens": 160_000}
+"""Steps of 0.5 ms."""
+
+
+def on_gpu(**fields: Any) -> Evidence:
+    """Return the healthy engine on a GPU; one thread submits its work."""
+    args = {"num_threads": 1} | fields.pop("args", {})
+    made = healthy(args=args, limits=card_limits(H100), **fields)
+    return msgspec.structs.replace(made, config=replace(made.config, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        (H100, 3350),
+        ("NVIDIA H200", 4800),
+        ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA A100-SXM4-80GB", 2039),
+        ("NVIDIA L4", 300),
+        ("NVIDIA GeForce RTX 4090", 1008),
+        ("NVIDIA L40S", None),
+        ("NVIDIA H100 PCIe", None),
+    ],
+)
+def test_a_card_has_the_limits_of_its_datasheet(name: str, gigabytes: int | None) -> None:
+    limits = card_limits(name)
+    assert (limits and limits.bandwidth_of(8)) == (gigabytes and gigabytes * 1e9)
+    assert limits is None or limits.usable
+
+
+def test_no_cause_of_cpus_slows_a_gpu() -> None:
+    around = {"huge_pages": "never", "clock": 0.3, "allowed": 1}
+    busy = HostUse(10.0, 4, busy=39.0, own=9.0, steal=0.0, waited=0.0)
+    report = explain(on_gpu(around=around, host=busy, **QUICK))
+    assert report.verdict.cause == "none"
+    assert "The GPU's limits are those of its datasheet." in report.notes
+
+
+def test_a_host_that_launches_operations_slowly_is_named() -> None:
+    report = explain(on_gpu(args={"enforce_eager": True}, steps=2000, step_sizes=[(8.0, 2000)]))
+    assert report.verdict.cause == "dispatch_overhead"
+    assert report.changes[0].flag == "--no-enforce-eager"
+
+
+def test_the_card_waits_while_the_host_schedules() -> None:
+    slow = on_gpu(parts={"schedule": 1.0, "prepare": 2.0, "update": 1.0}, **QUICK)
+    report = explain(slow)
+    assert (report.verdict.cause, report.changes[0].flag) == ("idle_gaps", "--async-scheduling")
+    assert report.verdict.share == pytest.approx(0.4)
+    hidden = msgspec.structs.replace(slow, config=replace(slow.config, async_scheduling=True))
+    assert explain(hidden).verdict.cause == "none"
+
+
+def test_the_memory_of_the_card_is_the_limit() -> None:
+    ops = profile(("linear", "layers.0.mlp.up", 9.0, 3000.0, 20.0), model_seconds=9.1)
+    report = explain(on_gpu(ops=ops, **QUICK))
+    assert report.verdict.cause == "memory_bandwidth"
+    assert "3350 GB/s" in report.verdict.text
+
+
+def test_weights_in_the_memory_of_the_host_are_copied() -> None:
+    report = explain(on_gpu(args={"cpu_offload_gb": 0.1}))
+    assert (report.verdict.cause, report.changes[0].flag) == ("offload_reads", "--cpu-offload-gb 0")
+    assert report.verdict.share == pytest.approx(0.1 * 2**30 * 100 / 5e10, rel=0.01)
+
+
+def test_only_the_thread_that_submits_waits_for_a_cpu() -> None:
+    host = HostUse(10.0, 4, busy=39.0, own=9.0, steal=0.0, waited=9.0, waits=[3.0, 0.0, 0.0])
+    case = open_case(on_gpu(args={"num_threads": 4}, host=host, **QUICK))
+    assert case.waited == pytest.approx(0.3)
+    assert explain(case.evidence).verdict.cause == "busy_neighbour"
