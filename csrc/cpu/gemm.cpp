@@ -10,31 +10,47 @@ namespace {
 
 constexpr int64_t kVecs = kBlockRows / kLanes;
 
-// Weights of one column of x after the other, 32 output rows each. Sums of 32 columns fit into the
-// registers for kWideRows rows; more rows take 16 columns, twice.
+// Weights of one column of x after the other, 32 output rows each.
 template <class T>
 struct Columns {
   static constexpr bool kRoundX = false;
   static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;  // GCC spills six with AVX2
-  static constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
+  static constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;  // sums fit into registers
   static int64_t padded_k(int64_t k) { return k; }
   static int64_t block_bytes(int64_t k) {
     return k * kBlockRows * static_cast<int64_t>(sizeof(T));
   }
 
-  // c[R][V] += x · W for output rows from n on.
-  template <int R, int64_t V>
-  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
-    const T* w = reinterpret_cast<const T*>(p.weight);
-    for (int64_t i = 0; i < p.k; ++i, w += kBlockRows) {
-      for (int64_t line = 0; line < kBlockRows; line += static_cast<int64_t>(64 / sizeof(T))) {
-        fetch(reinterpret_cast<const uint8_t*>(w + line), p.ahead);
-      }
-      QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) {
-        const Vec v = load(w + n + j * kLanes);
+  // c[R][kVecs] += x · W. More than kWideRows rows take the halves of some lines in turns, from the L1
+  // cache: W comes from memory in its order, once.
+  template <int R>
+  static void add(Vec (&c)[R][kVecs], const Pass<float>& p) {
+    constexpr int64_t kAtOnce = R <= kWideRows ? kVecs : kVecs / 2;
+    const int64_t lines = kAtOnce == kVecs ? p.k : 64;
+    for (int64_t begin = 0; begin < p.k; begin += lines) {
+      const int64_t end = smaller(p.k, begin + lines);
+      QUIRE_UNROLL for (int64_t first = 0; first < kVecs; first += kAtOnce) {
+        Vec sums[R][kAtOnce];
         QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-          c[r][j] = fma(broadcast(p.x[r * p.stride + i]), v, c[r][j]);
+          QUIRE_UNROLL for (int64_t j = 0; j < kAtOnce; ++j) sums[r][j] = c[r][first + j];
         }
+        const T* w = reinterpret_cast<const T*>(p.weight) + begin * kBlockRows;
+        for (int64_t i = begin; i < end; ++i, w += kBlockRows) {
+          constexpr int64_t kLine = 64 / sizeof(T);
+          for (int64_t line = 0; first == 0 && line < kBlockRows; line += kLine) {
+            fetch(reinterpret_cast<const uint8_t*>(w + line), p.ahead);
+          }
+          QUIRE_UNROLL for (int64_t j = 0; j < kAtOnce; ++j) {
+            const Vec v = load(w + (first + j) * kLanes);
+            QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+              sums[r][j] = fma(broadcast(p.x[r * p.stride + i]), v, sums[r][j]);
+            }
+          }
+        }
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int64_t j = 0; j < kAtOnce; ++j) c[r][first + j] = sums[r][j];
+        }
+        __asm__("" : "+m"(c));  // else the other half's sums take registers from this one's
       }
     }
   }
@@ -46,7 +62,6 @@ struct Tiles {
   static constexpr bool kRoundX = true;
   // Twelve sums of six rows, two vectors of W and one of x leave AVX2 no register for the mask.
   static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;
-  static constexpr int kWideRows = kMostRows;
   static constexpr int64_t kLineTileBytes = 16 * Line::kBytes;
   static int64_t padded_k(int64_t k) { return round_up(k, 32); }
   static int64_t block_bytes(int64_t k) { return padded_k(k) * Line::kBytes; }
@@ -63,12 +78,12 @@ struct Tiles {
   }
 
   // One tile after the other: the sums of both would not fit into the registers.
-  template <int R, int64_t V>
-  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t) {
-    constexpr int64_t kTileVecs = V / 2;
+  template <int R>
+  static void add(Vec (&c)[R][kVecs], const Pass<float>& p) {
+    constexpr int64_t kTileVecs = kVecs / 2;
     const uint8_t* line = p.weight;
     for (int64_t i = 0; i < p.k; i += 32) {
-      QUIRE_UNROLL for (int64_t first = 0; first < V; first += kTileVecs) {
+      QUIRE_UNROLL for (int64_t first = 0; first < kVecs; first += kTileVecs) {
         Vec sums[R][kTileVecs];
         QUIRE_UNROLL for (int r = 0; r < R; ++r) {
           QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) sums[r][j] = c[r][first + j];
@@ -147,21 +162,6 @@ struct S8Line {
 #endif
 };
 
-// sums[R][32] for V vectors of output rows from n on.
-template <class W, int R, int64_t V>
-inline void lanes(float* sums, const Pass<float>& p, int64_t n) {
-  Vec c[R][V];
-  QUIRE_UNROLL for (auto& row : c) {
-    QUIRE_UNROLL for (Vec& v : row) v = zero();
-  }
-  W::add(c, p, n);
-  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-    QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) {
-      store(sums + r * kBlockRows + n + j * kLanes, c[r][j]);
-    }
-  }
-}
-
 // x as floats: in place, or copied, padded, and rounded to bfloat16 if the weight requires it.
 template <class W>
 bool in_place(const GemmArgs& a) {
@@ -187,11 +187,15 @@ struct Floats {
 
   template <int R>
   static void block(float* sums, const Pass<float>& p) {
-    if constexpr (R <= W::kWideRows) {
-      lanes<W, R, kVecs>(sums, p, 0);
-    } else {
-      lanes<W, R, kVecs / 2>(sums, p, 0);
-      lanes<W, R, kVecs / 2>(sums, p, kBlockRows / 2);
+    Vec c[R][kVecs];
+    QUIRE_UNROLL for (auto& row : c) {
+      QUIRE_UNROLL for (Vec& v : row) v = zero();
+    }
+    W::add(c, p);
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      QUIRE_UNROLL for (int64_t j = 0; j < kVecs; ++j) {
+        store(sums + r * kBlockRows + j * kLanes, c[r][j]);
+      }
     }
   }
 };
