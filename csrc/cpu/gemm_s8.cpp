@@ -10,12 +10,13 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// X: what the kernel reads x as. made_ready(row, k): k values, quantized to int8 at the end of the
-// row's place, become a row of X.
+// X: what the kernel reads x as, in kValueBytes per value. made_ready(row, k): k int8 at the end of these
+// become a row of X; kStepBytes more follow it.
 #if defined(__AVX512VNNI__)
 
 using X = int8_t;
 constexpr int kMostRows = kWideRows;
+constexpr int64_t kValueBytes = 1;
 
 inline int32_t four(const X* p) {
   int32_t bytes;
@@ -75,100 +76,105 @@ QUIRE_PASS void block(int32_t* sums, const Pass<X>& p) {
 
 #elif defined(__AVX2__)
 
-// No instruction multiplies signed bytes by signed bytes: both sides are widened to 16 bits, x once,
-// when it is quantized, W as it passes by.
-using X = int16_t;
-constexpr int kMostRows = 6;
+// The instruction for bytes multiplies unsigned by signed ones. With m = -1 for negative x, else 0,
+//   x · w = |x| · (w ^ m) - m · |x|,
+// and 16 bits hold two of these products, which are at least -128 · 128. A row of X has 4 magnitudes and
+// their 4 masks in turns, and at its end the sum of the last terms.
+using X = uint8_t;
+constexpr int kMostRows = 5;  // whose sums, with two vectors of W and those of x, fill the registers
+constexpr int64_t kValueBytes = 2;
 #if defined(__AVX512BW__)
 using Ints = __m512i;
-inline Ints none() { return _mm512_setzero_si512(); }
-inline Ints widened(const uint8_t* p) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-inline Ints fours(int64_t v) { return _mm512_set1_epi64(v); }
-inline Ints add_products(Ints sum, Ints a, Ints b) {
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+inline Ints fours(int32_t v) { return _mm512_set1_epi32(v); }
+inline Ints read(const void* p) { return _mm512_loadu_si512(p); }
+inline void write(void* p, Ints v) { _mm512_storeu_si512(p, v); }
+inline Ints plus(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline Ints products(Ints size, Ints mask, Ints w) {
+  const Ints pairs = _mm512_maddubs_epi16(size, _mm512_xor_si512(w, mask));
+  return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 }
 #else
 using Ints = __m256i;
-inline Ints none() { return _mm256_setzero_si256(); }
-inline Ints widened(const uint8_t* p) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline Ints fours(int64_t v) { return _mm256_set1_epi64x(v); }
-inline Ints add_products(Ints sum, Ints a, Ints b) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+inline Ints fours(int32_t v) { return _mm256_set1_epi32(v); }
+inline Ints read(const void* p) { return _mm256_loadu_si256(static_cast<const Ints*>(p)); }
+inline void write(void* p, Ints v) { _mm256_storeu_si256(static_cast<Ints*>(p), v); }
+inline Ints plus(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+inline Ints products(Ints size, Ints mask, Ints w) {
+  const Ints pairs = _mm256_maddubs_epi16(size, _mm256_xor_si256(w, mask));
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 #endif
-constexpr int64_t kParts = 128 / sizeof(Ints);  // of a line, widened
 
-inline int64_t four(const X* p) {
-  int64_t values;
-  __builtin_memcpy(&values, p, sizeof values);
-  return values;
+inline int32_t four(const X* p) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  return bytes;
 }
 
-// A lane has two of the four products of an output row. The lines of a tile are passed over with all
-// lanes for up to two rows, and else with two vectors of them at a time: the sums of more would not fit
-// into the registers.
+// The sums of one tile are in registers, those of the other one in memory.
 template <int R>
-void block(int32_t* sums, const Pass<X>& p) {
-  constexpr int64_t kAtOnce = R <= 2 ? kParts : 2, kBytes = 64 / kParts;  // of a vector in W
-  Ints c[2][R][kParts];
+QUIRE_PASS void block(int32_t* sums, const Pass<X>& p) {
+  constexpr int64_t kBytes = sizeof(Ints), kVecs = 64 / kBytes;  // vectors of a line
+  Ints c[2][R][kVecs];
   QUIRE_UNROLL for (auto& tile : c) {
-    QUIRE_UNROLL for (auto& row : tile) {
-      QUIRE_UNROLL for (Ints& v : row) v = none();
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints extra = fours(four(p.x + r * p.stride + p.k * kValueBytes));
+      QUIRE_UNROLL for (Ints& v : tile[r]) v = extra;
     }
   }
-  const uint8_t* lines = p.weight;
-  for (int64_t i = 0; i < p.k; i += 64) {
+  const uint8_t* line = p.weight;
+  for (const X* x = p.x; x < p.x + p.k * kValueBytes; x += 64 * kValueBytes) {
     for (auto& tile : c) {
-      for (int64_t part = 0; part < kParts; part += kAtOnce) {
-        Ints now[R][kAtOnce];
-        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; ++v) now[r][v] = tile[r][part + v];
-        }
-        const uint8_t* from = lines + part * kBytes;
-        for (const X* x = p.x + i; x < p.x + i + 64; x += 4, from += 64) {
-          fetch(from, p.ahead);
-          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; v += 2) {
-            const Ints low = widened(from + v * kBytes), high = widened(from + (v + 1) * kBytes);
-            QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-              const Ints values = fours(four(x + r * p.stride));
-              now[r][v] = add_products(now[r][v], low, values);
-              now[r][v + 1] = add_products(now[r][v + 1], high, values);
-            }
+      Ints now[R][kVecs];
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int64_t v = 0; v < kVecs; ++v) now[r][v] = tile[r][v];
+      }
+      const X* at = x;
+      for (int left = 16; left > 0; --left, at += 4 * kValueBytes, line += 64) {
+        fetch(line, p.ahead);
+        Ints w[kVecs];
+        QUIRE_UNROLL for (int64_t v = 0; v < kVecs; ++v) w[v] = read(line + v * kBytes);
+        const X* row = at;
+        QUIRE_UNROLL for (int r = 0; r < R; ++r, row += p.stride) {
+          const Ints size = fours(four(row)), mask = fours(four(row + 4));
+          QUIRE_UNROLL for (int64_t v = 0; v < kVecs; ++v) {
+            now[r][v] = plus(now[r][v], products(size, mask, w[v]));
+            __asm__("" : "+v"(now[r][v]), "+r"(row));  // one row's x after the other's, or sums spill
           }
         }
-        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-          QUIRE_UNROLL for (int64_t v = 0; v < kAtOnce; ++v) tile[r][part + v] = now[r][v];
-        }
       }
-      lines += kTileBytes;
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int64_t v = 0; v < kVecs; ++v) tile[r][v] = now[r][v];
+      }
     }
   }
   for (int tile = 0; tile < 2; ++tile) {
     for (int r = 0; r < R; ++r) {
-      int32_t halves[kBlockRows];
-      __builtin_memcpy(halves, c[tile][r], sizeof halves);
       int32_t* const out = sums + r * kBlockRows + tile * 16;
-      for (int n = 0; n < 16; ++n) out[n] = halves[2 * n] + halves[2 * n + 1];
+      for (int64_t v = 0; v < kVecs; ++v) write(out + v * (kBytes / 4), c[tile][r][v]);
     }
   }
 }
 
 inline void made_ready(X* row, int64_t k) {
-  const auto* q = reinterpret_cast<const int8_t*>(row) + k;
+  __m128i extra = _mm_setzero_si128();
   for (int64_t i = 0; i < k; i += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + i));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + i), _mm256_cvtepi8_epi16(bytes));
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + k + i));
+    const __m128i size = _mm_abs_epi8(bytes), mask = _mm_cmpgt_epi8(_mm_setzero_si128(), bytes);
+    auto* out = reinterpret_cast<__m128i*>(row + kValueBytes * i);
+    _mm_storeu_si128(out, _mm_unpacklo_epi32(size, mask));
+    _mm_storeu_si128(out + 1, _mm_unpackhi_epi32(size, mask));
+    extra = _mm_add_epi32(extra, _mm_sad_epu8(_mm_and_si128(size, mask), _mm_setzero_si128()));
   }
+  const int32_t sum = _mm_cvtsi128_si32(extra) + _mm_extract_epi32(extra, 2);
+  __builtin_memcpy(row + kValueBytes * k, &sum, sizeof sum);
 }
 
 #else
 
 using X = int8_t;
 constexpr int kMostRows = 1;
+constexpr int64_t kValueBytes = 1;
 inline void made_ready(X*, int64_t) {}
 
 template <int R>
@@ -188,7 +194,7 @@ void block(int32_t* sums, const Pass<X>& p) {
 
 int64_t padded_k(const GemmArgs& a) { return round_up(a.k, kStepBytes); }
 // Not a power of two: the rows of a pass share no cache set.
-int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + kStepBytes; }
+int64_t copied_stride(const GemmArgs& a) { return kValueBytes * padded_k(a) + kStepBytes; }
 X* rows_of_x(const GemmArgs& a) { return reinterpret_cast<X*>(x_s8(a)); }
 
 struct S8 {
@@ -208,7 +214,7 @@ struct S8 {
 };
 
 int64_t scratch_bytes(const GemmArgs& a) {
-  return round_up(a.rows * 4, 64) + a.rows * copied_stride(a) * static_cast<int64_t>(sizeof(X));
+  return round_up(a.rows * 4, 64) + a.rows * copied_stride(a);
 }
 
 int64_t prepare_tasks(const GemmArgs& a) { return ceil_div(a.rows, kPrepareRows); }
@@ -217,7 +223,7 @@ void prepare(const GemmArgs& a, int64_t task) {
   const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows), k = padded_k(a);
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
     X* row = rows_of_x(a) + r * copied_stride(a);
-    auto* q = reinterpret_cast<int8_t*>(row) + (static_cast<int64_t>(sizeof(X)) - 1) * k;
+    auto* q = reinterpret_cast<int8_t*>(row) + (kValueBytes - 1) * k;
     x_scales(a)[r] = quantize_row(a, r, q, kStepBytes);
     made_ready(row, k);
   }

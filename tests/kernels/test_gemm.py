@@ -172,6 +172,10 @@ def test_s8_at_its_limits(kernels: Kernels) -> None:
         y = linear.forward(torch.full((3, 65536), sign))
         expected = torch.tensor([[65536.0 * sign, -65536.0 * sign]]).expand(3, 2)
         torch.testing.assert_close(y, expected, rtol=1e-6, atol=0)
+    codes = torch.tensor([[-128], [127]], dtype=torch.int8).repeat(1, 65536)
+    lowest = PackedLinear.from_int8(kernels, POOLS[2], codes, torch.ones(2), input_scale=1.0)
+    y = lowest.forward(torch.full((3, 65536), -200.0))
+    assert torch.equal(y, torch.tensor([[2.0**30, -(2.0**23) * 127]]).expand(3, 2))
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
