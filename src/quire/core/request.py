@@ -65,6 +65,8 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_hashes",
+        "drafts_right",
+        "drafts_tested",
         "finish_reason",
         "first_scheduled_time",
         "inputs",
@@ -117,6 +119,8 @@ class Request:
         """Those of the prompt tokens computed so far, until the first output token."""
         self.num_draft_tokens = self.num_accepted_tokens = 0
         """Drafts that were verified, and those that were right."""
+        self.drafts_tested = self.drafts_right = 0
+        """Recent drafts whose predecessors were right, and the right ones."""
         self.num_preemptions = 0
         self.first_scheduled_time = 0.0
         """When it first left the queue; 0 before."""

@@ -20,6 +20,7 @@ from quire.core.batch import Column, ModelOutput
 from quire.core.config import LOGITS_ROWS, SchedulerConfig, SpeculativeConfig
 from quire.core.cost import StepCost
 from quire.core.messages import SpecDecodingStats
+from quire.core.request import Request
 from quire.scheduler.budget import Scales
 from quire.scheduler.running import RunningBatch
 from quire.scheduler.steps import InFlight
@@ -65,15 +66,14 @@ class Depth:
         self._rows = max(limits.max_num_seqs, LOGITS_ROWS)
         self.stats = SpecDecodingStats(0, 0, 0, [0] * config.num_speculative_tokens)
         self._most = config.num_speculative_tokens
-        self._positions = np.arange(self._most)[:, None]
         self._by_batch_size = config.num_speculative_tokens_per_batch_size
         self._cost = None if self._by_batch_size else cost
         self._scales = Scales(STALE)
         self._draft_seconds = 0.0
         self._overhead = 0.0
         self._landed = math.inf  # no pause comes before the first step
-        self._tested = np.full(self._most, PRIOR[0])
-        self._right = np.full(self._most, PRIOR[1])
+        self._tested = [PRIOR[0]] * self._most
+        self._right = [PRIOR[1]] * self._most
         self._without = 0
         self._version: int | None = None
         # For this version of the batch:
@@ -131,10 +131,8 @@ class Depth:
         number = int(np.count_nonzero(decodes))
         return next((k for first, last, k in self._by_batch_size if first <= number <= last), 0)
 
-    def observe(
-        self, flight: InFlight, result: ModelOutput, running: RunningBatch, now: float
-    ) -> None:
-        """Learn from a step that has landed at `now`. Its entries' rows must be known."""
+    def observe(self, flight: InFlight, result: ModelOutput, now: float) -> None:
+        """Learn from a step that has landed at `now`."""
         seconds = sum(result.times)
         # After a pause the time since the last step is no overhead.
         besides = min(max(now - self._landed - seconds, 0.0), seconds)
@@ -145,49 +143,52 @@ class Depth:
         if drafted is None:
             return
         assert accepted is not None
-        if late := [entry for entry, request in enumerate(flight.requests) if request.finished]:
-            drafted, accepted = drafted.copy(), accepted.copy()
-            drafted[:, late] = accepted[:, late] = 0  # no one receives their tokens
         if result.num_passes == 1:
             each = result.draft_seconds / max(int(drafted.max()), 1)
             self._draft_seconds += WEIGHT * (each - self._draft_seconds)
-        positions, drafts, right = self._positions, drafted.ravel(), accepted.ravel()
-        hits = (right > positions).sum(axis=1)
         counted = self.stats
+        hits = [*counted.num_accepted_tokens_per_pos]
+        sums: tuple[int, ...] = (0, 0, 0)
+        columns = zip(flight.requests, drafted.T.tolist(), accepted.T.tolist(), strict=True)
+        for request, drafts, right in columns:
+            if not request.finished:  # else no one receives their tokens
+                sums = tuple(map(add, sums, self._observe_request(request, drafts, right, hits)))
         self.stats = SpecDecodingStats(
-            counted.num_drafts + int(np.count_nonzero(drafts)),
-            counted.num_draft_tokens + int(drafts.sum()),
-            counted.num_accepted_tokens + int(right.sum()),
-            [*map(add, counted.num_accepted_tokens_per_pos, hits.tolist())],
+            counted.num_drafts + sums[0],
+            counted.num_draft_tokens + sums[1],
+            counted.num_accepted_tokens + sums[2],
+            hits,
             counted.draft_seconds + result.draft_seconds,
         )
-        self._tested += ((drafts > positions) & (right >= positions)).sum(axis=1)
-        self._right += hits
-        if (old := self._tested > MEMORY).any():
-            self._tested[old] *= 0.5
-            self._right[old] *= 0.5
-        self._observe_requests(flight, drafted, accepted, running)
+        for position, tested in enumerate(self._tested):
+            if tested > MEMORY:
+                self._tested[position] *= 0.5
+                self._right[position] *= 0.5
 
-    def _observe_requests(
-        self, flight: InFlight, drafted: Column, accepted: Column, running: RunningBatch
-    ) -> None:
-        right = accepted.sum(axis=0)
-        each = zip(flight.requests, drafted.sum(axis=0).tolist(), right.tolist(), strict=True)
-        for request, drafts, hits in each:
-            request.num_draft_tokens += drafts
-            request.num_accepted_tokens += hits
-        tested = np.minimum(accepted + 1, drafted).sum(axis=0)
-        if isinstance(flight.rows, slice):
-            running.drafted += tested
-            running.accepted += right
-        else:
-            here = flight.rows >= 0
-            rows = flight.rows[here]
-            running.drafted[rows] += tested[here]
-            running.accepted[rows] += right[here]
-        if (old := running.drafted > OWN_MEMORY).any():
-            running.drafted[old] //= 2
-            running.accepted[old] //= 2
+    def _observe_request(
+        self, request: Request, drafts: list[int], right: list[int], hits: list[int]
+    ) -> tuple[int, int, int]:
+        """Learn from the drafts of each pass and the right ones; add these to `hits` by position.
+
+        Returns:
+            Passes with drafts, drafts, and right drafts.
+        """
+        for made, found in zip(drafts, right, strict=True):
+            tested = min(found + 1, made)
+            request.drafts_tested += tested
+            for position in range(tested):
+                self._tested[position] += 1
+            for position in range(found):
+                self._right[position] += 1
+                hits[position] += 1
+        number, accepted = sum(drafts), sum(right)
+        request.drafts_right += accepted
+        if request.drafts_tested > OWN_MEMORY:
+            request.drafts_tested //= 2
+            request.drafts_right //= 2
+        request.num_draft_tokens += number
+        request.num_accepted_tokens += accepted
+        return len(drafts) - drafts.count(0), number, accepted
 
     def _observe_seconds(self, flight: InFlight, result: ModelOutput, drafts: int) -> None:
         seconds = sum(result.times) - result.draft_seconds
@@ -224,11 +225,14 @@ class Depth:
 
     def _rates(self, running: RunningBatch) -> NDArray[np.float64]:
         """Return the probability that a draft is right if those before it are, [n, positions]."""
-        rates = self._right / self._tested
-        mean = float(self._right.sum() / self._tested.sum())
-        own = (running.accepted + OWN_PRIOR * mean) / (running.drafted + OWN_PRIOR)
+        rates = np.divide(self._right, self._tested)
+        mean = sum(self._right) / sum(self._tested)
+        tested = [request.drafts_tested + OWN_PRIOR for request in running.requests]
+        right = [request.drafts_right + OWN_PRIOR * mean for request in running.requests]
+        own = np.divide(right, tested)
         scaled = rates * (own / mean)[:, None] if mean else np.zeros((len(own), self._most))
-        return np.minimum(scaled, 1.0)
+        capped: NDArray[np.float64] = np.minimum(scaled, 1.0)
+        return capped
 
     def _step_seconds(
         self, cost: StepCost, tokens: int, number: int, context: int, drafts: int

@@ -52,14 +52,13 @@ class RunningBatch:
         entered: tokens in blocks that are in the prefix cache.
         slid: blocks at the start of its table that left the window and were freed.
         awaits_first: 1 until a step may sample its first token since its admission.
-        drafted, accepted: recent drafts whose predecessors were right, and the right ones.
     """
 
     def __init__(self, max_num_seqs: int, block_size: int, micro_batches: int) -> None:
         """`micro_batches`: see `SchedulerConfig`."""
         self._block_size = block_size
         self._micro_batches = micro_batches
-        self._columns = np.zeros((12, max_num_seqs), dtype=np.int64)
+        self._columns = np.zeros((10, max_num_seqs), dtype=np.int64)
         self.requests: list[Request] = []
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
@@ -83,8 +82,6 @@ class RunningBatch:
             self.entered,
             self.slid,
             self.awaits_first,
-            self.drafted,
-            self.accepted,
         ) = columns = self._columns[:, : len(self.requests)]
         self._growing = columns[:3]
         self.ones = np.ones(len(self.requests), dtype=np.int64)
@@ -199,8 +196,6 @@ class RunningBatch:
                 new.entered,
                 new.slid,
                 1,
-                0,
-                0,
             )
             self.stop_ids.update(new.request.stop_ids)
         order = sorted(range(len(self)), key=lambda row: self.requests[row].order)

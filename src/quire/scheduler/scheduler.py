@@ -179,7 +179,7 @@ class Scheduler:
             before = len(self.requests)
             if self._depth is not None:
                 if teaches:
-                    self._depth.observe(flight, result, self.running, now)
+                    self._depth.observe(flight, result, now)
                 else:
                     self._depth.rest(now)
             came = result.num_sampled()

@@ -25,7 +25,7 @@ from quire.scheduler.depth import (
     Depth,
 )
 from quire.scheduler.running import Admitted, RunningBatch
-from quire.scheduler.steps import InFlight
+from quire.scheduler.steps import ALL_ROWS, InFlight
 
 MEMORY_BOUND = RooflineCost(1e9, 1e4, 1e8, 1e7, 1e3, 1e10, 1e13, 1e13, 1e-4)
 """Rows cost next to nothing."""
@@ -64,18 +64,17 @@ def land(
     seconds: float = 0.0,
     draft_seconds: float = 0.0,
     now: float = 0.0,
-    rows: list[int] | None = None,
 ) -> None:
-    """Have a step of all requests land, which are in `rows` by then (-1: gone)."""
+    """Have a step of all requests land."""
     ones = np.ones(len(running), dtype=np.int64)
     step = SchedulerOutput(
         1, running.request_ids, ones, running.num_computed.copy(), block_columns([]), [], [], 1
     )
     tokens = [array("i") for _ in running.requests]
-    place = slice(None) if rows is None else np.array(rows)
     flight = InFlight(
-        step, running.requests, tokens, ones, [], [], running.version, place, 0.0, [], quiet=False
-    )
+        step, running.requests, tokens, ones, [], [], running.version, ALL_ROWS, 0.0, [],
+        quiet=False,
+    )  # fmt: skip
     drafts = None if drafted is None else np.atleast_2d(drafted)
     result = ModelOutput(
         np.zeros((len(running), 1), dtype=np.int64),
@@ -85,7 +84,7 @@ def land(
         times=StepTimes(model=seconds),
         draft_seconds=draft_seconds,
     )
-    depth.observe(flight, result, running, now)
+    depth.observe(flight, result, now)
 
 
 def test_rows_that_cost_nothing_are_drafted_as_far_as_they_may() -> None:
@@ -202,8 +201,8 @@ def test_counters() -> None:
     stats = counted.stats
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (2, 6, 4)
     assert stats.num_accepted_tokens_per_pos == [2, 2, 0, 0]
-    assert running.drafted.tolist() == [3, 2, 0]  # the fourth draft was behind a wrong one
-    assert running.accepted.tolist() == [2, 2, 0]
+    # The fourth draft was behind a wrong one.
+    assert [(r.drafts_tested, r.drafts_right) for r in running.requests] == [(3, 2), (2, 2), (0, 0)]
 
 
 def test_drafts_of_a_request_that_has_ended_do_not_count() -> None:
@@ -212,7 +211,7 @@ def test_drafts_of_a_request_that_has_ended_do_not_count() -> None:
     land(counted, running, [4, 4], [2, 3])
     stats = counted.stats
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 4, 2)
-    assert running.drafted.tolist() == [3, 0]
+    assert [request.drafts_tested for request in running.requests] == [3, 0]
     assert running.requests[1].num_draft_tokens == 0
 
 

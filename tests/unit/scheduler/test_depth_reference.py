@@ -20,7 +20,7 @@ class Reference:
     def __init__(self, cost: StepCost, most: int, running: RunningBatch) -> None:
         self.cost, self.running, self.scales = cost, running, Scales(STALE)
         self.positions = [[*PRIOR] for _ in range(most)]
-        self.own = [[0, 0] for _ in range(len(running) + 1)]  # the last of those that have left
+        self.own = [[0, 0] for _ in running.requests]
         self.totals = [[0, 0] for _ in running.requests]
         self.overhead = self.drafting = 0.0
         self.without = 0
@@ -34,14 +34,15 @@ class Reference:
 
     def land(
         self, drafted: list[list[int]], accepted: list[list[int]], seconds: float, drafting: float,
-        now: float, rows: list[int],
+        now: float,
     ) -> None:  # fmt: skip
         pause = 0.0 if self.landed is None else max(now - self.landed - seconds, 0.0)
         self.overhead += WEIGHT * (min(pause, seconds) - self.overhead)
         self.landed = now
         number = sum(map(sum, drafted))
         if len(drafted) <= 1 and seconds > 0.0:
-            self.scales.observe(len(rows) + number, (seconds - drafting) / self.predicted(number))
+            rows = len(self.running)
+            self.scales.observe(rows + number, (seconds - drafting) / self.predicted(number))
         if len(drafted) == 1:
             self.drafting += WEIGHT * (drafting / max(1, *drafted[0]) - self.drafting)
         for counts, hits in zip(drafted, accepted, strict=True):
@@ -49,7 +50,7 @@ class Reference:
                 self.totals[entry][0] += count
                 self.totals[entry][1] += right
                 for position in range(min(right + 1, count)):  # the first wrong one is the last
-                    for known in (self.positions[position], self.own[rows[entry]]):
+                    for known in (self.positions[position], self.own[entry]):
                         known[0] += 1
                         known[1] += position < right
         for known in self.positions:
@@ -110,16 +111,15 @@ def test_it_chooses_what_is_predicted_to_be_fastest(seed: int) -> None:
         seconds = rng.choice([0.0, 10.0, 60.0])  # 0: not known
         drafting = rng.choice([0.0, 2.0]) if drafted and seconds else 0.0
         now += seconds + rng.choice([0.0, 3.0, 1e3])
-        rows = rng.choice([None, rng.sample(range(-1, size), size)])
-        land(learned, running, drafted or None, accepted or None, seconds, drafting, now, rows)
-        reference.land(drafted, accepted, seconds, drafting, now, rows or list(range(size)))
+        land(learned, running, drafted or None, accepted or None, seconds, drafting, now)
+        reference.land(drafted, accepted, seconds, drafting, now)
         limits, room = rng.choices(range(most + 1), k=size), rng.randint(0, 3 * size)
         running.version += 1
         running.limit[:] = running.num_tokens + 1 + limits
         assert choose(learned, running, size + room) == reference.choose(limits, room)
-        assert running.drafted.tolist() == [own[0] for own in reference.own[:-1]]
-        assert running.accepted.tolist() == [own[1] for own in reference.own[:-1]]
-        assert learned._tested.tolist() == [known[0] for known in reference.positions]
-        assert learned._right.tolist() == [known[1] for known in reference.positions]
+        requests = running.requests
+        assert [[r.drafts_tested, r.drafts_right] for r in requests] == reference.own
+        assert learned._tested == [known[0] for known in reference.positions]
+        assert learned._right == [known[1] for known in reference.positions]
     totals = [[r.num_draft_tokens, r.num_accepted_tokens] for r in running.requests]
     assert totals == reference.totals
