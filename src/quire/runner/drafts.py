@@ -113,7 +113,7 @@ def synthetic(rates: Sequence[float]) -> Agrees:
     Each seed has draws of its own: those of one sequence of 128 tokens may be far from the share.
     """
     return lambda state, number, token, draft: (
-        uniform((state.params.seed or 0) ^ 0x5EED, state.num_output_tokens) < rates[number]
+        uniform((state.params.seed or 0) ^ 0x5EED, state.num_output_tokens + number) < rates[number]
     )
 
 
@@ -142,22 +142,31 @@ def accept(
     tokens, first = result.token_ids.tolist(), 0
     for entry, slot, count in zip(entries.tolist(), slots.tolist(), drafts.tolist(), strict=True):
         name, state = step.request_ids[entry], states.sampling[slot]
-        guesses = state.drafts(count).tolist()
-        if first in result.errors:
-            output.errors[name] = result.errors[first]
-        taken, accepted = first, 0
-        for row in range(first, first + count + 1):
-            if row in result.errors:
-                break
-            token, taken = tokens[row], row + 1
-            number = row - first
-            right = number < count and agrees(state, number, token, guesses[number])
-            accepted += right
-            if row in result.logprobs:
-                output.logprobs.setdefault(name, []).append(result.logprobs[row])
-            states.append_one(slot, token)
-            if state.ended_by(token) or not right:
-                break
-        output.sampled_token_ids[entry, : taken - first] = tokens[first:taken]
-        output.accepted[0, entry] = accepted
-        first += count + 1
+        rows = range(first, first + count + 1)
+        first = rows.stop
+        if result.errors:
+            if rows[0] in result.errors:
+                output.errors[name] = result.errors[rows[0]]
+            rows = rows[: next((i for i, row in enumerate(rows) if row in result.errors), None)]
+        new, right = _counting(state, tokens[rows.start : rows.stop], count, agrees)
+        if found := [result.logprobs[r] for r in rows[: len(new)] if r in result.logprobs]:
+            output.logprobs[name] = found
+        states.extend(slot, new)
+        output.sampled_token_ids[entry, : len(new)] = new
+        output.accepted[0, entry] = right
+
+
+def _counting(
+    state: SamplingState, tokens: list[int], num_drafts: int, agrees: Agrees
+) -> tuple[list[int], int]:
+    """Return the sampled tokens that count, and how many drafts were right.
+
+    Args:
+        tokens: the one after the output, and those after the drafts.
+    """
+    drafts = state.drafts(num_drafts).tolist()
+    for number, token in enumerate(tokens):
+        right = number < num_drafts and agrees(state, number, token, drafts[number])
+        if not right or state.ended_by(token, number + 1):
+            return tokens[: number + 1], number + right
+    return tokens, len(tokens)

@@ -195,11 +195,11 @@ class SequenceStates:
         self.token_ids[slots, ends] = tokens
         self.num_tokens[slots] = ends + 1
 
-    def append_one(self, slot: int, token: int) -> None:
-        """Do what `append` does, for one sequence."""
-        end = self.num_tokens[slot]
-        self.token_ids[slot, end] = token
-        self.num_tokens[slot] = end + 1
+    def extend(self, slot: int, tokens: list[int]) -> None:
+        """Append sampled tokens to one sequence."""
+        begin = int(self.num_tokens[slot])
+        end = self.num_tokens[slot] = begin + len(tokens)
+        self.token_ids[slot, begin:end] = tokens
 
     def _release_adapter(self, slot: int) -> None:
         assert self.adapters is not None

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from quire.core.batch import Column
 from quire.core.errors import QuireError, reason_of
 from quire.core.messages import TokenLogprobs
@@ -30,6 +32,7 @@ class SamplingBatch:
         states: `states[i]` belongs to row i of the logits; a sequence may have several rows.
         ahead: how many drafts of its sequence come before row i.
         others: rows that are not plain greedy; some may have become so since.
+        drawn: no row is greedy.
     """
 
     def __init__(self, states: Sequence[SamplingState], ahead: Sequence[int] = ()) -> None:
@@ -37,6 +40,7 @@ class SamplingBatch:
         self.ahead = ahead or [0] * len(states)
         plain = {state: state.plain_greedy for state in dict.fromkeys(states)}
         self.others = [row for row, state in enumerate(states) if not plain[state]]
+        self.drawn = not any(state.params.greedy for state in plain)
 
 
 @dataclass(slots=True)
@@ -76,12 +80,14 @@ class Sampler:
                 +inf, or only with -inf, gets an error.
             batch: one state per row; not changed (the caller stores the tokens).
         """
-        # One pass finds the greedy tokens and the rows with bad logits.
-        tokens, peaks = self._ops.argmax(logits)
-        result = SampleResult(tokens)
-        for row, peak in enumerate(peaks.tolist()):
-            if not math.isfinite(peak):
-                result.errors[row] = sick_logits(peak)
+        if batch.drawn:
+            result = SampleResult(np.empty(len(batch.states), dtype=np.int64))
+        else:  # one pass finds the greedy tokens and the rows with bad logits
+            tokens, peaks = self._ops.argmax(logits)
+            result = SampleResult(tokens)
+            for row, peak in enumerate(peaks.tolist()):
+                if not math.isfinite(peak):
+                    result.errors[row] = sick_logits(peak)
         if batch.others:
             self._sample_others(logits, batch, result)
         return result
@@ -161,14 +167,15 @@ def _fault(error: Exception) -> str:
 
 
 def _no_token(logits: FloatRow, row: SampleRow) -> str:
-    """Return the error of a row whose logits are finite, but leave no token after the edits."""
-    edited = logits.copy()
-    if row.edits is not None:
+    """Return the error of a row without a token: its logits are sick, or its edits leave none."""
+    peak = float(logits.max())
+    if math.isfinite(peak) and row.edits is not None:
+        edited = logits.copy()
         row.edits.apply(edited)
-    peak = float(edited.max())
-    if peak != -math.inf:
-        return sick_logits(peak)
-    return reason_of(row.params.contradiction())
+        peak = float(edited.max())
+        if peak == -math.inf:
+            return reason_of(row.params.contradiction())
+    return sick_logits(peak)
 
 
 def sick_logits(peak: float) -> str:

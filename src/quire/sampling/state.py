@@ -37,6 +37,7 @@ class SamplingState:
     """
 
     __slots__ = (
+        "_edits_all",
         "_masks",
         "_num_tokens",
         "_penalizes",
@@ -67,6 +68,7 @@ class SamplingState:
         self.eos_token_ids = eos_token_ids
         self._stop_token_ids = frozenset(params.stop_token_ids or ())
         self._penalizes = Penalties.needed(params)
+        self._edits_all = self._penalizes or params.reads_output
         # Made with the first sampled token, where a failure ends this sequence only.
         self._masks: Masks | None = None
         self._penalties: Penalties | None = None
@@ -96,21 +98,11 @@ class SamplingState:
 
         Once True, it stays True.
         """
-        return (
-            self.params.greedy
-            and self.params.logprobs is None
-            and not self._penalizes
-            and not self.params.reads_output
-            and not Masks.needed(self.params, self.num_output_tokens)
-        )
+        return self.params.greedy and self.params.logprobs is None and self.unedited()
 
-    @property
-    def unedited(self) -> bool:
-        """Return whether the logits of the next tokens are drawn from as they are."""
-        params = self.params
-        return not (
-            self._penalizes or params.reads_output or Masks.needed(params, self.num_output_tokens)
-        )
+    def unedited(self, ahead: int = 0) -> bool:
+        """Return whether the logits of all tokens after `ahead` drafts stay as they are."""
+        return not (self._edits_all or Masks.needed(self.params, self.num_output_tokens + ahead))
 
     def draw_key(self, ahead: int) -> int:
         """Return the key of the token after the output and `ahead` drafts; 0 if it is greedy."""
@@ -120,10 +112,10 @@ class SamplingState:
             raise ValueError("no seed; the input processor must set one")
         return draw_key(self.params.seed, self.num_output_tokens + ahead)
 
-    def ended_by(self, token: int) -> bool:
-        """Return whether `token`, the last one of the output, ends it."""
+    def ended_by(self, token: int, ahead: int = 0) -> bool:
+        """Return whether `token`, the last one of the output and of `ahead` tokens, ends it."""
         params = self.params
-        if self.num_output_tokens < params.min_tokens:
+        if self.num_output_tokens + ahead < params.min_tokens:
             return False
         ends = not params.ignore_eos and token in self.eos_token_ids
         return ends or token in self._stop_token_ids
@@ -138,6 +130,8 @@ class SamplingState:
             InvalidRequestError: a parameter names a token outside the vocabulary, or the structure
                 is too complex for its matcher.
         """
+        if self.unedited(ahead):
+            return None
         masked = Masks.needed(self.params, self.num_output_tokens + ahead)
         structured = self.params.structured_outputs is not None
         output, drafts = self.output, self.drafts(ahead)

@@ -57,7 +57,7 @@ class DraftPasses:
 
     def can_draw(self, states: SequenceStates, slots: Column) -> bool:
         """Return whether no logits of these sequences are edited."""
-        return all(states.sampling[slot].unedited for slot in slots.tolist())
+        return all(states.sampling[slot].unedited() for slot in slots.tolist())
 
     def run(
         self, states: SequenceStates, slots: Column, start: Column, taken: Column, wanted: Column

@@ -12,8 +12,10 @@ from quire.core.sampling_params import SamplingParams
 from quire.runner.state import SequenceStates
 
 
-def new(name: str, *tokens: int, prompt: int | None = None) -> NewSequence:
-    return NewSequence(name, list(tokens), prompt or len(tokens), SamplingParams())
+def new(
+    name: str, *tokens: int, prompt: int | None = None, params: SamplingParams | None = None
+) -> NewSequence:
+    return NewSequence(name, list(tokens), prompt or len(tokens), params or SamplingParams())
 
 
 def step(

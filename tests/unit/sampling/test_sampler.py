@@ -175,10 +175,24 @@ def test_a_sick_row_is_its_own_error(ops: Ops, poison: float, at: int) -> None:
                 assert result.logprobs.get(row) == healthy.logprobs.get(row)
 
 
+def test_rows_that_are_all_drawn_need_no_argmax() -> None:
+    def argmax(logits: Tensor) -> Any:
+        raise AssertionError("a draw finds its own peak")
+
+    logits, states = rows(2, 3), [state(seed=seed, temperature=0.7) for seed in range(3)]
+    logits[1, 5] = math.nan
+    ops = load_ops("reference")
+    found = sample(ops.using(argmax=argmax), logits, states)
+    expected = sample(ops, logits, [*states[:2], state(temperature=0.0)])
+    assert found.token_ids[0] == expected.token_ids[0]
+    assert found.errors == expected.errors
+    assert list(found.errors) == [1]
+
+
 def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: Ops) -> None:
     logits = torch.full((2, VOCAB), -math.inf)
     logits[0, 77] = -1.0
-    for params in ({"temperature": 0.0}, {"temperature": 1.0}):
+    for params in ({"temperature": 0.0}, {"temperature": 1.0}, {"logit_bias": {7: 1.0}}):
         result = sample(ops, logits, [state(**params), state(**params)])
         assert result.token_ids[0] == 77
         assert list(result.errors) == [1]

@@ -46,12 +46,14 @@ def test_min_tokens_turns_into_plain_greedy() -> None:
         ({"repetition_penalty": 1.1}, False),
         ({"logit_bias": {1: 1.0}}, False),
         ({"min_tokens": 2}, False),
+        ({"min_tokens": 1}, True),
     ],
 )
 def test_drafts_see_whether_logits_are_edited(params: dict[str, Any], unedited: bool) -> None:
     tokens, count = np.zeros(16, dtype=np.int32), np.array([3])
     state = SamplingState(SamplingParams(**params), tokens, count, 3, (0,))
-    assert state.unedited == unedited
+    assert state.unedited(ahead=1) == unedited
+    assert state.unedited() == (unedited and "min_tokens" not in params)
 
 
 def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
@@ -117,6 +119,7 @@ def test_a_stop_token_ends_the_output_after_min_tokens() -> None:
     params = SamplingParams(min_tokens=3, stop_token_ids=[9])
     state = SamplingState(params, np.zeros(8, dtype=np.int32), count, 2, (1,))
     assert not state.ended_by(1)
+    assert state.ended_by(1, ahead=1)
     count += 1
     assert state.ended_by(1)
     assert state.ended_by(9)
