@@ -50,7 +50,6 @@ class Node:
     Attributes:
         calls: calls of the op; 0 for a part that is not an op.
         least_seconds: time for its bytes and FLOPs at the machine's limits; None if unknown.
-        cuda_seconds: seconds on a CUDA device.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Node:
     nbytes: int = 0
     flops: int = 0
     least_seconds: float | None = None
-    cuda_seconds: float = 0.0
     children: dict[str, Node] = field(default_factory=dict)
 
     def child(self, name: str) -> Node:
@@ -220,7 +218,7 @@ class LayerwiseResults:
         return {
             "name": node.name,
             "cpu_time_us": round(node.seconds * 1e6, 3),
-            "cuda_time_us": round(node.cuda_seconds * 1e6, 3),
+            "cuda_time_us": 0.0,  # vLLM's column; ops are timed on the host
             "pct_time": round(100 * self._share(node), 3),
         }
 
@@ -246,7 +244,6 @@ class LayerwiseResults:
                 (
                     name,
                     f"{node.seconds * 1e6:,.0f}",
-                    f"{node.cuda_seconds * 1e6:,.0f}",
                     f"{self._share(node):.1%}",
                     f"{node.calls:,}" if node.calls else "",
                     f"{node.nbytes / 1e6:,.1f}" if moves else "",
@@ -282,9 +279,7 @@ def layerwise_profile(
 
 
 _COLUMNS = ["name", "cpu_time_us", "cuda_time_us", "pct_time"]
-_HEADINGS = (
-    "name", "cpu µs", "cuda µs", "time", "calls", "MB", "GB/s", "GFLOP/s", "of limit",
-)  # fmt: skip
+_HEADINGS = ("name", "cpu µs", "time", "calls", "MB", "GB/s", "GFLOP/s", "of limit")
 
 
 _EXPERT_HEADINGS = ("layer", "experts per step", "busiest / mean", "busiest")
