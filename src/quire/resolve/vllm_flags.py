@@ -55,7 +55,6 @@ def _drafting(**names: str) -> dict[str, Foreign]:
 
 _ON, _OFF = ("true",), ("false",)
 _ONE = ("1",)
-_ONE_MACHINE = "one process on one machine serves all requests; run more servers behind a router"
 _NO_EXPERTS = "Quire has no expert parallelism"
 _STATES = "states are float32, and the engine chooses which ones the prefix cache keeps"
 _NO_CODE = "Quire runs no external code in the engine"
@@ -149,7 +148,7 @@ FOREIGN: dict[str, Foreign] = {
     "api_server_count": Foreign(_WHOLE, _ONE),
     **_each(
         "prefill_context_parallel_size decode_context_parallel_size",
-        Foreign(_ONE_MACHINE, _ONE),
+        Foreign("use --tensor-parallel-size or --pipeline-parallel-size", _ONE),
     ),
     "data_parallel_start_rank": Foreign(_REPLICAS, ("0",)),
     "data_parallel_size_local": Foreign(_REPLICAS, like="data_parallel_size"),
@@ -176,10 +175,8 @@ FOREIGN: dict[str, Foreign] = {
     "additional_config": Foreign("it is for platforms that Quire does not support", ("{}",)),
     "disable_sliding_window": Foreign("the model defines its windows", _OFF, switch=True),
     **_each("code_revision ignore_patterns", Foreign("name the files with --revision or a folder")),
-    **_each(
-        "ec_transfer_config weight_transfer_config",
-        Foreign("one process computes prompts and answers"),
-    ),
+    "ec_transfer_config": Foreign("the process that computes a prompt reads its images"),
+    "weight_transfer_config": Foreign("each process reads its weights from the checkpoint"),
     "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
     "media_io_kwargs": Foreign(_IMAGES, ("{}",)),
     "enable_mm_embeds": Foreign("use --enable-prompt-embeds", _OFF, switch=True),
