@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits memory by /proc")
-@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.05, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "cases", "refused"),
     [

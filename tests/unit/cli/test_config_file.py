@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.cli import complete, serve
@@ -18,6 +18,7 @@ from quire.cli.parser import Parser
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.config_file import read_settings, write_settings
+from tests.examples import examples
 
 
 def parse(path: Path, text: str, *words: str, command: Any = serve) -> argparse.Namespace:
@@ -158,6 +159,7 @@ VALUES = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=examples(100))
 @given(VALUES, st.sampled_from(["c.toml", "c.yaml"]))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any], name: str

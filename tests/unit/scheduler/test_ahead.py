@@ -20,10 +20,11 @@ from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, Pending
 from quire.scheduler.scheduler import Scheduler
 from quire.simulate.clock import VirtualClock
+from tests.examples import examples
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 13
-SEEDS = 15
+SEEDS = examples(32)
 
 
 class Pipeline:

@@ -54,7 +54,7 @@ def test_one_request_takes_what_the_cost_model_says() -> None:
 
 @pytest.mark.parametrize("flags", [{}, {"async_scheduling": True}, {"num_scheduler_steps": 4}])
 def test_everybody_gets_every_token(flags: dict[str, Any]) -> None:
-    work = load(300, rate=40.0, lengths="lognormal", num_prefixes=4, prefix_len=96, seed=2)
+    work = load(120, rate=40.0, lengths="lognormal", num_prefixes=4, prefix_len=96, seed=2)
     outcome = run(work, replicas(2, num_blocks=400, max_model_len=4096, **flags))
     assert (outcome.tokens == work.output_lens).all()
     assert (outcome.first >= outcome.sent).all()

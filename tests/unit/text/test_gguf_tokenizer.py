@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.checkpoint.make_files import write_gguf
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
+loaded = cache(load_tokenizer)
+
+
+def parity_file(shared_dir: Path, name: str) -> Path:
+    return shared_dir / "tokenizers" / "parity" / f"ggml-vocab-{name}.gguf"
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "llama-spm", "phi-3", "starcoder"])
 def test_parity_with_llama_cpp(shared_dir: Path, name: str) -> None:
-    path = shared_dir / "tokenizers" / "parity" / f"ggml-vocab-{name}.gguf"
-    tokenizer = load_tokenizer(path)
+    path = parity_file(shared_dir, name)
+    tokenizer = loaded(path)
     texts = path.with_name(f"{path.name}.inp").read_text(encoding="utf-8").split(SEPARATOR)
     answers = path.with_name(f"{path.name}.out").read_text().split("\n")
     assert len(texts) == 47
@@ -32,7 +38,7 @@ def test_parity_with_llama_cpp(shared_dir: Path, name: str) -> None:
 
 
 def test_roles_template_and_bos(shared_dir: Path) -> None:
-    tokenizer = load_tokenizer(shared_dir / "tokenizers" / "parity" / "ggml-vocab-phi-3.gguf")
+    tokenizer = loaded(parity_file(shared_dir, "phi-3"))
     assert tokenizer.special_tokens["eos_token"] == "<|endoftext|>"
     assert tokenizer.eos_token_id == 32000
     assert tokenizer.chat_template is not None
