@@ -34,6 +34,8 @@ TYPES = {
     torch.int64: "*i64", torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
 
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+ALIGNED = [["tt.divisibility", 16]]
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
 
@@ -57,7 +59,7 @@ class Compiler:
         self.compiled: list[str] = []
 
     def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> None:
-        options = {n: given.pop(n) for n in ("num_warps", "enable_fp_fusion") if n in given}
+        options = {n: given.pop(n) for n in OPTIONS if n in given}
         values = dict(zip(kernel.arg_names, args, strict=False)) | given
         fixed = {p.name for p in kernel.params if p.is_constexpr}
         signature = {n: "constexpr" if n in fixed else type_of(values[n]) for n in values}
@@ -65,11 +67,13 @@ class Compiler:
         constants = {
             (i,): values[n] for i, n in enumerate(signature) if signature[n] == "constexpr"
         }
+        # Tensors are aligned, which widens loads and queues them in shared memory.
+        aligned = {(i,): ALIGNED for i, n in enumerate(signature) if signature[n][0] == "*"}
         key = (kernel.__name__, *signature.values(), *constants.values(), *options.values())
         if key in self._known:
             return
         self._known.add(key)
-        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
         built = triton.compile(source, target=self._target, options=options)
         assert built.asm["cubin"]
         assert built.metadata.shared <= SHARED[self._capability], (kernel.__name__, built.metadata)

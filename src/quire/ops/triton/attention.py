@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +19,23 @@ from quire.ops.triton.kernels import rotary
 from quire.ops.triton.launch import COMPUTE, has_float8, power_of_two, processors
 from quire.ops.triton.rows import rms_norm
 
-ROWS = 64
-"""Rows of a tile: what the matrix units of a Hopper card multiply at once. Prompts and single
-tokens have the same, because other products would add in another order."""
 KEYS = 64
+"""Keys of a tile. A row's bits depend on it and on SEGMENT, and on no other size."""
 SEGMENT = 512
+
+
+class Shape(NamedTuple):
+    """Rows of a tile, and how it runs. Tiles of 64 rows or more meet the same instructions."""
+
+    rows: int
+    num_warps: int
+    num_stages: int
+
+
+FEW = Shape(64, 4, 3)
+MANY = Shape(128, 8, 3)
+WIDE = Shape(64, 4, 1)
+"""Of a token's heads; of a prompt's; of float32, which has no matrix units."""
 HALVES = sum(level << 8 * i for i, level in enumerate(int4.LEVELS[8:]))
 """The positive levels of 4-bit codes, a byte each."""
 
@@ -106,43 +120,56 @@ def rotate(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Split(NamedTuple):
-    """Whether segments have programs of their own, how many there are, and where parts go.
+    """How many programs share the segments of a tile, and where their parts go.
 
     Attributes:
+        segments: most segments that a tile has.
+        arrivals: int32; zeros, one for each tile at least.
         parts: float32 [T, heads, segments, width], [T, heads, segments] twice; or Nones.
     """
 
-    on: bool
+    programs: int
     segments: int
-    parts: Sequence[Tensor | None]
+    arrivals: Tensor
+    parts: Sequence[Tensor | None] = (None, None, None)
+
+    @property
+    def on(self) -> bool:
+        return self.programs > 1
 
     @classmethod
-    def of(
-        cls, meta: AttentionMetadata[Tensor], programs: int, rows: int, heads: int, width: int,
-        device: torch.device,
-    ) -> Split:  # fmt: skip
-        """Split if few programs would run: prompts' parts would take much memory."""
-        segments = -(-tables.longest(meta) // SEGMENT)
-        if segments <= 1 or programs >= 2 * processors(device):
-            return cls(False, segments, (None, None, None))
-        shape = (rows, heads, segments)
-        parts = (
-            torch.zeros((*shape, width), dtype=torch.float32, device=device),
-            torch.full(shape, -torch.inf, dtype=torch.float32, device=device),
-            torch.zeros(shape, dtype=torch.float32, device=device),
-        )
-        return cls(True, segments, parts)
+    def of(cls, keys: int, tiles: int, shape: tuple[int, ...], device: torch.device) -> Split:
+        """Split if few tiles of at most `keys` keys would run.
 
-    def merge(
-        self, out: Tensor, unit: float, sinks: Tensor | None, block_width: int
-    ) -> None:  # fmt: skip
-        """Add the parts into `out` [T, heads, width]."""
-        rows, heads, width = out.shape
-        if self.on:
-            kernels.merge[(rows, heads)](
-                *self.parts, sinks, out, unit, self.segments, heads, sunk=sinks is not None,
-                width=width, block_width=block_width, num_warps=1, enable_fp_fusion=False,
-            )  # fmt: skip
+        Args:
+            shape: rows, heads, width.
+        """
+        most = 4 * processors(device)
+        if device not in _ARRIVALS:  # before a capture: its first step runs without
+            _ARRIVALS[device] = torch.zeros(most, dtype=torch.int32, device=device)
+        segments = -(-keys // SEGMENT)
+        programs = min(segments, most // tiles)
+        if programs <= 1 or 4 * segments * math.prod(shape) > PARTS_BYTES:
+            return cls(1, segments, _ARRIVALS[device])
+        rows, heads, width = shape
+        parts = [
+            torch.empty((rows, heads, segments, *more), dtype=torch.float32, device=device)
+            for more in ((width,), (), ())
+        ]
+        return cls(programs, segments, _ARRIVALS[device], parts)
+
+
+_ARRIVALS: dict[torch.device, Tensor] = {}
+PARTS_BYTES = 1 << 29
+"""Parts may take so much memory: without them a step is slower, and has the same bits."""
+
+
+def shape_of(meta: AttentionMetadata[Tensor], compute: torch.dtype, block_group: int) -> Shape:
+    """Return the shape of tiles for a step."""
+    if compute == torch.float32:
+        return WIDE
+    rows = int(np.diff(meta.query_start_loc[: meta.num_seqs + 1]).max(initial=0))
+    return FEW if rows * block_group <= FEW.rows else MANY
 
 
 def paged_attention(
@@ -163,28 +190,31 @@ def paged_attention(
     kv_heads, block_size = cache.k.shape[1:3]
     group = heads // kv_heads
     block_group = power_of_two(group)
-    tiles = tables.table(meta, q.device, tables.tiles, max(ROWS // block_group, 1))
+    compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
+    shape = shape_of(meta, compute, block_group)
+    tokens = max(shape.rows // block_group, 1)
+    tiles = tables.table(meta, q.device, tables.tiles, tokens)
     # Rotated heads are rotated back, and rounded after it.
     wanted, dtype = q.dtype, torch.float32 if cache.packed else q.dtype
-    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    out = torch.empty(q.shape, dtype=dtype, device=q.device)
     if not len(tiles):
         return out
-    compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
     if cache.packed:
         q = rotate(q, q.dtype)
-    split = Split.of(meta, len(tiles) * kv_heads, len(q), heads, width, q.device)
-    block_width = max(power_of_two(width), 16)
-    kernels.attention[(len(tiles), kv_heads, split.segments if split.on else 1)](
+    keys = tables.longest(meta)
+    if window is not None:  # and a segment of which it sees the end
+        keys = min(keys, tokens + (1 if causal else 2) * window + SEGMENT)
+    split = Split.of(keys, len(tiles) * kv_heads, (len(q), heads, width), q.device)
+    kernels.attention[(len(tiles), kv_heads, split.programs)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.v_unit, sinks,
-        meta.block_tables, tiles, out, *split.parts, scale * cache.k_unit,
+        meta.block_tables, tiles, out, split.arrivals, *split.parts, scale * cache.k_unit,
         softcap or 1.0, window or 1, split.segments, heads, kv_heads, q.stride(0),
         meta.block_tables.stride(0),
-        block_size=block_size, width=width, group=group, rows=max(ROWS, block_group),
-        block_group=block_group, block_width=block_width, keys=KEYS, segment=SEGMENT,
-        causal=causal, windowed=window is not None, chunked=chunked, capped=softcap is not None,
-        scaled=cache.k_scale is not None, sunk=sinks is not None, split=split.on,
-        halves=HALVES if cache.packed else 0, compute=COMPUTE[compute], num_warps=4,
-        enable_fp_fusion=False,
+        block_size=block_size, width=width, group=group, rows=max(shape.rows, block_group),
+        block_group=block_group, block_width=max(power_of_two(width), 16), keys=KEYS,
+        segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
+        capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
+        halves=HALVES if cache.packed else 0, compute=COMPUTE[compute],
+        num_warps=shape.num_warps, num_stages=shape.num_stages, enable_fp_fusion=False,
     )  # fmt: skip
-    split.merge(out, cache.v_unit, sinks, block_width)
     return rotate(out, wanted) if cache.packed else out

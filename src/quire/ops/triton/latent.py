@@ -13,6 +13,7 @@ from quire.ops.triton.launch import COMPUTE, power_of_two
 
 ROWS = 64
 """Rows of a tile: heads, and tokens where a token has fewer."""
+STAGES = 2
 
 
 def supported(cache: KVCache[Tensor], rope: int) -> bool:
@@ -63,21 +64,27 @@ def latent_attention(
     rows, keys = (16, 16) if wide else (ROWS, 32)
     block_heads = min(power_of_two(heads), rows)
     tiles = tables.table(meta, q.device, tables.tiles, rows // block_heads)
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not len(tiles):
         return out
     head_blocks = -(-heads // block_heads)
-    split = attention.Split.of(meta, len(tiles) * head_blocks, len(q), heads, latent, q.device)
+    split = attention.Split.of(
+        tables.longest(meta), len(tiles) * head_blocks, (len(q), heads, latent), q.device
+    )
     compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
     block_latent = max(power_of_two(latent), 16)
-    kernels.attention[(len(tiles), head_blocks, split.segments if split.on else 1)](
+    kernels.attention[(len(tiles), head_blocks, split.programs)](
         q, q_rope, cache.k, cache.k_scale, cache.k_unit, meta.block_tables, tiles, out,
         *split.parts, scale, split.segments, heads, *q.stride()[:2], *q_rope.stride()[:2],
         meta.block_tables.stride(0),
         block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
         block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
-        segment=attention.SEGMENT, scaled=cache.k_scale is not None, split=split.on,
-        compute=COMPUTE[compute], num_warps=8, enable_fp_fusion=False,
+        segment=attention.SEGMENT, split=split.on, compute=COMPUTE[compute], num_warps=8,
+        num_stages=STAGES, enable_fp_fusion=False,
     )  # fmt: skip
-    split.merge(out, cache.k_unit, None, block_latent)
+    if split.on:
+        kernels.merge[(len(tiles), heads)](
+            tiles, out, cache.k_unit, *split.parts, split.segments, heads, latent=latent,
+            block_latent=block_latent, segment=attention.SEGMENT, enable_fp_fusion=False,
+        )  # fmt: skip
     return out

@@ -4,28 +4,21 @@ Rows of a tile are the query heads of one key head, token after token:
 
 ```
              keys  0 … 511            │ 512 … 1023           │ …    segments
-rows of  ──→ m, l, acc of the segment │ m, l, acc            │      merged in their order
+rows of  ──→ maximum, sum, acc        │ maximum, sum, acc    │      merged in their order
 one tile          64 keys at a time
 ```
 
-Segments begin at multiples of `segment` in the sequence. One program merges them as it goes, or
-each has a program of its own and `merge` adds them: the same sums in the same order, so the same
-bits. A tile of keys in which a row sees nothing changes nothing of it.
+Segments begin at multiples of `segment` in the sequence. One program merges them as it goes; or
+programs share them, store their parts, and the last to end merges all: the same sums in the same
+order, so the same bits. A tile of keys in which a row sees nothing changes nothing of it.
 """
 
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
-@triton.jit
-def _merged(top, total, acc, top_2, total_2, acc_2):
-    """Return two parts of a softmax as one; a part that has seen nothing changes nothing."""
-    new_top = tl.maximum(top, top_2)
-    pivot = tl.where(new_top == -float("inf"), 0.0, new_top)
-    keep = tl.exp(top - pivot)
-    keep_2 = tl.exp(top_2 - pivot)
-    new_acc = acc * keep[:, None] + acc_2 * keep_2[:, None]
-    return new_top, total * keep + total_2 * keep_2, new_acc
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -52,17 +45,46 @@ def _bounds(
 
 
 @triton.jit
-def _scores(
-    query, key, row_position, row_begin, column, there, scale, softcap, window,
-    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
+def _blocks(table, start, begin, end, keys: tl.constexpr, block_size: tl.constexpr):
+    """Return the blocks of the keys from `start`, a multiple of `keys`."""
+    lane = tl.arange(0, keys)
+    column = start + lane
+    if keys % block_size == 0:
+        block = start // block_size + lane // block_size
+    else:
+        block = column // block_size
+    return tl.load(table + block, (column >= begin) & (column < end), 0)
+
+
+@triton.jit
+def _slots(
+    blocks, start, kv_head, kv_heads, keys: tl.constexpr, block_size: tl.constexpr
 ):  # fmt: skip
-    """Return the products of rows and keys; -infinity where a row does not see a key."""
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale[None, :]
-    if capped:
-        power = tl.exp(-2.0 * tl.abs(scores / softcap))
-        size = (1.0 - power) / (1.0 + power) * softcap
-        scores = tl.where(scores < 0.0, -size, size)
-    seen = there[None, :] & (column[None, :] >= row_begin[:, None])
+    """Return where the cache holds a head of the keys from `start`, which lie in `blocks`."""
+    within = tl.arange(0, keys)
+    if keys % block_size != 0:
+        within += start
+    within = kv_head * block_size + within % block_size
+    return blocks.to(tl.int64) * (kv_heads * block_size) + within
+
+
+@triton.jit
+def _capped(scores, softcap):
+    """Return softcap · tanh(scores / softcap)."""
+    power = tl.exp(-2.0 * tl.abs(scores / softcap))
+    size = (1.0 - power) / (1.0 + power) * softcap
+    return tl.where(scores < 0.0, -size, size)
+
+
+@triton.jit
+def _seen(
+    scores, row_position, row_begin, column, there, window,
+    causal: tl.constexpr, windowed: tl.constexpr,
+):  # fmt: skip
+    """Return the scores; -infinity where a row does not see a key."""
+    seen = there[None, :]
+    if windowed:
+        seen = seen & (column[None, :] >= row_begin[:, None])
     if causal:
         seen = seen & (column[None, :] <= row_position[:, None])
     elif windowed:
@@ -82,7 +104,9 @@ def _read(
     """
     if halves == 0:
         at = tl.arange(0, block_width)
-        mask = there[:, None] & (at < width)[None, :]
+        mask = there[:, None]
+        if width < block_width:
+            mask = mask & (at < width)[None, :]
         values = tl.load(cached + slot[:, None] * width + at[None, :], mask, 0.0)
     else:
         at = tl.arange(0, block_width // 2)
@@ -96,138 +120,190 @@ def _read(
 
 
 @triton.jit
-def _segment(
-    query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, low, high, begin, end,
-    row_position, row_begin, scale, softcap, window,
-    block_size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, block_width: tl.constexpr,
-    keys: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    scaled: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
+def _tile(
+    blocks, all_top, all_total, all_acc, top, total, acc, start, first, query,
+    k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads,
+    begin, end, row_position, row_begin, scale, softcap, window,
+    masked: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
+    segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
+    split: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Return the running maximum, sum and weighted values of rows over keys [low, high)."""
+    """Add a tile of keys to the running part; where a segment begins, merge the part into all_*.
+
+    blocks: the keys' blocks. Returned are the next tile's, so that nothing waits for them.
+    """
+    block_width: tl.constexpr = acc.shape[1]
+    column = start + tl.arange(0, keys)
+    there = column >= 0
+    if masked:
+        there = (column >= begin) & (column < end)
+    slot = _slots(blocks, start, kv_head, kv_heads, keys, block_size)
+    blocks = _blocks(table, start + keys, begin, end, keys, block_size)
+    key = _read(k_cache, slot, there, width, block_width, keys, halves, compute)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+    if k_scale is not None:
+        scores = scores * tl.load(k_scale + slot, there, 0.0).to(tl.float32)[None, :]
+    rate = scale * LOG2E
+    if capped:
+        scores = _capped(scores * scale, softcap)
+        rate = LOG2E
+    if masked:
+        scores = _seen(scores, row_position, row_begin, column, there, window, causal, windowed)
+    if not split and (start % segment == 0) & (start > first):
+        all_top, all_total, all_acc = merged(all_top, all_total, all_acc, top, total, acc)
+        top = tl.full(top.shape, -float("inf"), tl.float32)
+        total = tl.zeros(total.shape, tl.float32)
+        acc = tl.zeros(acc.shape, tl.float32)
+    weight, top, total, keep = weigh(scores, rate, top, total)
+    if v_scale is not None:
+        weight = weight * tl.load(v_scale + slot, there, 0.0).to(tl.float32)[None, :]
+    value = _read(v_cache, slot, there, width, block_width, keys, halves, compute)
+    acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
+    return blocks, all_top, all_total, all_acc, top, total, acc
+
+
+@triton.jit
+def _keys(
+    low, high, query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads,
+    begin, end, position, token, row_begin, scale, softcap, window,
+    smooth: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
+    segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
+    split: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
+):  # fmt: skip
+    """Return the part of keys [low, high)."""
+    rows: tl.constexpr = query.shape[0]
     top = tl.full((rows,), -float("inf"), tl.float32)
     total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros((rows, block_width), tl.float32)
-    for start in range(low, high, keys):
-        column = start + tl.arange(0, keys)
-        there = (column >= begin) & (column < end)
-        block = tl.load(table + column // block_size, there, 0)
-        slot = (block.to(tl.int64) * kv_heads + kv_head) * block_size + column % block_size
-        key = _read(k_cache, slot, there, width, block_width, keys, halves, compute)
-        factor = tl.full((keys,), scale, tl.float32)
-        if scaled:
-            factor = factor * tl.load(k_scale + slot, there, 0.0).to(tl.float32)
-        scores = _scores(
-            query, key, row_position, row_begin, column, there, factor, softcap, window,
-            causal, windowed, capped,
+    acc = tl.zeros(query.shape, tl.float32)
+    all_top, all_total, all_acc = top, total, acc
+    edge = low
+    if smooth:
+        seen = end
+        if causal:
+            seen = tl.minimum(position + 1, end)
+        edge = tl.maximum(tl.minimum(seen, high) // keys * keys, low)
+        blocks = _blocks(table, low, begin, end, keys, block_size)
+        for start in range(low, edge, keys):
+            blocks, all_top, all_total, all_acc, top, total, acc = _tile(
+                blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
+                k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, begin, end,
+                position + token, row_begin, scale, softcap, window, False, block_size, width,
+                keys, segment, causal, windowed, capped, split, halves, compute,
+            )  # fmt: skip
+    blocks = _blocks(table, edge, begin, end, keys, block_size)
+    for start in range(edge, high, keys):
+        blocks, all_top, all_total, all_acc, top, total, acc = _tile(
+            blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
+            k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, begin, end,
+            position + token, row_begin, scale, softcap, window, True, block_size, width,
+            keys, segment, causal, windowed, capped, split, halves, compute,
         )  # fmt: skip
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        pivot = tl.where(new_top == -float("inf"), 0.0, new_top)
-        weight = tl.exp(scores - pivot[:, None])
-        keep = tl.exp(top - pivot)
-        total = total * keep + tl.sum(weight, 1)
-        if scaled:
-            weight = weight * tl.load(v_scale + slot, there, 0.0).to(tl.float32)[None, :]
-        value = _read(v_cache, slot, there, width, block_width, keys, halves, compute)
-        product = tl.dot(weight.to(compute), value, input_precision="ieee")
-        acc = acc * keep[:, None] + product
-        top = new_top
+    if not split:
+        top, total, acc = merged(all_top, all_total, all_acc, top, total, acc)
     return top, total, acc
 
 
 @triton.jit
+def _write(
+    out, sinks, v_unit, target, head, live, top, total, acc, width: tl.constexpr
+):  # fmt: skip
+    """Write the results of rows; `target` is each row's number among the rows of `out`."""
+    sums = tl.where(total > 0.0, total, 1.0)  # a void row has seen nothing
+    if sinks is not None:
+        sums = total + tl.exp2(tl.load(sinks + head, live, 0.0).to(tl.float32) * LOG2E - top)
+    at = tl.arange(0, acc.shape[1])
+    # Zero plus minus zero is zero: merging a part more or less must not show.
+    result = acc * (v_unit / sums)[:, None] + 0.0
+    offset = target[:, None] * width + at[None, :]
+    tl.store(out + offset, result.to(out.dtype.element_ty), live[:, None] & (at < width)[None, :])
+
+
+@triton.jit
+def _is_last(arrival, programs):
+    """Return whether all other programs have stored their parts; count from zero again then."""
+    tl.debug_barrier()  # all threads have stored
+    last = tl.atomic_add(arrival, 1, sem="acq_rel") == programs - 1
+    tl.store(arrival, 0, last)
+    return last
+
+
+@triton.jit
+def _merge(
+    out, sinks, v_unit, part_acc, part_top, part_total, row, num_rows, kv_head, heads, segments,
+    count, width: tl.constexpr, group: tl.constexpr, block_group: tl.constexpr,
+    block_width: tl.constexpr,
+):  # fmt: skip
+    """Write the results of a tile whose parts are all stored."""
+    member = tl.arange(0, block_group)
+    head = kv_head * group + member
+    live = member < group
+    for number in range(num_rows):
+        target = (row + number).to(tl.int64) * heads + head
+        top, total, acc = folded(
+            part_acc, part_top, part_total, target * segments, live, count,
+            width, block_group, block_width,
+        )  # fmt: skip
+        _write(out, sinks, v_unit, target, head, live, top, total, acc, width)
+
+
+@triton.jit(do_not_specialize=["segments"])
 def attention(
     q, k_cache, v_cache, k_scale, v_scale, v_unit, sinks, tables, tiles, out,
-    part_acc, part_top, part_total, scale, softcap, window, segments, heads, kv_heads, q_stride,
-    table_stride,
+    arrivals, part_acc, part_top, part_total, scale, softcap, window, segments, heads, kv_heads,
+    q_stride, table_stride,
     block_size: tl.constexpr, width: tl.constexpr, group: tl.constexpr, rows: tl.constexpr,
     block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, chunked: tl.constexpr,
-    capped: tl.constexpr, scaled: tl.constexpr, sunk: tl.constexpr, split: tl.constexpr,
-    halves: tl.constexpr, compute: tl.constexpr,
+    capped: tl.constexpr, split: tl.constexpr, smooth: tl.constexpr, halves: tl.constexpr,
+    compute: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows of one key head; one segment of the keys if `split`, else all.
+    """A tile of rows of one key head; with `split`, the program's share of their segments.
 
-    tiles: int32 [tiles, 5]; first row, rows, sequence, position of the first row, length of the
-        sequence.
+    tiles: int32 [tiles, 5]; first row, rows, sequence, first row's position, sequence's length.
+    arrivals: int32 [tiles · kv_heads] of zeros: programs that stored their parts.
     part_*: float32 [T, heads, segments (, width)].
+    smooth: keys that all rows see have a loop of their own, without masks.
     """
-    kv_head = tl.program_id(1)
-    entry = tiles + tl.program_id(0) * 5
+    tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # longest first
+    entry = tiles + tile * 5
     num_rows, position, length = tl.load(entry + 1), tl.load(entry + 3), tl.load(entry + 4)
     table = tables + tl.load(entry + 2).to(tl.int64) * table_stride
     lane = tl.arange(0, rows)
     token, member = lane // block_group, lane % block_group
-    live = (token < num_rows) & (member < group)
-    head = kv_head * group + member
-    row = tl.load(entry).to(tl.int64) + token
-    at = tl.arange(0, block_width)
-    mask = live[:, None] & (at < width)[None, :]
-    offset = row[:, None] * q_stride + head[:, None] * width + at[None, :]
-    query = tl.load(q + offset, mask, 0.0).to(compute)
     begin, end, row_begin = _bounds(
         position, position + token, num_rows, length, window, causal, windowed, chunked
     )
+    first, last = begin // segment, tl.cdiv(end, segment)
+    share = tl.maximum(tl.cdiv(last - first, tl.num_programs(2)), 1)
+    own, step = first + tl.program_id(2) * share, share
+    if split:
+        step = 1
+        if (own >= last) & (own > first):
+            return
+    live, head = (token < num_rows) & (member < group), kv_head * group + member
+    row, at = tl.load(entry).to(tl.int64) + token, tl.arange(0, block_width)
+    offset = row[:, None] * q_stride + head[:, None] * width + at[None, :]
+    query = tl.load(q + offset, live[:, None] & (at < width)[None, :], 0.0).to(compute)
+    target = row * heads + head
     top = tl.full((rows,), -float("inf"), tl.float32)
     total = tl.zeros((rows,), tl.float32)
     acc = tl.zeros((rows, block_width), tl.float32)
-    first, last = begin // segment, tl.cdiv(end, segment)
-    if split:
-        first = tl.program_id(2)
-        last = first + 1
-    for number in range(first, last):
-        low = tl.maximum(number * segment, begin // keys * keys)
-        high = tl.minimum((number + 1) * segment, end)
-        part = _segment(
-            query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, low, high, begin,
-            end, position + token, row_begin, scale, softcap, window, block_size, width, rows,
-            block_width, keys, causal, windowed, capped, scaled, halves, compute,
+    for number in range(own, tl.minimum(own + share, last), step):
+        low, high = tl.maximum(number * segment, begin // keys * keys), (number + step) * segment
+        top, total, acc = _keys(
+            low, tl.minimum(high, end), query, k_cache, v_cache, k_scale, v_scale,
+            table, kv_head, kv_heads, begin, end, position, token, row_begin, scale, softcap,
+            window, smooth, block_size, width, keys, segment, causal, windowed, capped, split,
+            halves, compute,
         )  # fmt: skip
-        top, total, acc = _merged(top, total, acc, part[0], part[1], part[2])
-    target = row * heads + head
-    if split:
-        target = target * segments + first
-        tl.store(part_top + target, top, live)
-        tl.store(part_total + target, total, live)
-        tl.store(part_acc + target[:, None] * width + at[None, :], acc, mask)
+        if split:
+            part = target * segments + (number - first)
+            store(part_acc, part_top, part_total, part, live, top, total, acc, width)
+    if split and last - first > 1:
+        if _is_last(arrivals + tile * kv_heads + kv_head, tl.cdiv(last - first, share)):
+            _merge(
+                out, sinks, v_unit, part_acc, part_top, part_total, tl.load(entry), num_rows,
+                kv_head, heads, segments, last - first, width, group, block_group, block_width,
+            )  # fmt: skip
     else:
-        sums = tl.where(total > 0.0, total, 1.0)  # a void row has seen nothing
-        if sunk:
-            sums = total + tl.exp(tl.load(sinks + head, live, 0.0).to(tl.float32) - top)
-        result = acc / sums[:, None] * v_unit
-        tl.store(out + target[:, None] * width + at[None, :], result.to(out.dtype.element_ty), mask)
-
-
-@triton.jit
-def merge(
-    part_acc,
-    part_top,
-    part_total,
-    sinks,
-    out,
-    v_unit,
-    segments,
-    heads,
-    width: tl.constexpr,
-    block_width: tl.constexpr,
-    sunk: tl.constexpr,
-):
-    """Add the segments of one row and head, in their order."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    at = tl.arange(0, block_width)
-    used = at < width
-    top = tl.full((1,), -float("inf"), tl.float32)
-    total = tl.zeros((1,), tl.float32)
-    acc = tl.zeros((1, block_width), tl.float32)
-    one = tl.arange(0, 1)
-    for number in range(segments):
-        source = (row * heads + head) * segments + number
-        part = tl.load(part_acc + source * width + at, used, 0.0)[None, :]
-        top_2 = tl.load(part_top + source + one)
-        total_2 = tl.load(part_total + source + one)
-        top, total, acc = _merged(top, total, acc, top_2, total_2, part)
-    if sunk:
-        total = total + tl.exp(tl.load(sinks + head + one).to(tl.float32) - top)
-    result = acc / tl.where(total > 0.0, total, 1.0)[:, None] * v_unit
-    offset = (row * heads + head) * width + at[None, :]
-    tl.store(out + offset, result.to(out.dtype.element_ty), used[None, :])
+        _write(out, sinks, v_unit, target, head, live, top, total, acc, width)

@@ -7,8 +7,9 @@ the same segments, merged in the same order.
 import triton
 import triton.language as tl
 
-from quire.ops.triton.kernels.attention import _merged
+from quire.ops.triton.kernels.attention import LOG2E, _blocks, _slots
 from quire.ops.triton.kernels.rotary import _gained, _store
+from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
 
 @triton.jit
@@ -54,18 +55,19 @@ def _segment(
     query, query_rope, cache, scales, table, low, high, end, row_position, scale,
     block_size: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr, rows: tl.constexpr,
     block_rope: tl.constexpr, block_latent: tl.constexpr, keys: tl.constexpr,
-    scaled: tl.constexpr, compute: tl.constexpr,
+    compute: tl.constexpr,
 ):  # fmt: skip
     """Return the running maximum, sum and weighted latents of rows over keys [low, high)."""
     at, rope_at = tl.arange(0, block_latent), tl.arange(0, block_rope)
     top = tl.full((rows,), -float("inf"), tl.float32)
     total = tl.zeros((rows,), tl.float32)
     acc = tl.zeros((rows, block_latent), tl.float32)
+    blocks = _blocks(table, low, 0, end, keys, block_size)
     for start in range(low, high, keys):
         column = start + tl.arange(0, keys)
         there = column < end
-        slot = tl.load(table + column // block_size, there, 0).to(tl.int64) * block_size
-        slot = slot + column % block_size
+        slot = _slots(blocks, start, 0, 1, keys, block_size)
+        blocks = _blocks(table, start + keys, 0, end, keys, block_size)
         first = cache + slot[:, None] * (rope + latent)
         key_rope = tl.load(
             first + rope_at[None, :], there[:, None] & (rope_at < rope)[None, :], 0.0
@@ -74,36 +76,28 @@ def _segment(
             first + rope + at[None, :], there[:, None] & (at < latent)[None, :], 0.0
         ).to(compute)
         scores = tl.dot(query, tl.trans(value), input_precision="ieee")
-        scores = tl.dot(query_rope, tl.trans(key_rope), scores, input_precision="ieee") * scale
-        factor = tl.full((keys,), 1.0, tl.float32)
-        if scaled:
+        scores = tl.dot(query_rope, tl.trans(key_rope), scores, input_precision="ieee")
+        if scales is not None:
             factor = tl.load(scales + slot, there, 0.0).to(tl.float32)
             scores = scores * factor[None, :]
         seen = there[None, :] & (column[None, :] <= row_position[:, None])
         scores = tl.where(seen, scores, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        pivot = tl.where(new_top == -float("inf"), 0.0, new_top)
-        weight = tl.exp(scores - pivot[:, None])
-        keep = tl.exp(top - pivot)
-        total = total * keep + tl.sum(weight, 1)
-        if scaled:
+        weight, top, total, keep = weigh(scores, scale * LOG2E, top, total)
+        if scales is not None:
             weight = weight * factor[None, :]
-        product = tl.dot(weight.to(compute), value, input_precision="ieee")
-        acc = acc * keep[:, None] + product
-        top = new_top
+        acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
     return top, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["segments"])
 def attention(
     q, q_rope, cache, scales, unit, tables, tiles, out, part_acc, part_top, part_total, scale,
     segments, heads, q_stride, q_head_stride, rope_stride, rope_head_stride, table_stride,
     block_size: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr, rows: tl.constexpr,
     block_heads: tl.constexpr, block_rope: tl.constexpr, block_latent: tl.constexpr,
-    keys: tl.constexpr, segment: tl.constexpr, scaled: tl.constexpr, split: tl.constexpr,
-    compute: tl.constexpr,
+    keys: tl.constexpr, segment: tl.constexpr, split: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows of some heads; one segment of the keys if `split`, else all.
+    """A tile of rows of some heads; with `split`, parts of the program's share of the segments.
 
     tiles, part_*: as `attention.attention` has them.
     """
@@ -129,23 +123,49 @@ def attention(
     acc = tl.zeros((rows, block_latent), tl.float32)
     first, last = 0, tl.cdiv(end, segment)
     if split:
-        first = tl.program_id(2)
-        last = first + 1
+        share = tl.cdiv(last, tl.num_programs(2))
+        first = tl.program_id(2) * share
+        last = tl.minimum(first + share, last)
+    target = row * heads + head
     for number in range(first, last):
         part = _segment(
             query, query_rope, cache, scales, table, number * segment,
             tl.minimum((number + 1) * segment, end), end, position + token, scale * unit,
-            block_size, rope, latent, rows, block_rope, block_latent, keys, scaled, compute,
+            block_size, rope, latent, rows, block_rope, block_latent, keys, compute,
         )  # fmt: skip
-        top, total, acc = _merged(top, total, acc, part[0], part[1], part[2])
-    target = row * heads + head
-    if split:
-        target = target * segments + first
-        tl.store(part_top + target, top, live)
-        tl.store(part_total + target, total, live)
-        tl.store(part_acc + target[:, None] * latent + at[None, :], acc, mask)
-    else:
-        result = acc / tl.where(live & (total > 0.0), total, 1.0)[:, None] * unit
-        tl.store(
-            out + target[:, None] * latent + at[None, :], result.to(out.dtype.element_ty), mask
+        if split:
+            at_part = target * segments + number
+            store(part_acc, part_top, part_total, at_part, live, part[0], part[1], part[2], latent)
+        else:
+            top, total, acc = merged(top, total, acc, part[0], part[1], part[2])
+    if not split:
+        _write(out, unit, target, live, total, acc, latent)
+
+
+@triton.jit
+def _write(out, unit, target, live, total, acc, latent: tl.constexpr):
+    """Write the results of rows; a void row has seen nothing."""
+    at = tl.arange(0, acc.shape[1])
+    # Zero plus minus zero is zero: merging a part more or less must not show.
+    result = acc * (unit / tl.where(total > 0.0, total, 1.0))[:, None] + 0.0
+    offset = target[:, None] * latent + at[None, :]
+    tl.store(out + offset, result.to(out.dtype.element_ty), live[:, None] & (at < latent)[None, :])
+
+
+@triton.jit(do_not_specialize=["segments"])
+def merge(
+    tiles, out, unit, part_acc, part_top, part_total, segments, heads,
+    latent: tl.constexpr, block_latent: tl.constexpr, segment: tl.constexpr,
+):  # fmt: skip
+    """Write the results of a tile for one head, of which all parts are stored."""
+    entry = tiles + tl.program_id(0) * 5
+    num_rows, position, length = tl.load(entry + 1), tl.load(entry + 3), tl.load(entry + 4)
+    count = tl.cdiv(tl.minimum(position + num_rows, length), segment)
+    live = tl.arange(0, 1) == 0
+    for number in range(num_rows):
+        row = tl.load(entry).to(tl.int64) + number
+        target = row * heads + tl.program_id(1) + tl.arange(0, 1)
+        _, total, acc = folded(
+            part_acc, part_top, part_total, target * segments, live, count, latent, 1, block_latent
         )
+        _write(out, unit, target, live, total, acc, latent)
