@@ -9,6 +9,8 @@ computes on. `FakeDevice.watching` intercepts every operation of torch on this t
   changes before it has waited;
 - where a queue of copies overwrites what an operation reads that was queued behind `after`.
 
+What comes back beside the host is garbage until the host has waited for an event behind the copy.
+
 A capture runs the work and records its operations, with the tensors that they had. It fails where
 the host reads, sends or computes something in between, because a replay would not. A replay runs
 them again, on the same tensors.
@@ -122,11 +124,13 @@ class FakeDevice(TorchAccelerator):
     zeros: bool = False
     _pinned: list[tuple[int, int]] = field(default_factory=list)
     _flying: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
+    _landing: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
     _used: dict[int, int] = field(default_factory=dict)
     _tape: list[Callable[[], object]] | None = None
 
     def pinned(self, nbytes: int) -> Tensor:
-        memory = torch.zeros(nbytes, dtype=torch.uint8)
+        with _disable_current_modes():
+            memory = torch.zeros(nbytes, dtype=torch.uint8)
         self.pins.append(nbytes)
         self._pinned.append((memory.data_ptr(), memory.data_ptr() + nbytes))
         return memory
@@ -184,12 +188,19 @@ class FakeDevice(TorchAccelerator):
     def settle(self, time: int | None = None) -> None:
         """The host has waited until then, or for all: what it may have written since must not have
         been on its way."""
+        landing, self._landing = self._landing, []
         flying, self._flying = self._flying, []
-        for begun, source, sent in flying:
-            if time is not None and begun >= time:
-                self._flying.append((begun, source, sent))
-            elif not torch.equal(source, sent):
-                raise self.wrong("the host wrote to memory that was still being copied")
+        with _disable_current_modes(), torch.inference_mode():
+            for begun, to, data in landing:
+                if time is not None and begun >= time:
+                    self._landing.append((begun, to, data))
+                else:
+                    to.copy_(data)
+            for begun, source, sent in flying:
+                if time is not None and begun >= time:
+                    self._flying.append((begun, source, sent))
+                elif not torch.equal(source, sent):
+                    raise self.wrong("the host wrote to memory that was still being copied")
 
     def fly(self, source: Tensor) -> None:
         """`source` is read by a copy that the host does not wait for."""
@@ -197,6 +208,16 @@ class FakeDevice(TorchAccelerator):
         if source.numel() and not any(a <= begin < b for a, b in self._pinned):
             raise self.wrong("a copy beside the host reads memory that is not pinned")
         self._flying.append((self.time, source, source.clone()))
+
+    def land(self, to: Tensor, source: OnDevice) -> None:
+        """`to` holds garbage until the host has waited for the copy."""
+        begin = to.data_ptr()
+        if not any(a <= begin < b for a, b in self._pinned):
+            raise self.wrong("a copy beside the host writes memory that is not pinned")
+        self.read += 1
+        self._landing.append((self.time, to, source.there.clone()))
+        to.view(torch.uint8).fill_(GARBAGE)
+        self.time += 1
 
     def last_use(self, tensor: OnDevice) -> int:
         return self._used.get(_storage(tensor), 0)
@@ -222,12 +243,16 @@ class FakeDevice(TorchAccelerator):
             there = named == LAZY if named is not None else func not in READS
         if self._tape is not None and ((ours and not there) or (crossing and others)):
             raise self.wrong(f"a capture copies between host and device: {func}")
+        waits = not (func is aten.copy_.default and len(args) > 2 and args[2])
+        if ours and not there and not waits:
+            self.land(*args[:2])
+            return args[0]
         if ours and not there:
             self.read += 1
             self.settle()
         elif crossing and others:
             self.sent += 1
-            if func is aten.copy_.default and len(args) > 2 and args[2]:
+            if not waits:
                 self.fly(args[1])
         if not func.is_view:
             self.time += 1

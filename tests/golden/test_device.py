@@ -14,6 +14,7 @@ from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.ops.device import CPU
 from quire.ops.torch_ops.staged_copy import StagedCopier
+from quire.runner.runner import ModelRunner
 from quire.system.gpu import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
@@ -217,7 +218,7 @@ def test_offloaded_weights_give_the_same(gpu: FakeDevice) -> None:
 
 
 def test_a_decode_step_waits_for_nothing_but_its_tokens(gpu: FakeDevice, tiny: str) -> None:
-    """Copies a step: one of its inputs, and back of the greedy tokens and their logits. Of ten
+    """Copies a step: one of its inputs, and one back, of the greedy tokens and their logits. Of ten
     steps one has a new block, so that the block tables cross. Torch computes nothing on the
     host."""
     counts: list[tuple[int, int, int]] = []
@@ -231,7 +232,34 @@ def test_a_decode_step_waits_for_nothing_but_its_tokens(gpu: FakeDevice, tiny: s
 
     on_gpu(gpu, tiny, ask, enable_prefix_caching=False)
     few, more = counts
-    assert [b - a for a, b in zip(few, more, strict=True)] == [10 + 1, 10 * 2, 0]
+    assert [b - a for a, b in zip(few, more, strict=True)] == [10 + 1, 10, 0]
+
+
+def test_the_next_step_is_queued_before_tokens_are_read(
+    gpu: FakeDevice, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots pass to other sequences while their last tokens are on the way, and steps that the host
+    takes part in come between."""
+    told: list[str] = []
+    for name in ("queue", "read"):
+        real = getattr(ModelRunner, name)
+
+        def noted(self: Any, given: Any, name: str = name, real: Any = real) -> Any:
+            told.append(name)
+            return real(self, given)
+
+        monkeypatch.setattr(ModelRunner, name, noted)
+    ends = [list(range(0, 258, 3)), list(range(1, 258, 4)), None]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=3 + n % 5, stop_token_ids=ends[n % 3])
+        for n in range(9)
+    ]
+    params[5] = SamplingParams(temperature=0.0, max_tokens=3, repetition_penalty=1.5, logprobs=1)
+    params[7] = SamplingParams(temperature=0.8, seed=3, max_tokens=4, min_tokens=2)
+    prompts = [list(range(3 + n, 9 + 3 * n)) for n in range(9)]
+    agree(gpu, tiny, asking(params, prompts), max_num_seqs=2, max_num_batched_tokens=24)
+    assert told.count("queue") == told.count("read")
+    assert "queue queue read queue read queue read" in " ".join(told)
 
 
 @pytest.mark.parametrize("offloaded", [pytest.param(0.0, marks=pytest.mark.slow), 6e-5])

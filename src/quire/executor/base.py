@@ -141,6 +141,12 @@ class Executor(ABC):
             step.set_exception(error)
         return step
 
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is computed beside the caller: all that `submit` began has ended,
+        so the core gains nothing from beginning another step before it lands one."""
+        return False
+
     def execute_behind(self, ahead: Pending | None, batch: SchedulerOutput) -> ModelOutput:
         """Compute a step, unless the step `ahead`, which has ended, failed."""
         if ahead is not None:

@@ -174,6 +174,22 @@ class Worker:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
+    def queue(self, batch: SchedulerOutput) -> ModelOutput:
+        """Run `execute`, but leave what can wait to `read`; see `ModelRunner.queue`."""
+        if self._profiling is not None and self._profiling.active:
+            return self._profiling.run(batch, self._execute)
+        return self._execute(batch, queue=True)
+
+    def read(self, output: ModelOutput) -> ModelOutput:
+        """Complete an output of `queue`; see `ModelRunner.read`."""
+        assert self._runner is not None, "the worker is not started"
+        return self._runner.read(output)
+
+    @property
+    def num_unread(self) -> int:
+        """Return how many outputs of `queue` are incomplete."""
+        return self._runner.num_unread if self._runner else 0
+
     def execute_together(self, step: Step) -> ModelOutput:
         """Run `execute` as all workers do, each in its place.
 
@@ -244,7 +260,7 @@ class Worker:
             return {"error": str(error)}
         return None if digest is None else {"digest": digest}
 
-    def _execute(self, batch: SchedulerOutput) -> ModelOutput:
+    def _execute(self, batch: SchedulerOutput, *, queue: bool = False) -> ModelOutput:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
         host, seconds, report = self._tiers.host, 0.0, None
@@ -254,7 +270,8 @@ class Worker:
             seconds = time.monotonic() - begin
         failed, pending = (report.failed, report.pending) if report else ([], [])
         try:
-            output = self._runner.execute(batch)
+            compute = self._runner.queue if queue else self._runner.execute
+            output = compute(batch)
         except Exception as error:
             raise ForwardError(failed, seconds, pending) from error
         output.failed_loads, output.pending_loads, output.copy_seconds = failed, pending, seconds

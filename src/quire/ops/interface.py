@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quire import _native
     from quire.ops.device import Device
     from quire.ops.graphs import Capture
+    from quire.ops.last_tokens import LastTokens
     from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
 
@@ -265,6 +266,10 @@ class Ops(StepOps[A]):
     def __init__(self, device: Device) -> None:
         self.device = device
         self.sources = dict.fromkeys(OP_NAMES, "reference")
+
+    def last_tokens(self, slots: int) -> LastTokens | None:
+        """Return the last tokens of so many slots; None where the host knows them in time."""
+        return None
 
     @property
     @abstractmethod

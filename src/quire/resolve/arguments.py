@@ -144,9 +144,9 @@ class EngineArgs:
     """Order of the queue: `fcfs`, `priority` or `lpm`. `fcfs`: first come, first served.
     `priority`: by the request's priority; a higher one may preempt running requests of a lower one.
     `lpm`: longest cached prefix first; at most 31 later requests overtake a request."""
-    async_scheduling: bool = False
-    """Schedule the next step while the current one runs. Helps if the device is not the
-    CPU; a request may then start one step later."""
+    async_scheduling: bool | None = None
+    """Begin the next step while the current one runs; a request may then start one step later.
+    Default: on one GPU, unless a step has drafts or several passes."""
     speculative_config: str | None = None
     """Speculative decoding, as JSON: drafts tokens and verifies several in one step. No answer
     changes. Example: '{"method": "suffix", "num_speculative_tokens": 8}'. `ngram` and `suffix`

@@ -131,7 +131,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
         capture_sizes=capture_sizes(args, device, notes),
-        async_scheduling=args.async_scheduling,
+        async_scheduling=_overlaps(args, device, samples=pooled.pooling is None),
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
         tiers=host_tiers(args, model, kv_dtype, transfer),
@@ -153,6 +153,14 @@ def _hash_algo(args: EngineArgs) -> HashAlgo:
     if args.prefix_caching_hash_algo == "xxhash":
         require("xxhash", "--prefix-caching-hash-algo xxhash", "prefix_caching_hash_algo")
     return args.prefix_caching_hash_algo
+
+
+def _overlaps(args: EngineArgs, device: DeviceType, *, samples: bool) -> bool:
+    """Return whether the next step begins before the last one's tokens are known."""
+    if args.async_scheduling is not None:
+        return args.async_scheduling
+    plain = args.num_scheduler_steps == 1 and args.speculative_config is None
+    return device == "cuda" and args.tensor_parallel_size == 1 and samples and plain
 
 
 def _source(args: EngineArgs) -> ModelSource:

@@ -67,8 +67,8 @@ def add_flags(
         aliases = ["--" + field.name] if "_" in field.name else []
         aliases += _SHORT.get(field.name, [])
         text = docs.get(field.name, "").replace("%", "%%")
-        if hints[field.name] is bool:
-            _add_switch(group, field.name, flag, aliases, text, default=bool(default))
+        if hints[field.name] in (bool, bool | None):
+            _add_switch(group, field.name, flag, aliases, text, default=default)
             continue
         if field.name == "profiler_config":
             _add_dotted(group)
@@ -178,11 +178,14 @@ def _add_switch(
     aliases: list[str],
     text: str,
     *,
-    default: bool,
+    default: bool | None,
 ) -> None:
     """Add a boolean: `--flag` with help; `--no-flag` and underscored spellings without help."""
     off = "--no-" + flag.removeprefix("--")
-    text += f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
+    if default is None:
+        text += f" ({flag} or {off})"
+    else:
+        text += f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
     group.add_argument(flag, dest=name, action="store_true", default=default, help=text)
     hidden: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     if aliases:

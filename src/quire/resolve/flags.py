@@ -57,7 +57,7 @@ def field_value(name: str, word: str) -> Any:
     hint = hints[name]
     if word == "none" and types.NoneType in typing.get_args(hint):
         return None
-    if hint is bool:
+    if bool in (hint, *typing.get_args(hint)):
         if word not in ("true", "false"):
             raise argparse.ArgumentTypeError(f"{name} is true or false, not {word!r}")
         return word == "true"

@@ -13,6 +13,7 @@ from quire.core.config import LOGITS_ROWS
 from quire.core.dtypes import HostArray
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device, Staged
+from quire.ops.last_tokens import LastTokens
 from quire.ops.metadata import AttentionMetadata, StateSlots
 from quire.runner.state import SequenceStates
 
@@ -29,6 +30,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
         sampling_rows: int64 [S], indices into T: the last token of each sequence whose tokens are
             all computed after this step, and its drafts.
         entries: int64 [E], which sequences those are.
+        row_slots: int64 [S], the slots of the sequences of `sampling_rows`.
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
         embeds, rotations, deep: see `Decoder.forward`; None in most steps.
@@ -42,6 +44,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
     metadata: AttentionMetadata
     sampling_rows: Array
     entries: Column
+    row_slots: Array | None = None
     adapter: Array | None = None
     row_adapter: Array | None = None
     embeds: Array | None = None
@@ -73,12 +76,15 @@ class StepInputBuilder:
         type_rows: int = 0,
         device: Device = CPU,
         capture_sizes: Sequence[int] = (),
+        last: LastTokens | None = None,
     ) -> None:
         """`type_rows` is added to the positions of the second text of a pair (`Decoder.forward`).
         `device` gets the arrays, except those that stay on the host. Steps that decode one token
-        of each sequence are filled to the next of `capture_sizes`."""
+        of each sequence are filled to the next of `capture_sizes`. `last` has the tokens that
+        the host does not know."""
         self._states = states
         self._device = device
+        self._last = last
         self._type_rows = type_rows
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
@@ -98,6 +104,7 @@ class StepInputBuilder:
         self._sent_tables = self._tables.send(0)
         self._adapter = np.zeros(max_num_batched_tokens, np.int64)
         self._row_adapter = np.zeros(self._max_rows, np.int64)
+        self._row_slots = np.zeros(self._max_rows, np.int64)
         self._version = 0
         self._plain = 0  # sequences of the last step, if each decoded one token
         self._sizes = (0, 0, 0, 0, 0)
@@ -157,6 +164,7 @@ class StepInputBuilder:
             missing += drafts
         entries, row_slots = self._write_rows(total, slots, missing, drafts)
         num_rows, adapted = len(row_slots), bool(states.with_adapter)
+        self._row_slots[:num_rows] = row_slots
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
             self._row_adapter[:num_rows] = states.adapter[row_slots]
@@ -180,6 +188,7 @@ class StepInputBuilder:
         self._query_start_loc[used : size + 1] = self._arange[used : size + 1]
         self._adapter[used:size] = -1
         self._row_adapter[used:size] = -1
+        self._row_slots[used:size] = len(self._states.num_tokens)
         return size
 
     def _place_behind_images(
@@ -263,6 +272,7 @@ class StepInputBuilder:
                 self._positions[:total],
                 self._sampling_rows[:num_rows],
                 self._slot_mapping[:total],
+                self._row_slots[:num_rows],
             ]
             if self._states.adapters is not None:
                 buffers += [self._adapter[: sizes[3]], self._row_adapter[: sizes[4]]]
@@ -272,7 +282,9 @@ class StepInputBuilder:
         self._sizes = sizes
         if self._sent_rows < num_seqs:
             self._sent_rows, self._sent_tables = num_seqs, self._tables.send(num_seqs)
-        input_ids, positions, sampling_rows, slot_mapping, *adapter = self._staged.send()
+        input_ids, positions, sampling_rows, slot_mapping, row_slots, *adapter = self._staged.send()
+        if self._last is not None and (self._input_ids[:total] < 0).any():
+            self._last.fill(input_ids)
         metadata = AttentionMetadata(
             query_start_loc=self._query_start_loc[: num_seqs + 1],
             seq_lens=self._seq_lens[:num_seqs],
@@ -282,7 +294,9 @@ class StepInputBuilder:
             block_size=self._block_size,
             states=recurrent,
         )
-        inputs = StepInputs(input_ids, positions, metadata, sampling_rows, entries, fixed=size > 0)
+        inputs = StepInputs(
+            input_ids, positions, metadata, sampling_rows, entries, row_slots, fixed=size > 0
+        )
         if not adapter:
             return inputs
         return replace(inputs, adapter=adapter[0], row_adapter=adapter[1])

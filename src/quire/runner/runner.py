@@ -17,6 +17,7 @@ from quire.core.batch import (
 )
 from quire.core.config import SchedulerConfig, SharedKV, StateConfig
 from quire.core.dtypes import DType
+from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
@@ -34,6 +35,7 @@ from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import add_prompt_logprobs, any_prompt_logprobs
 from quire.runner.state import SequenceStates
+from quire.runner.unread import Unread, no_tokens, put
 from quire.runner.unsettled import Unsettled
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
@@ -115,32 +117,62 @@ class ModelRunner:
         self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
         backed = ops.device.is_host and self.kv_caches
         self._backing = KVBacking(ops, self.kv_caches, shared_kv) if backed else None
-        self._ops, self._reader = ops, reader
+        self._ops, self._reader, self._agrees, self._stage = ops, reader, agrees, stage
+        plain = not (proposer or pooling or given_rows)
+        slots = scheduler.max_num_seqs + 1  # the last one is of void rows
+        self._last = ops.last_tokens(slots) if plain and stage is None else None
         self.model = new_model(
             decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,
-            capture_sizes=() if proposer or pooling or given_rows else capture_sizes,
+            capture_sizes=capture_sizes if plain else (),
             adapters=adapters is not None, given_rows=given_rows,
             taps=() if reader is None else reader.taps,
         )  # fmt: skip
         self._inputs = StepInputBuilder(
             self.states, scheduler.max_num_batched_tokens, block_size,
             type_rows=model.max_position_embeddings, device=ops.device,
-            capture_sizes=self.model.capture_sizes,
+            capture_sizes=self.model.capture_sizes, last=self._last,
         )  # fmt: skip
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
-        self._stage = stage
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
-        self.unsettled = Unsettled(self.states)
+        self.unsettled, self._unread = Unsettled(self.states), Unread(self.states)
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
-        self._agrees = agrees
         self._passes = Passes(self.states, self._inputs, proposer)
-        self._sampled, self._batch = 0, SamplingBatch([])
+        self._sampled, self._batch, self._later = 0, SamplingBatch([]), False
 
     @property
     def meters(self) -> tuple[Sequence[OpMeter], Sequence[OpMeter]]:
         """Return the meters of the model's ops, and of those that draft for it."""
         return self.model.meters, self._passes.draft_meters
+
+    @property
+    def num_unread(self) -> int:
+        """Return how many outputs of `queue` must be completed by `read`."""
+        return len(self._unread)
+
+    def queue(self, step: SchedulerOutput) -> ModelOutput:
+        """Queue one step on the device, if the host need not see its logits.
+
+        Then the output has no tokens until `read`, and the next step may be queued before that.
+        Otherwise this is `execute`.
+        """
+        self._later = self._last is not None and step.max_new_tokens is None
+        try:
+            return self.execute(step)
+        finally:
+            self._later = False
+
+    def read(self, output: ModelOutput) -> ModelOutput:
+        """Complete an output of `queue`; they are read in their order.
+
+        Raises:
+            EngineDeadError: the device has failed.
+        """
+        try:
+            self._unread.read(output)
+        except RuntimeError as error:  # torch's; no later call would succeed
+            raise EngineDeadError(f"The device has failed: {error}") from error
+        return output
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
@@ -230,7 +262,7 @@ class ModelRunner:
             hidden = self._forward(step, slots, inputs, inputs.sampling_rows)
         entries = inputs.entries
         if not len(entries):
-            output.sampled_token_ids = _no_tokens(len(slots))
+            output.sampled_token_ids = no_tokens(len(slots))
             self._watch.lap("model")
             return output
         logits = self.model.logits(hidden)
@@ -238,9 +270,9 @@ class ModelRunner:
         self._watch.lap("model")
         self._masks.end()
         if drafts is None:
-            self._sample(step, slots, entries, logits, output)
+            self._sample(step, slots, inputs, logits, output)
         else:
-            output.sampled_token_ids = _no_tokens(len(slots), 1 + int(drafts.max()))
+            output.sampled_token_ids = no_tokens(len(slots), 1 + int(drafts.max()))
             slots, drafts = slots[entries], drafts[entries]
             result = self._sampler.sample(logits, sampling_rows(self.states, slots, drafts))
             accept(self.states, step, entries, drafts, slots, result, output, self._agrees)
@@ -254,7 +286,7 @@ class ModelRunner:
         rows = self._forward(step, slots, inputs, inputs.sampling_rows)
         stage.give(self._ops.numpy(rows))
         self._watch.lap("model")
-        return ModelOutput(_no_tokens(len(slots)))
+        return ModelOutput(no_tokens(len(slots)))
 
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
@@ -272,31 +304,26 @@ class ModelRunner:
         self,
         step: SchedulerOutput,
         slots: Column,
-        entries: Column,
+        inputs: StepInputs,
         logits: Array,
         output: ModelOutput,
     ) -> None:
         """Sample one token for each sequence whose last token was computed; each has one row of
         logits.
         """
-        names = step.request_ids
+        names, entries = step.request_ids, inputs.entries
         if len(entries) < len(slots):
             slots = slots[entries]
-        result = self._sampler.sample(logits, self._sampling_batch(step, slots))
-        tokens = result.token_ids
-        for row, error in result.errors.items():
-            output.errors[names[entries[row]]] = error
-        for row, logprobs in result.logprobs.items():
-            output.logprobs[names[entries[row]]] = [logprobs]
-        if output.errors:
-            sound = [names[entry] not in output.errors for entry in entries.tolist()]
-            entries, tokens, slots = entries[sound], tokens[sound], slots[sound]
-        if len(entries) == len(names):
-            output.sampled_token_ids = tokens[:, None]
-        else:
-            output.sampled_token_ids = _no_tokens(len(names))
-            output.sampled_token_ids[entries, 0] = tokens
-        self.states.append(slots, tokens)
+        batch = self._sampling_batch(step, slots)
+        if self._later and self._last is not None and inputs.row_slots is not None:
+            there = inputs.row_slots[: len(entries)]
+            chosen = self._sampler.choose(self._last, logits, there, batch)
+            if chosen is not None:
+                self._unread.append(output, names, entries, slots, chosen)
+                return
+        result = self._sampler.sample(logits, batch)
+        sound = put(result, names, entries, output)
+        self.states.append(slots[sound], result.token_ids[sound])
 
     def _begin_masks(self, slots: Column) -> None:
         """Have what follows outputs ready, and masks filled while the model runs."""
@@ -313,8 +340,3 @@ class ModelRunner:
         if everyone:
             self._sampled, self._batch = step.batch_version, batch
         return batch
-
-
-def _no_tokens(num_seqs: int, width: int = 1) -> Column:
-    """Return `ModelOutput.sampled_token_ids` of sequences that sample nothing."""
-    return np.full((num_seqs, width), -1, dtype=np.int64)

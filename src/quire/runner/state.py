@@ -39,11 +39,13 @@ class SequenceStates:
     `undo`, which reverts everything except `removed`.
 
     Attributes:
-        token_ids: int32 [max_num_seqs, max_model_len].
+        token_ids: int32 [max_num_seqs, max_model_len]; ~slot in place of a token that only the
+            device knows (see `runner.unread`).
         block_tables: int32 [max_num_seqs, blocks of max_model_len tokens]; entries past a
             sequence's own are valid block numbers without a meaning.
         num_tokens, num_blocks: int64 [max_num_seqs].
         num_computed: int64 [max_num_seqs], tokens whose keys and values are in the cache.
+        born: int64 [max_num_seqs], the number of each slot's sequence: the slot's first, second …
         sampling: slot in use → the sequence's sampling state.
         prompt_logprobs: slot → requested log-probabilities per prompt token, of sequences that
             arrived without output.
@@ -99,6 +101,7 @@ class SequenceStates:
             self.recurrent = StateSlotTables(
                 max_num_seqs, max_blocks, block_size, states_per_request, max_tokens
             )
+        self.born = np.zeros(max_num_seqs, dtype=np.int64)
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._version = 0
@@ -220,6 +223,7 @@ class SequenceStates:
         if wanted_adapter is not None:
             self.with_adapter.add(slot)
         self._slots[new.request_id] = slot
+        self.born[slot] += 1
         count = len(new.token_ids)
         self.token_ids[slot, :count] = new.token_ids
         self.num_tokens[slot] = count

@@ -16,7 +16,8 @@ from quire.core.errors import QuireError, reason_of
 from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
-from quire.ops.sample_row import SampleRow
+from quire.ops.last_tokens import Chosen, LastTokens
+from quire.ops.sample_row import SampleRow, TokenIds
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
@@ -41,6 +42,16 @@ class SamplingBatch:
         plain = {state: state.plain_greedy for state in dict.fromkeys(states)}
         self.others = [row for row, state in enumerate(states) if not plain[state]]
         self.drawn = not any(state.params.greedy for state in plain)
+        self._edited = self.others
+
+    @property
+    def unedited(self) -> bool:
+        """Return whether all tokens are chosen from the logits as they are, without logprobs.
+
+        Once True, it stays True.
+        """
+        self._edited = [row for row in self._edited if not self.states[row].plain]
+        return not self._edited
 
 
 @dataclass(slots=True)
@@ -83,14 +94,25 @@ class Sampler:
         if batch.drawn:
             result = SampleResult(np.empty(len(batch.states), dtype=np.int64))
         else:  # one pass finds the greedy tokens and the rows with bad logits
-            tokens, peaks = self._ops.argmax(logits)
-            result = SampleResult(tokens)
-            for row, peak in enumerate(peaks.tolist()):
-                if not math.isfinite(peak):
-                    result.errors[row] = sick_logits(peak)
+            result = result_of(*self._ops.argmax(logits))
         if batch.others:
             self._sample_others(logits, batch, result)
         return result
+
+    def choose(
+        self, last: LastTokens, logits: Array, slots: Array, batch: SamplingBatch
+    ) -> Chosen | None:
+        """Queue what `sample` does, or return None if the host must take part in it.
+
+        Args:
+            slots: of the sequences, on the device.
+        """
+        rows = [(row, batch.states[row]) for row in batch.others]
+        rows = [(row, state) for row, state in rows if not state.params.greedy]
+        if not batch.unedited or (rows and not last.draws):
+            return None
+        drawn = [SampleRow(row, state.params, state.draw_key(0)) for row, state in rows]
+        return last.choose(logits, slots, drawn)
 
     def _sample_others(self, logits: Array, batch: SamplingBatch, result: SampleResult) -> None:
         rows: list[SampleRow] = []
@@ -139,6 +161,15 @@ class Sampler:
             if named:
                 entry = _with_named(entry, self._ops.numpy(logits[row]), list(named))
             result.logprobs[row] = entry
+
+
+def result_of(tokens: TokenIds, peaks: FloatRow) -> SampleResult:
+    """Return the result of tokens whose rows' largest logits are `peaks`."""
+    result = SampleResult(tokens)
+    for row, peak in enumerate(peaks.tolist()):
+        if not math.isfinite(peak):
+            result.errors[row] = sick_logits(peak)
+    return result
 
 
 def _with_named(entry: TokenLogprobs, logits: FloatRow, named: list[int]) -> TokenLogprobs:

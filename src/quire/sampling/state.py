@@ -98,7 +98,15 @@ class SamplingState:
 
         Once True, it stays True.
         """
-        return self.params.greedy and self.params.logprobs is None and self.unedited()
+        return self.params.greedy and self.plain
+
+    @property
+    def plain(self) -> bool:
+        """Return whether the next token is chosen from the unedited logits, without logprobs.
+
+        Once True, it stays True.
+        """
+        return self.params.logprobs is None and self.unedited()
 
     def unedited(self, ahead: int = 0) -> bool:
         """Return whether the logits of all tokens after `ahead` drafts stay as they are."""

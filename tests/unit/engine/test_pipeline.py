@@ -220,3 +220,62 @@ def test_a_step_behind_one_that_failed_is_skipped() -> None:
     executor.submit(batches[2]).result()
     executor.shutdown()
     assert worker.steps == [7, 9]
+
+
+class QueuedWorker:
+    """Leaves outputs unread, or reads them at once; some steps fail."""
+
+    def __init__(self, knows: set[int], fails: set[int]) -> None:
+        self.knows, self.fails = knows, fails
+        self.told: list[str] = []
+        self.num_unread = 0
+
+    def queue(self, batch: SchedulerOutput) -> ModelOutput:
+        self.told.append(f"queue {batch.step}")
+        if batch.step in self.fails:
+            raise OSError("broken")
+        self.num_unread += batch.step not in self.knows
+        return ModelOutput(token_columns([[batch.step]]))
+
+    def read(self, output: ModelOutput) -> ModelOutput:
+        step = int(output.sampled_token_ids[0, 0])
+        self.told.append(f"read {step}")
+        self.num_unread -= step not in self.knows
+        return output
+
+
+def test_an_accelerators_steps_are_queued_by_the_caller() -> None:
+    executor = UniprocExecutor(replace(engine_config(), device="cuda", async_scheduling=True))
+    executor._worker = worker = QueuedWorker({3}, {4})  # type: ignore[assignment]
+    empty = token_columns([])
+    batches = [SchedulerOutput(i, [], empty, empty, empty, [], [], 0) for i in range(6)]
+    first = executor.submit(batches[1])
+    assert not executor.idle
+    second = executor.submit(batches[2], first)
+    assert first.result().sampled_token_ids.tolist() == [[1]]
+    assert not executor.idle
+    second.result()
+    assert executor.idle
+    known = executor.submit(batches[3], second)
+    assert executor.idle  # its tokens are here: the core lands it first
+    known.result()
+    failing = executor.submit(batches[4], known)
+    behind = executor.submit(batches[5], failing)
+    with pytest.raises(OSError, match="broken"):
+        failing.result()
+    with pytest.raises(StepSkippedError):
+        behind.result()
+    assert worker.told == [
+        "queue 1", "queue 2", "read 1", "read 2", "queue 3", "read 3", "queue 4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_no_step_begins_before_one_that_has_ended_lands(
+    idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = overlapped(16)
+    monkeypatch.setattr(type(core.executor), "idle", idle)
+    core.add(ask("a", length=10, max_tokens=5))
+    core.step()
+    assert len(core._in_flight) == (0 if idle else 1)

@@ -44,6 +44,22 @@ def test_the_device(hardware: Hardware, fields: dict[str, Any], device: str) -> 
     assert config.ops == ("reference" if device == "cuda" else fields.get("ops", "auto"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "overlaps"),
+    [
+        ({"device": "cuda"}, True),
+        ({"device": "cpu"}, False),
+        ({"device": "cuda", "async_scheduling": False}, False),
+        ({"device": "cpu", "async_scheduling": True}, True),
+        ({"device": "cuda", "num_scheduler_steps": 2}, False),
+        ({"device": "cuda", "speculative_config": '{"method": "ngram"}'}, False),
+    ],
+    ids=str,
+)
+def test_a_gpus_next_step_begins_early(fields: dict[str, Any], overlaps: bool) -> None:
+    assert resolved(**fields).config.async_scheduling is overlaps
+
+
 def test_memory_is_the_gpus() -> None:
     found = resolved(gpu_memory_utilization=0.25, swap_space=4.0)
     assert found.config.memory_budget_bytes == 20 * GIB

@@ -13,13 +13,15 @@ from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.quantized import Weights
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
+from quire.ops.last_tokens import LastTokens
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.packed_file import StoredLinear
 from quire.ops.torch_ops import arrays, quantized
 from quire.ops.torch_ops.activations import ActivationOps
 from quire.ops.torch_ops.arrays import tensor, torch_dtype
-from quire.ops.torch_ops.devices import torch_device
+from quire.ops.torch_ops.devices import TorchAccelerator, torch_device
+from quire.ops.torch_ops.last_tokens import TorchLastTokens
 from quire.ops.torch_ops.latent import LatentOps
 from quire.ops.torch_ops.lora import LoraOps, TensorTable
 from quire.ops.torch_ops.moe import MoeOps
@@ -43,6 +45,10 @@ class TorchOps(
         there = torch_device(device)
         super().__init__(there)
         self._torch = there.torch
+
+    def last_tokens(self, slots: int) -> LastTokens | None:
+        there = self.device
+        return TorchLastTokens(there, slots) if isinstance(there, TorchAccelerator) else None
 
     @property
     def isa(self) -> str:
