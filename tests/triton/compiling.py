@@ -34,7 +34,7 @@ TYPES = {
     torch.int64: "*i64", torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "launch_pdl")
 ALIGNED = [["tt.divisibility", 16]]
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
@@ -89,12 +89,17 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))
+    if capability >= 90:
+        early = {"overlap": True, "launch_pdl": True}
+        for module in (attention, experts, latent, linear, lora, recurrent, rows, sampling):
+            if hasattr(module, "overlap"):
+                module.overlap = lambda device: early
     forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
     for name in ("int8", "codes", "float8", "zeros", "offsets", "book", "ordered"):
         parts: Any = parts_of(quantized(name, 70, 96, seed=1))
         if name != "float8" or capability >= 89:  # plain torch dequantizes it there
             forms.append(coded(parts, None, "none", 1, dtype))
-    linear.SEGMENT = 64
+    linear.segment = lambda columns, width: 128
     attention.SEGMENT = 128
     for programs in (0, 1000):
         linear.processors = lambda device, n=programs: n

@@ -109,7 +109,7 @@ def test_segments_and_batches_change_no_bit(
     ops: TritonOps, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles, segments in one program or in several, and the other rows."""
-    monkeypatch.setattr(linear, "SEGMENT", 64)
+    monkeypatch.setattr(linear, "segment", lambda columns, width: 128)
     weight = rows(20, 200, 8).numpy() if form == "dense" else quantized(form, 20, 200, seed=8)
     packed = ops.pack_linear(weight, rows(1, 20, 9).numpy()[0])
     x = rows(70, 200, seed=10)

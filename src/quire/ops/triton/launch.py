@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from quire.core.errors import ConfigError
 from quire.ops.device import Device
@@ -14,6 +16,8 @@ from quire.system import env
 
 LEAST_CAPABILITY = (8, 0)
 """Cards before it have no bfloat16 products."""
+
+COUNTERS = 2**16
 
 COMPUTE: dict[torch.dtype, Any] = {
     torch.float32: tl.float32,
@@ -71,6 +75,19 @@ def power_of_two(n: int) -> int:
 def warps(block: int) -> int:
     """Return the warps of a program that reduces a row of `block` elements."""
     return min(max(block // 256, 1), 16)
+
+
+@cache
+def overlap(device: torch.device) -> dict[str, Any]:
+    """Return the options of a launch whose kernel calls `overlap.begin`."""
+    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"overlap": True, "launch_pdl": True} if early else {"overlap": False}
+
+
+@cache
+def counters(device: torch.device) -> Tensor:
+    """Return int32 zeros [COUNTERS] in which programs of one launch count; they leave zeros."""
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
 def processors(device: torch.device) -> int:

@@ -5,104 +5,166 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from quire.core.dtypes import DType
 from quire.ops.torch_ops.arrays import torch_dtype
+from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton.kernels import products as kernels
-from quire.ops.triton.launch import COMPUTE, power_of_two, processors, warps
-from quire.ops.triton.rows import activation
+from quire.ops.triton.launch import (
+    COMPUTE,
+    COUNTERS,
+    counters,
+    overlap,
+    power_of_two,
+    processors,
+    warps,
+)  # fmt: skip
+from quire.ops.triton.rows import UNGATED
 from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
-from quire.ops.weights import LinearWeight
+from quire.ops.weights import GATED, LinearWeight
 
-SEGMENT = 1024
-"""Columns that are summed by themselves."""
-ROWS = 64
-"""Rows of a tile: what the matrix units of a Hopper card multiply at once."""
-COLUMNS = 64
-DEPTH = 64
+PROGRAMS = 192
+"""Programs that a product of few rows is cut into, if its weight is large enough."""
+LEAST_SEGMENT = 512
+DEQUANTIZED = 256
+"""From so many rows on, a coded weight is dequantized once instead of in each tile."""
 
 
 class Grouping(NamedTuple):
     """Which rows of a result each tile computes, and with which expert.
 
     Attributes:
-        row_ids: int32 [tiles · ROWS]; -1 for none.
+        tile: rows of a tile.
+        row_ids: int32 [tiles · tile]; -1 for none.
         tile_experts: int32 [tiles].
         fan_out: result row r is of row r // fan_out of x.
         rows: of the result.
     """
 
+    tile: int
     row_ids: Tensor
     tile_experts: Tensor
     fan_out: int
     rows: int
 
 
+class Tile(NamedTuple):
+    """What one program computes: `rows` of x times `columns` of the result, `depth` at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    swapped: bool
+    """The weight is the left operand, whose tiles have at least 64 rows."""
+
+
+def tile(rows: int, compute: torch.dtype) -> Tile:
+    """Return the tile for so many rows. Its choice changes no bit."""
+    if compute == torch.float32:
+        return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True)
+    if rows <= 64:
+        return Tile(max(16, power_of_two(rows)), 64, 128, 4, 4, True)
+    return Tile(128, 128, 64, 8, 4, False)
+
+
+def grouped_rows(rows: int, compute: torch.dtype) -> int:
+    """Return the rows of a tile if each expert has about so many rows."""
+    return tile(rows, compute).rows
+
+
+def segment(columns: int, width: int) -> int:
+    """Return the columns of x that are summed by themselves, for a weight [columns, width].
+
+    It depends on the weight alone, for the sums' bits do.
+    """
+    blocks = -(-columns // 64)
+    parts = min(max(PROGRAMS // blocks, 1), max(width // LEAST_SEGMENT, 1))
+    return -(-width // (parts * 128)) * 128
+
+
 def linear(x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
     """See `reference.linear`."""
-    weight = device_weight(packed)
     wanted = x.dtype if dtype is None else torch_dtype(dtype)
-    if weight.epilogue == "none":
-        return product(x, weight, wanted)
-    return activation(product(x, weight, x.dtype), weight.epilogue).to(wanted)
+    return product(x, device_weight(packed), wanted)
 
 
 def logits(x: Tensor, packed: LinearWeight) -> Tensor:
     """See `reference.logits`."""
-    weight = device_weight(packed)
-    assert weight.epilogue == "none"
-    return product(x, weight, torch.float32)
+    return product(x, device_weight(packed), torch.float32)
 
 
 def product(
     x: Tensor, weight: DeviceWeight, dtype: torch.dtype, grouping: Grouping | None = None
 ) -> Tensor:
-    """Return x @ weight.T + bias as [rows, out] of `dtype`; each row with its expert's rows."""
-    columns = weight.shape[0] // weight.experts if grouping else weight.shape[0]
+    """Return epilogue(x @ weight.T + bias) as [rows, out] of `dtype`.
+
+    Args:
+        grouping: each row is multiplied with its expert's rows.
+    """
+    columns = weight.shape[0] // (weight.experts if grouping else 1)
+    kind, gated = weight.epilogue, weight.epilogue in GATED
     rows = grouping.rows if grouping else len(x)
-    out = torch.empty((rows, columns), dtype=dtype, device=x.device)
+    out = torch.empty((rows, columns // (1 + gated)), dtype=dtype, device=x.device)
     if rows == 0:
         return out
     if isinstance(weight, CodedWeight) and weight.columns is not None:
         x = x[:, weight.columns]
     elif x.stride(-1) != 1:
         x = x.contiguous()
-    x_scale = None
-    compute = COMPUTE[x.dtype]
-    integer = isinstance(weight, CodedWeight) and weight.form == "int8"
-    if integer:
-        x, x_scale = quantize_rows(x)
-    tiles = len(grouping.tile_experts) if grouping else -(-rows // ROWS)
-    blocks = -(-columns // COLUMNS)
-    width = weight.shape[1]
-    segments = -(-width // SEGMENT)
-    split = grouping is None and segments > 1 and tiles * blocks < 2 * processors(x.device)
+    middle, x_scale = x.dtype, None
+    if isinstance(weight, CodedWeight):
+        if weight.form == "int8":
+            x, x_scale = quantize_rows(x)
+        elif grouping is None and rows >= DEQUANTIZED:
+            weight = dequantized(weight, x.dtype)
+    given, bias = _form(weight), weight.bias
+    chosen = tile(grouping.tile if grouping else rows, x.dtype)
+    depth, width = chosen.depth, weight.shape[1]
+    length = segment(columns, width)
+    segments = -(-width // length)
+    tiles_m = len(grouping.tile_experts) if grouping else -(-rows // chosen.rows)
+    tiles = tiles_m * -(-columns // chosen.columns)
+    split = grouping is None and segments > 1 and tiles < 2 * processors(x.device)
+    split = split and tiles <= COUNTERS
     parts = None
     if split:
-        kind = torch.int32 if integer else torch.float32
-        parts = torch.empty((segments, rows, columns), dtype=kind, device=x.device)
-    bias, given = weight.bias, _form(weight)
-    kernels.product[(tiles, blocks, segments if split else 1)](
-        x, *given.tensors, bias, x_scale, out, parts,
+        sums = torch.int32 if x_scale is not None else torch.float32
+        parts = torch.empty((segments, rows, columns), dtype=sums, device=x.device)
+    kernels.product[(tiles, segments if split else 1)](
+        x, *given.tensors, bias, x_scale, out, parts, counters(x.device) if split else None,
         grouping.row_ids if grouping else None, grouping.tile_experts if grouping else None,
-        rows, columns, width, given.groups, x.stride(0), segments,
-        grouping.fan_out if grouping else 1,
+        rows, columns, width, given.groups, x.stride(0), grouping.fan_out if grouping else 1,
+        tiles_m,
         form=given.form, group=given.group, halves=given.halves, biased=bias is not None,
-        listed=grouping is not None, split=split, segment=SEGMENT, block_m=ROWS, block_n=COLUMNS,
-        block_k=DEPTH, compute=compute, num_warps=4, enable_fp_fusion=False,
+        listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
+        segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
+        early=grouping is None and chosen.swapped and (split or segments == 1),
+        block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
+        compute=COMPUTE[x.dtype] if x_scale is None else tl.int8,
+        middle=COMPUTE[middle], num_warps=chosen.warps, num_stages=chosen.stages,
+        enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
-    if split:
-        block = min(1024, power_of_two(columns))
-        kernels.add_segments[(rows, -(-columns // block))](
-            parts, given.tensors[1], bias, x_scale, out, segments, rows, columns,
-            integer=integer, biased=bias is not None, block=block, enable_fp_fusion=False,
-        )  # fmt: skip
     return out
 
 
+def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
+    """Return the weight as numbers of `dtype`, which a product would make of its codes itself."""
+    given, (columns, width) = _form(weight), weight.shape
+    numbers = torch.empty((columns, width), dtype=dtype, device=weight.codes.device)
+    kernels.dequantize[(-(-columns // 64), -(-width // 128))](
+        *given.tensors, numbers, columns, width, given.groups, form=given.form, group=given.group,
+        halves=given.halves, even=width % 128 == 0, block_n=64, block_k=128,
+        **overlap(numbers.device),
+    )  # fmt: skip
+    return DenseWeight(numbers, weight.bias, weight.epilogue, weight.experts)
+
+
 class _Given(NamedTuple):
-    """A weight as the kernel takes it; `tensors`: w, scale, zero, offset, book."""
+    """A weight as the kernels take it; `tensors`: w, scale, zero, offset, book."""
 
     tensors: tuple[Tensor | None, ...]
     form: str
@@ -117,9 +179,10 @@ def _form(weight: DeviceWeight) -> _Given:
     numbers: list[Any] = [
         weight.numbers if weight.form == form else None for form in ("zeros", "offsets", "book")
     ]
+    groups = weight.scale.shape[1]
     return _Given(
         (weight.codes, weight.scale, *numbers),
-        weight.form, weight.group, weight.scale.shape[1], weight.halves,
+        weight.form, 0 if groups == 1 else weight.group, groups, weight.halves,
     )  # fmt: skip
 
 
@@ -130,8 +193,9 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)
     block = power_of_two(width)
     kernels.quantize_rows[(rows,)](
-        x, out, scales, width, x.stride(0), block=block, num_warps=warps(block)
-    )
+        x, out, scales, width, x.stride(0), block=block, num_warps=warps(block),
+        **overlap(x.device),
+    )  # fmt: skip
     return out, scales
 
 
@@ -140,10 +204,11 @@ def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:
     weight = device_weight(packed)
     tokens, heads = x.shape[:2]
     rows = x[..., first : first + weight.shape[1]].reshape(tokens * heads, -1)
-    tiles = -(-tokens // ROWS)
-    ids = torch.full((heads, tiles * ROWS), -1, dtype=torch.int32, device=x.device)
+    size = grouped_rows(tokens, x.dtype)
+    tiles = -(-tokens // size)
+    ids = torch.full((heads, tiles * size), -1, dtype=torch.int32, device=x.device)
     numbers = torch.arange(tokens * heads, dtype=torch.int32, device=x.device)
     ids[:, :tokens] = numbers.view(tokens, heads).t()
     head = torch.arange(heads, dtype=torch.int32, device=x.device).repeat_interleave(tiles)
-    grouping = Grouping(ids.flatten(), head, 1, tokens * heads)
+    grouping = Grouping(size, ids.flatten(), head, 1, tokens * heads)
     return product(rows, weight, x.dtype, grouping).view(tokens, heads, -1)

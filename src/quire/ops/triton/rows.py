@@ -11,7 +11,7 @@ from quire.core.model_config import Activation
 from quire.ops.filters import FloatRow
 from quire.ops.sample_row import TokenIds
 from quire.ops.triton.kernels import elementwise, norms
-from quire.ops.triton.launch import power_of_two, warps
+from quire.ops.triton.launch import overlap, power_of_two, warps
 from quire.ops.weights import GATED, GATED_BY
 
 UNGATED: dict[str, str] = {kind: name for name, kind in GATED_BY.items()}
@@ -75,6 +75,7 @@ def activation(x: Tensor, kind: Activation) -> Tensor:
         elementwise.activation[(len(rows), -(-width // BLOCK))](
             rows, out, width, rows.stride(0),
             kind=UNGATED.get(kind, kind), gated=gated, block=BLOCK,
+            **overlap(x.device),
         )  # fmt: skip
     return out
 

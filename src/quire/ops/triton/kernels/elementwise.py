@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.overlap import begin
+
 
 @triton.jit
 def _tanh(x):
@@ -31,25 +33,35 @@ def _activated(x, kind: tl.constexpr):
 
 
 @triton.jit
+def activated(first, up, kind: tl.constexpr, gated: tl.constexpr):
+    """Return kind(first), or kind(first) · up; all float32."""
+    if gated and kind == "swigluoai":
+        first = tl.minimum(first, 7.0, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.clamp(up, -7.0, 7.0, propagate_nan=tl.PropagateNan.ALL)
+        result = first / (1.0 + tl.exp(-1.702 * first)) * (up + 1.0)
+    else:
+        result = _activated(first, kind)
+        if gated:
+            result = result * up
+    return result
+
+
+@triton.jit
 def activation(
-    x, out, width, x_stride, kind: tl.constexpr, gated: tl.constexpr, block: tl.constexpr
-):
+    x, out, width, x_stride, kind: tl.constexpr, gated: tl.constexpr, overlap: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
     """Write kind(x), or kind(gate) · up where x is [gate | up]."""
+    begin(overlap)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     live = at < width
     first = tl.load(x + row * x_stride + at, live, 0.0)
     wide = first.to(tl.float32)
+    up = wide
     if gated:
         up = tl.load(x + row * x_stride + width + at, live, 0.0).to(tl.float32)
-        if kind == "swigluoai":
-            wide = tl.minimum(wide, 7.0, propagate_nan=tl.PropagateNan.ALL)
-            up = tl.clamp(up, -7.0, 7.0, propagate_nan=tl.PropagateNan.ALL)
-            result = wide / (1.0 + tl.exp(-1.702 * wide)) * (up + 1.0)
-        else:
-            result = _activated(wide, kind) * up
-    else:
-        result = _activated(wide, kind)
+    result = activated(wide, up, kind, gated)
     tl.store(out + row * width + at, result.to(first.dtype), live)
 
 

@@ -5,162 +5,290 @@
                  float32    │  float32  │        at a time, and the segments are added in order
 ```
 
-A program adds its segments itself, or each segment has a program of its own and `add_segments` adds
-them: the same sums in the same order. Which of both depends on the number of rows, the bits do not.
+A program adds its segments itself, or each segment has a program of its own and the last of them to
+end adds all: the same sums in the same order. Which of both depends on the number of rows, the bits
+do not. Nor do they depend on the tile: the matrix units add a row's products in the order of k,
+whatever their instruction's shape (`tests/gpu/test_products.py` shows it on the card).
 """
 
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.elementwise import activated
+from quire.ops.triton.kernels.overlap import begin
+
 
 @triton.jit
-def _weights(
-    w, scale, zero, offset, book, row, live, k, width, groups,
+def _codes(
+    w, row, k, width, halves: tl.constexpr, even: tl.constexpr, block_k: tl.constexpr
+):  # fmt: skip
+    """Return what a weight stores of rows `row`, from column `k` on: [block_n, block_k (/ 2)].
+
+    halves: a byte has the codes of two columns, the first in its low half.
+    even: the width is a multiple of block_k.
+    """
+    per: tl.constexpr = 2 if halves else 1
+    at = k // per + tl.arange(0, block_k // per)
+    where = row[:, None] * (width // per) + at[None, :]
+    return tl.load(w + where) if even else tl.load(w + where, (at < width // per)[None, :], 0.0)
+
+
+@triton.jit
+def _by_group(
+    numbers, row, k, groups, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr
+):
+    """Return the numbers of the groups of `block_k` columns, as float32 [block_n, block_k or 1].
+
+    group: columns of a group; 0 if a row is one.
+    """
+    place = row[:, None] * groups
+    if group == 0:
+        found = tl.load(numbers + place).to(tl.float32)
+    elif group % block_k == 0:
+        found = tl.load(numbers + place + tl.minimum(k // group, groups - 1)).to(tl.float32)
+    elif block_k % group == 0:
+        at = tl.minimum(k // group + tl.arange(0, block_k // group), groups - 1)
+        few = tl.load(numbers + place + at[None, :]).to(tl.float32)
+        wide = tl.broadcast_to(few[:, :, None], (block_n, block_k // group, group))
+        found = wide.reshape(block_n, block_k)
+    else:
+        at = tl.minimum((k + tl.arange(0, block_k)) // group, groups - 1)
+        found = tl.load(numbers + place + at[None, :]).to(tl.float32)
+    return found
+
+
+@triton.jit
+def _numbers(
+    codes, scale, zero, offset, book, row, k, groups,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, block_k: tl.constexpr,
     block_n: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Return [block_n, block_k] of the weight from column `k` on, of type `compute`.
+    """Return what codes mean, as `compute` [block_n, block_k].
 
-    form: "dense"; "codes", "zeros" and "offsets", which are scaled by group; "book", whose codes
-        are looked up first.
-    halves: a byte has the codes of two columns, the first in its low half.
+    form: "dense" and "int8", which are numbers already; "codes", "zeros" and "offsets", which are
+        scaled by group; "book", whose codes are looked up first.
     """
     if halves:
-        at = k // 2 + tl.arange(0, block_k // 2)
-        there = live[:, None] & (at < width // 2)[None, :]
-        pair = tl.load(w + row[:, None] * (width // 2) + at[None, :], there, 0)
-        codes = tl.join(pair & 15, pair >> 4).reshape(block_n, block_k)
+        codes = tl.join(codes & 15, codes >> 4).reshape(block_n, block_k)
+    if form == "int8":
+        values = codes
+    elif form == "dense":
+        values = codes.to(compute)
     else:
-        at = k + tl.arange(0, block_k)
-        there = live[:, None] & (at < width)[None, :]
-        codes = tl.load(w + row[:, None] * width + at[None, :], there, 0.0)
-    values = codes.to(compute)
-    if form != "dense":
-        column = k + tl.arange(0, block_k)
-        there = live[:, None] & (column < width)[None, :]
-        where = row[:, None] * groups + (column // group)[None, :]
-        wide = codes.to(tl.float32)
-        if form == "book":
-            wide = tl.load(book + codes.to(tl.int32))
+        wide = tl.load(book + codes.to(tl.int32)) if form == "book" else codes.to(tl.float32)
         if form == "zeros":
-            wide = wide - tl.load(zero + where, there, 0).to(tl.float32)
-        wide = wide * tl.load(scale + where, there, 0).to(tl.float32)
+            wide = wide - _by_group(zero, row, k, groups, group, block_k, block_n)
+        wide = wide * _by_group(scale, row, k, groups, group, block_k, block_n)
         if form == "offsets":
-            wide = wide + tl.load(offset + where, there, 0).to(tl.float32)
+            wide = wide + _by_group(offset, row, k, groups, group, block_k, block_n)
         values = wide.to(compute)
     return values
 
 
 @triton.jit
-def _finished(total, x_scale, scale, bias, x_row, w_row, live_m, live_n, integer: tl.constexpr,
-              biased: tl.constexpr):  # fmt: skip
-    """Return sums as float32, scaled if they are of integers, plus the bias."""
+def _rows(x, row, k, width, stride, even: tl.constexpr, block_k: tl.constexpr):
+    """Return columns from `k` on of rows of x: [block_m, block_k]."""
+    at = k + tl.arange(0, block_k)
+    where = row[:, None] * stride + at[None, :]
+    return tl.load(x + where) if even else tl.load(x + where, (at < width)[None, :], 0)
+
+
+@triton.jit
+def _sum(
+    x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, groups,
+    form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, segment: tl.constexpr,
+    early: tl.constexpr, swapped: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
+):  # fmt: skip
+    """Return the products of rows of x and of a weight over columns [start, end).
+
+    codes: those of the first columns, if `early`.
+    segment: columns that are summed by themselves; 0 for all.
+    """
+    kind: tl.constexpr = tl.int32 if form == "int8" else tl.float32
+    acc = tl.zeros((block_n, block_m) if swapped else (block_m, block_n), kind)
+    total = acc
+    if early:
+        rows = _rows(x, x_row, start, width, x_stride, even, block_k).to(compute)
+        weights = _numbers(
+            codes, scale, zero, offset, book, w_row, start, groups, form, group, halves, block_k,
+            block_n, compute,
+        )  # fmt: skip
+        acc = tl.dot(weights, tl.trans(rows), acc, input_precision="ieee", out_dtype=kind)
+        start += block_k
+    for k in range(start, end, block_k):
+        rows = _rows(x, x_row, k, width, x_stride, even, block_k).to(compute)
+        weights = _numbers(
+            _codes(w, w_row, k, width, halves, even, block_k), scale, zero, offset, book, w_row, k,
+            groups, form, group, halves, block_k, block_n, compute,
+        )  # fmt: skip
+        if swapped:
+            acc = tl.dot(weights, tl.trans(rows), acc, input_precision="ieee", out_dtype=kind)
+        else:
+            acc = tl.dot(rows, tl.trans(weights), acc, input_precision="ieee", out_dtype=kind)
+        if segment > 0:  # noqa: SIM102
+            if (k + block_k) % segment == 0:
+                total += acc
+                acc = tl.zeros_like(acc)
+    return total + acc
+
+
+@triton.jit
+def _joined(total, parts, plane, place, live, count, segments: tl.constexpr):
+    """Return the sum of a tile's segments, and whether it is whole: if all others have ended."""
+    plane = plane + tl.zeros((), tl.int64)
+    tl.store(parts + tl.program_id(1) * plane + place, total, live)
+    tl.debug_barrier()
+    last = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == segments - 1
+    total = tl.zeros_like(total)
+    if last:
+        for i in tl.static_range(segments):
+            total += tl.load(parts + i * plane + place, live, 0, cache_modifier=".cg")
+        tl.store(count, 0)
+    return total, last
+
+
+@triton.jit
+def _finished(
+    total, x_scale, scale, bias, x_row, w_row,
+    integer: tl.constexpr, biased: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr,
+    swapped: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
+):  # fmt: skip
+    """Return sums as float32, scaled if they are of integers, plus the bias; activated."""
     result = total.to(tl.float32)
+    x_row = x_row[None, :] if swapped else x_row[:, None]
+    w_row = w_row[:, None] if swapped else w_row[None, :]
     if integer:
-        result = result * tl.load(x_scale + x_row, live_m, 0.0)[:, None]
-        result = result * tl.load(scale + w_row, live_n, 0).to(tl.float32)[None, :]
+        result = result * tl.load(x_scale + x_row)
+        result = result * tl.load(scale + w_row).to(tl.float32)
     if biased:
-        result = result + tl.load(bias + w_row, live_n, 0.0).to(tl.float32)[None, :]
+        result = result + tl.load(bias + w_row).to(tl.float32)
+    if kind != "none":
+        first = result.to(middle).to(tl.float32)
+        second = first
+        if gated:
+            if swapped:
+                pairs = first.reshape(block_n // 2, 2, block_m).permute(0, 2, 1)
+            else:
+                pairs = first.reshape(block_m, block_n // 2, 2)
+            first, second = tl.split(pairs)
+        result = activated(first, second, kind, gated).to(middle)
     return result
 
 
 @triton.jit
+def _target(row, live, column, columns, swapped: tl.constexpr):
+    """Return where a tile lies in rows of `columns`, and which of it exists."""
+    live_n = column < columns
+    if swapped:
+        place = row[None, :] * columns + column[:, None]
+        mask = live[None, :] & live_n[:, None]
+    else:
+        place = row[:, None] * columns + column[None, :]
+        mask = live[:, None] & live_n[None, :]
+    return place, mask
+
+
+@triton.jit
+def _place(tiles_m, tiles_n, together: tl.constexpr):
+    """Return a program's tile of rows and of columns: `together` tiles of rows share a weight."""
+    number = tl.program_id(0)
+    first = number // (together * tiles_n) * together
+    size = tl.minimum(tiles_m - first, together)
+    within = number % (together * tiles_n)
+    return first + within % size, within // size
+
+
+@triton.jit
 def product(
-    x, w, scale, zero, offset, book, bias, x_scale, out, parts, row_ids, tile_experts,
-    num_rows, num_columns, width, groups, x_stride, segments, fan_out,
+    x, w, scale, zero, offset, book, bias, x_scale, out, parts, counts, row_ids, tile_experts,
+    num_rows, num_columns, width, groups, x_stride, fan_out, tiles_m,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, biased: tl.constexpr,
-    listed: tl.constexpr, split: tl.constexpr, segment: tl.constexpr, block_m: tl.constexpr,
-    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
+    listed: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr, segment: tl.constexpr,
+    segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, swapped: tl.constexpr,
+    overlap: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    block_k: tl.constexpr, compute: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows times a tile of the weight's rows; one segment of the columns if `split`.
 
-    form: as in `_weights`, or "int8": x and w are 8-bit integers, scaled by row.
+    form: as in `_numbers`; "int8": x and w are 8-bit integers, scaled by row.
     listed: tile i computes rows row_ids[i · block_m …] of the result, -1 for none, with the weight
         of expert tile_experts[i]; result row r is of row r // fan_out of x.
+    kind: the activation of the result, which is rounded to `middle` before and after it; or "none".
+    gated: it is of the weight's first half, and multiplies the second: a tile has rows of both.
     parts: [segments, rows of the result, num_columns].
+    counts: int32, zeros: how many segments of each tile have ended.
+    early: the first columns of the weight are read before the kernel before this one has ended.
     """
-    tile = tl.program_id(0)
-    result_row = (tile * block_m + tl.arange(0, block_m)).to(tl.int64)
-    n = tl.program_id(1) * block_n + tl.arange(0, block_n)
-    live_n = n < num_columns
-    w_row = n.to(tl.int64)
-    live_m = result_row < num_rows
+    tile, tile_n = _place(tiles_m, tl.cdiv(num_columns, block_n), 8)
+    n = tile_n * block_n + tl.arange(0, block_n)
+    w_row = tl.minimum(n, num_columns - 1).to(tl.int64)
+    if gated:
+        w_row = w_row // 2 + w_row % 2 * (num_columns // 2)
+    start = tl.program_id(1) * segment
+    end = tl.minimum(start + segment, width) if split else width
+    codes = w
+    if early:
+        codes = _codes(w, w_row, start, width, halves, even, block_k)
+    begin(overlap)
+    row = (tile * block_m + tl.arange(0, block_m)).to(tl.int64)
+    live = row < num_rows
     if listed:
-        result_row = tl.load(row_ids + result_row).to(tl.int64)
-        live_m = result_row >= 0
+        row = tl.load(row_ids + row).to(tl.int64)
+        live = row >= 0
         w_row += tl.load(tile_experts + tile).to(tl.int64) * num_columns
-    x_row = result_row // fan_out
-    first, last = 0, tl.cdiv(width, segment)
+    x_row = tl.where(live, row, 0) // fan_out
+    total = _sum(
+        x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, groups,
+        form, group, halves, 0 if split or segments == 1 else segment, early, swapped, even,
+        block_m, block_n, block_k, compute,
+    )  # fmt: skip
+    whole = True
     if split:
-        first = tl.program_id(2)
-        last = first + 1
-    integer: tl.constexpr = form == "int8"
-    kind: tl.constexpr = tl.int32 if integer else tl.float32
-    total = tl.zeros((block_m, block_n), kind)
-    for number in range(first, last):
-        acc = tl.zeros((block_m, block_n), kind)
-        for k in range(number * segment, tl.minimum((number + 1) * segment, width), block_k):
-            at = k + tl.arange(0, block_k)
-            there = live_m[:, None] & (at < width)[None, :]
-            rows = tl.load(x + x_row[:, None] * x_stride + at[None, :], there, 0)
-            if integer:
-                mask = live_n[:, None] & (at < width)[None, :]
-                weights = tl.load(w + w_row[:, None] * width + at[None, :], mask, 0)
-                acc = tl.dot(rows, tl.trans(weights), acc)
-            else:
-                weights = _weights(
-                    w, scale, zero, offset, book, w_row, live_n, k, width, groups,
-                    form, group, halves, block_k, block_n, compute,
-                )  # fmt: skip
-                acc = tl.dot(rows.to(compute), tl.trans(weights), acc, input_precision="ieee")
-        total = total + acc
-    target = result_row[:, None] * num_columns + n[None, :]
-    live = live_m[:, None] & live_n[None, :]
-    if split:
-        plane = first.to(tl.int64) * num_rows * num_columns
-        tl.store(parts + plane + target, total, live)
-    else:
+        place, there = _target(row, live, n, num_columns, swapped)
+        count = counts + tl.program_id(0)
+        total, whole = _joined(total, parts, num_columns * num_rows, place, there, count, segments)
+    if whole:
         result = _finished(
-            total, x_scale, scale, bias, x_row, w_row, live_m, live_n, integer, biased
-        )
-        tl.store(out + target, result.to(out.dtype.element_ty), live)
+            total, x_scale, scale, bias, x_row, w_row, form == "int8", biased, kind, gated,
+            swapped, block_m, block_n, middle,
+        )  # fmt: skip
+        column, columns = n, num_columns
+        if gated:
+            column = tile_n * (block_n // 2) + tl.arange(0, block_n // 2)
+            columns = num_columns // 2
+        place, there = _target(row, live, column, columns, swapped)
+        tl.store(out + place, result.to(out.dtype.element_ty), there)
 
 
 @triton.jit
-def add_segments(
-    parts,
-    scale,
-    bias,
-    x_scale,
-    out,
-    segments,
-    num_rows,
-    num_columns,
-    integer: tl.constexpr,
-    biased: tl.constexpr,
-    block: tl.constexpr,
-):
-    """Add the segments of one row, in their order."""
-    row = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * block + tl.arange(0, block)
-    live = n < num_columns
-    kind: tl.constexpr = tl.int32 if integer else tl.float32
-    total = tl.zeros((block,), kind)
-    for number in range(segments):
-        at = ((row * 0 + number) * num_rows + row) * num_columns + n
-        total = total + tl.load(parts + at, live, 0)
-    result = total.to(tl.float32)
-    if integer:
-        result = result * tl.load(x_scale + row)
-        result = result * tl.load(scale + n, live, 0).to(tl.float32)
-    if biased:
-        result = result + tl.load(bias + n, live, 0.0).to(tl.float32)
-    tl.store(out + row * num_columns + n, result.to(out.dtype.element_ty), live)
+def dequantize(
+    w, scale, zero, offset, book, out, num_rows, width, groups,
+    form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, even: tl.constexpr,
+    overlap: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """Write a weight's numbers: [num_rows, width]."""
+    begin(overlap)
+    n = tl.program_id(0) * block_n + tl.arange(0, block_n)
+    row = tl.minimum(n, num_rows - 1).to(tl.int64)
+    k = tl.program_id(1) * block_k
+    compute: tl.constexpr = out.dtype.element_ty
+    codes = _codes(w, row, k, width, halves, even, block_k)
+    values = _numbers(
+        codes, scale, zero, offset, book, row, k, groups, form, group, halves, block_k, block_n,
+        compute,
+    )  # fmt: skip
+    at = k + tl.arange(0, block_k)
+    live = (n < num_rows)[:, None] & (at < width)[None, :]
+    tl.store(out + row[:, None] * width + at[None, :], values, live)
 
 
 @triton.jit
-def quantize_rows(x, out, scales, width, stride, block: tl.constexpr):
+def quantize_rows(
+    x, out, scales, width, stride, overlap: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
     """Write each row as 8-bit integers with a scale: round(x / scale), ties to even."""
+    begin(overlap)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     live = at < width
@@ -176,8 +304,12 @@ def quantize_rows(x, out, scales, width, stride, block: tl.constexpr):
 
 
 @triton.jit
-def combine(parts, weights, out, width, top_k, weighted: tl.constexpr, block: tl.constexpr):
+def combine(
+    parts, weights, out, width, top_k, weighted: tl.constexpr, overlap: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
     """Add what a row's experts gave, times their weights, in the order of its choice."""
+    begin(overlap)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     live = at < width

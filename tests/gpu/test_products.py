@@ -1,0 +1,88 @@
+"""Products on a real GPU: near float64, and the same bits in every tile; skipped without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from quire.core.quantized import QuantizedWeight
+from quire.ops.providers import open_device
+from quire.ops.torch_ops.arrays import array, tensor
+from quire.ops.triton import linear
+from quire.ops.triton.provider import TritonOps
+from tests.triton.test_products import close, quantized
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
+
+FORMS = ["dense", "int8", "codes", "float8", "zeros", "offsets", "book", "ordered"]
+ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+
+@pytest.fixture(scope="module")
+def ops() -> TritonOps:
+    return TritonOps(open_device("cuda"))
+
+
+def tiles(dtype: torch.dtype) -> Iterator[linear.Tile]:
+    yield linear.Tile(16, 64, 32, 4, 2, True)
+    yield linear.Tile(64, 64, 32, 4, 3, False)
+    if dtype != torch.float32:
+        yield linear.Tile(64, 128, 128, 8, 3, True)
+        yield linear.Tile(128, 128, 64, 8, 4, False)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_tile_gives_the_same_bits(
+    ops: TritonOps, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few and many rows, segments in one program or in several, dequantized before or not."""
+    n, k, count = 130, 1184, 300
+    x = torch.randn(count, k, device="cuda").to(dtype)
+    if form == "dense":
+        numbers = torch.randn(n, k).to(dtype)
+        packed = ops.pack_linear(array(numbers))
+    else:
+        weight: QuantizedWeight = quantized(form, n, k, seed=1)
+        numbers, packed = tensor(weight.dequantize()), ops.pack_linear(weight)
+    whole = ops.linear(x, packed)
+    if form != "int8":
+        assert close(whole, x, numbers.to(dtype).cuda(), ROUNDING[dtype])
+    assert linear.segment(n, k) < k
+    for chosen in tiles(dtype):
+        monkeypatch.setattr(linear, "tile", lambda rows, compute, chosen=chosen: chosen)
+        for first, last, programs in ((0, 1, 1000), (7, 40, 1000), (0, 255, 0), (0, count, 1000)):
+            monkeypatch.setattr(linear, "processors", lambda device, n=programs: n)
+            found = ops.linear(x[first:last], packed)
+            assert torch.equal(found, whole[first:last]), (chosen, first, last, programs)
+
+
+@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+def test_experts_alone(ops: TritonOps, form: str) -> None:
+    count, hidden, width = 8, 256, 128
+    sizes = (count * 2 * width, hidden), (count * hidden, width)
+    weights = [
+        array(torch.randn(n, k).to(torch.bfloat16)) if form == "dense" else quantized(form, n, k, 2)
+        for n, k in sizes
+    ]
+    gate_up = ops.pack_linear(weights[0], epilogue="silu_mul", experts=count)
+    down = ops.pack_linear(weights[1], experts=count)
+    x = torch.randn(500, hidden, device="cuda").to(torch.bfloat16)
+    chosen = torch.rand(500, count, device="cuda").argsort(1)[:, :2]
+    shares = torch.rand(500, 2, device="cuda")
+    together = ops.moe(x, chosen, shares, gate_up, down)
+    for first, last in ((0, 1), (3, 9), (100, 300)):
+        some = slice(first, last)
+        found = ops.moe(x[some], chosen[some], shares[some], gate_up, down)
+        assert torch.equal(found, together[some])
+
+
+def test_an_activation_in_a_product_is_that_of_its_own_kernel(ops: TritonOps) -> None:
+    weight = array(torch.randn(260, 192).to(torch.bfloat16))
+    x = torch.randn(70, 192, device="cuda").to(torch.bfloat16)
+    plain = ops.linear(x, ops.pack_linear(weight))
+    for kind in ("silu_mul", "gelu_tanh_mul", "swigluoai_mul", "gelu", "relu2"):
+        found = ops.linear(x, ops.pack_linear(weight, epilogue=kind))
+        assert torch.equal(found, ops.activation(plain, kind)), kind
