@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from quire.core.config import SharedKV
-from quire.core.messages import BlocksReturned
+from quire.core.messages import BlocksReturned, StepOutputs
 from quire.core.options import KVTransfer
 from quire.core.request import FinishReason
 from quire.parallel.shared_memory import SharedFile
@@ -72,6 +73,38 @@ def test_same_answer_from_lent_blocks(golden: tuple[str, Path, Golden], tmp_path
     producer.core.handle(BlocksReturned(consumer.returned))
     assert pool.num_used == 0
     producer.core.scheduler.check_integrity()
+
+
+def test_same_answer_from_copies_of_lent_blocks(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks return with the first token, and may be overwritten then."""
+    file, prompt = SharedFile(), list(range(3, 60))
+    shared = SharedKV(file.path, 64, 0, 2)
+    producer, consumer = (
+        Side(model, tmp_path, "kv_both", replace(shared, replica=rank)) for rank in (0, 1)
+    )
+    file.close()
+    expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
+    lent = producer.answer(prompt, 1, KVTransfer(hands_over=True)).lent
+    assert lent is not None
+    whole_step, came = consumer.core.step, list[int]()
+
+    def step() -> StepOutputs | None:
+        found = whole_step()
+        for output in found.each() if found else ():
+            came.extend(output.new_token_ids)
+        if found and found.returned:
+            assert len(came) == 1
+            for cache in producer.core.executor._worker._runner.kv_caches:  # type: ignore[attr-defined]
+                for tensor in cache.tensors:
+                    tensor[found.returned] = 99.0
+        return found
+
+    monkeypatch.setattr(consumer.core, "step", step)
+    copied = structs.replace(lent, copied=True)
+    assert consumer.answer(prompt, 6, KVTransfer(lent=copied)).new_token_ids == expected
+    assert sorted(consumer.returned) == lent.blocks
 
 
 @pytest.fixture

@@ -246,6 +246,9 @@ class ModelledExecutor(ClockedExecutor):
         before = [self._sequences[name].num_blocks for name in batch.request_ids]
         if self._states:
             self._states.begin_step(batch.request_ids, batch.new_blocks)
+        slots = self._slots.reshape(-1, self._block_size)
+        for source, target in batch.moves:
+            slots[target] = slots[source]
         for entry, position, block in batch.new_blocks[:3].T.tolist():
             sequence = self._sequences[batch.request_ids[entry]]
             held = sequence.num_blocks

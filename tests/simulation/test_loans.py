@@ -44,7 +44,7 @@ class Machine:
         self.states: dict[str, Any] = {}
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.unfinished: dict[str, Any] = {}
-        self.killed = 0
+        self.killed = self.copied = 0
 
     def core(self, rank: int) -> EngineCore:
         clock = VirtualClock()
@@ -97,6 +97,7 @@ class Machine:
     def read(self, rank: int, step: StepOutputs) -> None:
         self.ledger.end(rank, step.returned)
         for state, lent in self.halves.take(step):
+            self.copied += lent is not None and lent.copied
             answers = [r for r in range(PREFILL, COUNT) if self.cores[r] is not None]
             state.replica = self.rng.choice(answers or [state.replica])
             for message in self.halves.go_on(state.replica, state.request.children, lent):
@@ -174,3 +175,4 @@ def test_nothing_wrong_and_nothing_lost(seed: int, monkeypatch: pytest.MonkeyPat
     machine.run(requests=40, kills=12)
     assert machine.killed
     assert machine.ledger.num_lent > 20
+    assert machine.copied > 2

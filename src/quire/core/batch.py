@@ -158,6 +158,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
         max_new_tokens: int64 [B]; the blocks hold all of them but the last. None means one each.
         num_passes: how often the model may run for them.
         read_ahead: an image to read a part of; None if there is none.
+        moves: blocks, and the blocks to copy them to before the step computes.
         batch_version: two steps in a row with equal versions have the same `request_ids`, so cached
             lookups stay valid. 0 is equal to no version, not even to 0.
     """
@@ -175,6 +176,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     batch_version: int = 0
     num_passes: int = 1
     read_ahead: ReadAhead | None = None
+    moves: list[tuple[int, int]] = []
 
     @property
     def empty(self) -> bool:

@@ -19,6 +19,8 @@ class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
     """Hash of the last of these blocks, which covers those before it."""
     packed: bytes
     """int32: their numbers in order; `NOT_LENT` for those before a sliding window."""
+    copied: bool = False
+    """The owner needs its room: the borrower's request copies them as it begins."""
 
     @property
     def numbers(self) -> array[int]:

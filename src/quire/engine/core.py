@@ -35,6 +35,7 @@ from quire.engine.isolate import compute_apart
 from quire.engine.kv_events import KVEventPublisher
 from quire.engine.scheduling import new_scheduler
 from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
+from quire.kv.loans import copies_loan
 from quire.kv.snapshot import kv_snapshot
 from quire.system.stopwatch import Stopwatch
 
@@ -124,7 +125,8 @@ class EngineCore:
 
         A request whose id is in use is dropped: an answer would end the other one.
         """
-        if self._lives(message.request_id):
+        name = message.request_id
+        if name in self.scheduler.requests or name in self._compiling:
             logger.warning("dropped a request: its id, %r, is in use", message.request_id)
             return
         try:
@@ -198,7 +200,7 @@ class EngineCore:
         outputs.outputs = self._handoff.hold(outputs.outputs)
         outputs.stats = self._stats()
         outputs.blocks = self._take_changes()
-        outputs.returned = self._handoff.settle(self._lives)
+        outputs.returned = self._handoff.settle(self._needs_loan)
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         self._free_adapters()
@@ -209,11 +211,16 @@ class EngineCore:
         """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
         now, changes = self._clock(), self._take_changes()
-        returned = self._handoff.settle(self._lives)
+        returned = self._handoff.settle(self._needs_loan)
         return StepOutputs(outputs, self._stats(), now, times, blocks=changes, returned=returned)
 
-    def _lives(self, request_id: str) -> bool:
-        return request_id in self.scheduler.requests or request_id in self._compiling
+    def _needs_loan(self, request_id: str) -> bool:
+        """Return whether a request still reads the blocks that it borrowed, or copies them."""
+        request = self.scheduler.requests.get(request_id)
+        if request is None:
+            return request_id in self._compiling
+        # A token has landed, so the step that copied has, too.
+        return not copies_loan(request) or not request.num_output_tokens
 
     def _take_changes(self) -> BlockChanges | None:
         """Publish the changes of the prefix cache; return them if the router wants them."""

@@ -80,9 +80,9 @@ class HandOff:
         else:
             self._loans.take_back(message.blocks)
 
-    def settle(self, lives: Callable[[str], bool]) -> list[int]:
-        """Return the borrowed blocks that no living request needs."""
-        return [] if self._loans is None else self._loans.settle(lives)
+    def settle(self, needs: Callable[[str], bool]) -> list[int]:
+        """Return the borrowed blocks that no request `needs`."""
+        return [] if self._loans is None else self._loans.settle(needs)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget the outputs of these requests."""

@@ -1,7 +1,8 @@
 """KV blocks that replicas lend each other in shared memory, without copying them.
 
     producer   lends a prompt's blocks: they keep a user, so nothing overwrites them
-    consumer   finds them by hash in its prefix cache, as long as one of its requests reads them
+    consumer   finds them by hash in its prefix cache, as long as one of its requests reads them;
+               it copies them if more than half of the producer's blocks are lent
     front end  takes the loans of a lost consumer back, and tells a new producer of its
                predecessor's loans (`routing.ledger`)
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import compress
 
 from quire.core.options import NOT_LENT, LentBlocks
+from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 
 
@@ -47,7 +49,8 @@ class Loans:
         numbers = blocks
         if len(blocks) < len(found):
             numbers = [NOT_LENT if block is None else block for block in found]
-        return LentBlocks(hashes[-1], array("i", numbers).tobytes())
+        pressed = 2 * len(self._lent) > self._pool.num_blocks  # prompts of any length wait for room
+        return LentBlocks(hashes[-1], array("i", numbers).tobytes(), copied=pressed)
 
     def restore(self, blocks: Sequence[int]) -> None:
         """Lend blocks of an empty pool as its predecessor did."""
@@ -79,9 +82,10 @@ class Loans:
         self._again.update(self._pool.adopt(numbers, names))
         self._borrowed[request_id] = numbers
 
-    def settle(self, lives: Callable[[str], bool]) -> list[int]:
-        """Let go of ended requests' blocks; return what nobody reads, an entry per loan."""
-        ended = [name for name in self._borrowed if not lives(name)]
+    def settle(self, needs: Callable[[str], bool]) -> list[int]:
+        """Let go of the blocks that requests do not need any more; return what nobody reads, an
+        entry per loan."""
+        ended = [name for name in self._borrowed if not needs(name)]
         for name in ended:
             self._pool.release(self._borrowed.pop(name))
         if not self._pool.left:
@@ -97,3 +101,9 @@ class Loans:
         for blocks in self._borrowed.values():
             counts.update(blocks)
         return counts
+
+
+def copies_loan(request: Request) -> bool:
+    """Return whether a request copies the blocks that it borrows."""
+    transfer = request.options.kv_transfer
+    return transfer is not None and transfer.lent is not None and transfer.lent.copied

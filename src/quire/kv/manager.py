@@ -73,6 +73,7 @@ class KVCacheManager(PrefixCache):
             return False
         prefix = held_blocks(prefix)
         needed = self.most_blocks(request.num_tokens) - len(prefix)
+        needed += len(self.to_copy(request, prefix))
         return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
 
     def blocks_missing(self, request: Request) -> int:
@@ -91,9 +92,9 @@ class KVCacheManager(PrefixCache):
         The caller must check `can_admit`.
 
         Returns:
-            Its block table, which begins with `prefix`.
+            Its block table, which begins with `prefix`, or copies of lent blocks.
         """
-        self.pool.share(held_blocks(prefix))
+        prefix = self.share(request, prefix)
         missing = -(-num_tokens // self.block_size) - len(prefix)
         table = prefix + self.pool.allocate(missing)
         self.tables[request.request_id] = table

@@ -12,7 +12,7 @@ from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier
-from quire.kv.loans import Loans
+from quire.kv.loans import Loans, copies_loan
 from quire.kv.lower_tiers import LowerTier
 from quire.kv.runs import BlockRun
 from quire.kv.states import StateCache
@@ -38,6 +38,7 @@ class PrefixCache:
         tier: has blocks that left the cache; `states.tier` has states.
         tiers: both, if they are on.
         loans: blocks that replicas lend each other, if they do.
+        moves: the copies of lent blocks that the present step does (`SchedulerOutput.moves`).
     """
 
     def __init__(self, config: CacheConfig, lower: Sequence[LowerTier] = ()) -> None:
@@ -53,6 +54,7 @@ class PrefixCache:
         )
         self.loans = Loans(self.pool) if config.first_block is not None else None
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
+        self.moves: list[tuple[int, int]] = []
         self.caching = config.enable_prefix_caching
         self.window = config.sliding_window
         self.states: StateCache | None = None
@@ -78,6 +80,7 @@ class PrefixCache:
             tier.begin_step()
         if self.states is not None:
             self.states.begin_step()
+        self.moves = []
         self.entered = Entered([], self.states.entered if self.states else [])
 
     def find_prefix(self, request: Request) -> list[int]:
@@ -164,6 +167,30 @@ class PrefixCache:
         for tier, each in zip(self.tiers, (copies, copies.states), strict=False):
             if each is not None:
                 tier.undo(each)
+
+    def to_copy(self, request: Request, prefix: list[int]) -> list[int]:
+        """Return the blocks of `prefix` that a request copies, because their owner needs room."""
+        if self.loans is None or not copies_loan(request):
+            return []
+        return [block for block in prefix if 0 <= block < self.pool.first]
+
+    def share(self, request: Request, prefix: list[int]) -> list[int]:
+        """Make a request a user of a prefix; return it, with copies of its blocks `to_copy`.
+
+        The present step copies them, and the prefix cache then finds the copies.
+        """
+        self.pool.share([block for block in prefix if block != NO_BLOCK])
+        lent = self.to_copy(request, prefix)
+        moves = dict(zip(lent, self.pool.allocate(len(lent)), strict=True))
+        known = zip(prefix, request.block_hashes, strict=False)
+        hashes = [block_hash for block, block_hash in known if block in moves]
+        for block in lent:
+            self.pool.forget(block)
+        self.pool.remember([*moves.values()], hashes)
+        self.pool.release(lent)
+        self.entered.blocks.extend(moves.values())
+        self.moves += moves.items()
+        return [moves.get(block, block) for block in prefix]
 
     def last_window(self, blocks: list[int | None]) -> list[int]:
         """Return the longest prefix whose blocks within the window are known (not None)."""

@@ -81,6 +81,13 @@ def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerS
     return found
 
 
+def copy_blocks(caches: Iterable[KVCache], moves: Sequence[tuple[int, int]]) -> None:
+    """Copy KV blocks of all layers to the blocks beside them in `moves`."""
+    for tensor in (tensor for cache in caches for tensor in cache.tensors if moves):
+        for source, target in moves:
+            tensor[target] = tensor[source]
+
+
 def in_layer_order(
     model: ModelConfig, kv_caches: Iterable[KVCache], states: Iterable[LayerStates] = ()
 ) -> list[Cache]:

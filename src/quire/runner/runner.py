@@ -29,6 +29,7 @@ from quire.runner.kv_tensors import (
     KVBacking,
     allocate_kv_caches,
     allocate_states,
+    copy_blocks,
     in_layer_order,
 )
 from quire.runner.passes import Passes
@@ -195,6 +196,7 @@ class ModelRunner:
         slots = states.begin(step)
         if self._backing is not None and step.new_blocks.size:
             self._backing.reach(int(step.new_blocks[2].max()))
+        copy_blocks(self.kv_caches, step.moves)
         num_tokens, computed = states.num_tokens[slots], states.num_computed[slots]
         if np.count_nonzero(computed != step.num_computed_tokens):
             step = replace(step, num_computed_tokens=computed)

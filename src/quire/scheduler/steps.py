@@ -139,6 +139,7 @@ class Steps:
                 batch_version=version,
                 num_passes=num_passes if several else 1,
                 read_ahead=self.read_ahead,
+                moves=self._kv.moves,
             ),
             requests,
             tokens,

@@ -6,9 +6,13 @@ from array import array
 
 import pytest
 
-from quire.core.options import NOT_LENT, LentBlocks
+from quire.core.config import CacheConfig
+from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
+from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.loans import Loans
+from quire.kv.manager import KVCacheManager
+from tests.unit.kv.test_manager import BLOCK, admit, request
 
 A, B, C = b"a", b"b", b"c"
 
@@ -51,6 +55,16 @@ def test_a_lent_block_is_not_allocated_until_each_loan_has_ended() -> None:
     assert pool.allocate(1) == [1]
     loans.take_back([0])
     assert (loans.num_lent, pool.allocate(1)) == (0, [0])
+
+
+def test_who_borrows_when_more_than_half_is_lent_copies() -> None:
+    _, loans = owner(A, B, C)
+    lent = [loans.lend(hashes) for hashes in ([A, B], [B], [C], [A])]
+    assert [each.copied for each in lent if each] == [False, False, True, True]
+    loans.take_back([2])
+    again = loans.lend([A])
+    assert again is not None
+    assert not again.copied
 
 
 def test_the_last_blocks_of_a_prompt_are_evicted_first() -> None:
@@ -146,3 +160,49 @@ def test_a_block_without_a_loan_is_noticed() -> None:
     pool.adopt([0], [A])
     with pytest.raises(AssertionError, match="0 has 0 users"):
         pool.check_integrity({})
+
+
+def borrowing(name: str, *, copied: bool, first: int = 10) -> tuple[KVCacheManager, Request]:
+    """Return a manager of four blocks, and a request for which two blocks are lent to it."""
+    kv = KVCacheManager(CacheConfig(BLOCK, 4, first_block=first))
+    r = request(name, [1] * (2 * BLOCK + 1))
+    lent = LentBlocks(kv.hasher.extend(r)[1], array("i", [3, 7]).tobytes(), copied)
+    r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(lent=lent)))
+    assert kv.loans is not None
+    kv.loans.borrow(name, lent, r.block_hashes)
+    return kv, r
+
+
+def test_a_request_copies_what_is_lent_to_it_as_it_begins() -> None:
+    """Others find the copies; who reads the lent blocks reads on."""
+    kv, r = borrowing("a", copied=True)
+    other = request("b", [1] * (2 * BLOCK + 1))
+    kv.hasher.extend(other)
+    assert admit(kv, other)[:2] == [3, 7]
+    assert kv.moves == []
+    prefix = kv.find_prefix(r)
+    assert prefix == [3, 7]
+    assert not kv.can_admit(r, prefix, 1)  # three blocks are free
+    assert kv.can_admit(r, prefix, 0)
+    table = kv.admit(r, prefix, r.num_tokens)
+    assert kv.moves == [(3, table[0]), (7, table[1])]
+    assert min(table) >= 10
+    assert kv.entered.blocks[-2:] == table[:2]
+    assert kv.find_prefix(r) == table[:2]
+    kv.check_integrity()
+    assert kv.loans is not None
+    assert kv.loans.settle(lives("a")) == kv.loans.settle(lives()) == []  # b reads them
+    kv.free(other)
+    assert sorted(kv.loans.settle(lives())) == [3, 7]
+    kv.forget(kv.entered)  # the step failed
+    assert kv.find_prefix(r) == []
+    kv.begin_step()
+    assert kv.moves == []
+    kv.check_integrity()
+
+
+def test_a_request_reads_lent_blocks_where_they_are_unless_it_copies() -> None:
+    kv, r = borrowing("a", copied=False)
+    assert kv.can_admit(r, kv.find_prefix(r), 3)
+    assert kv.admit(r, kv.find_prefix(r), r.num_tokens)[:2] == [3, 7]
+    assert kv.moves == []
