@@ -135,7 +135,8 @@ class BlockServer:
             begin = files.head_bytes
             length = max(0, os.fstat(fd).st_size - begin)
             checksum = int.from_bytes(os.pread(fd, 8, begin - 8), "little")
-            connection.sendall(_HEAD.pack(length, checksum))
+            more = socket.MSG_MORE if length else 0  # the head travels with the block
+            connection.sendall(_HEAD.pack(length, checksum), more)
             while length:
                 sent = os.sendfile(connection.fileno(), fd, begin, length)
                 if not sent:

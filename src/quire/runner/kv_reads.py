@@ -68,6 +68,9 @@ class BlockReader:
         self._queue: deque[BlockLoad] = deque()
         self._wanted: dict[int, BlockLoad] = {}
         self._done: list[ReadBlock] = []
+        self._taken: list[Row] = []
+        self._free: list[Row] = []
+        """Rows for further blocks: the system takes as long to give new memory as a copy takes."""
         self._closed = False
         self.seconds = 0.0
         self._thread = threading.Thread(target=self._read_all, name="kv-reads", daemon=True)
@@ -97,12 +100,19 @@ class BlockReader:
             self._lock.notify_all()
 
     def take(self, wait: float) -> list[ReadBlock]:
-        """Return the blocks read since the last call; wait up to `wait` seconds for the others."""
+        """Return the blocks read since the last call; wait up to `wait` seconds for the others.
+
+        Their rows hold until the next call.
+        """
         with self._lock:
             self._lock.wait_for(lambda: len(self._done) == self._most_ready(), wait)
             done, self._done = self._done, []
             for read in done:
                 del self._wanted[read.load.block]
+            self._free += self._taken
+            self._taken = [read.row for read in done]
+            if not self._wanted:
+                self._free.clear()
             self._lock.notify_all()
         return done
 
@@ -130,16 +140,16 @@ class BlockReader:
                 load = self._queue.popleft()
                 if not self._wants(load):
                     continue
-            read = self._read(load)
+                row = self._free.pop() if self._free else np.empty(self._num_words, np.int64)
+            read = self._read(load, row)
             with self._lock:
                 if self._wants(load):
                     self._done.append(read)
                     self._lock.notify_all()
 
-    def _read(self, load: BlockLoad) -> ReadBlock:
+    def _read(self, load: BlockLoad, row: Row) -> ReadBlock:
         error: Exception | None = None
         begin = time.monotonic()
-        row = np.empty(self._num_words, dtype=np.int64)
         try:
             checksum = self._sources[load.slot].read(load.key, row)
         except Exception as failure:  # whatever it is, the block can be computed
