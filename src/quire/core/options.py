@@ -29,7 +29,8 @@ class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
     @property
     def blocks(self) -> list[int]:
         """Return the numbers of the blocks that are lent."""
-        return [block for block in self.numbers if block >= 0]
+        numbers = self.numbers.tolist()
+        return [block for block in numbers if block >= 0] if NOT_LENT in numbers else numbers
 
 
 class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):

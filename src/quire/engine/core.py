@@ -35,7 +35,6 @@ from quire.engine.isolate import compute_apart
 from quire.engine.kv_events import KVEventPublisher
 from quire.engine.scheduling import new_scheduler
 from quire.executor.base import Executor, ForwardError, Pending, Prepare, error_text
-from quire.kv.loans import copies_loan
 from quire.kv.snapshot import kv_snapshot
 from quire.system.stopwatch import Stopwatch
 
@@ -200,7 +199,7 @@ class EngineCore:
         outputs.outputs = self._handoff.hold(outputs.outputs)
         outputs.stats = self._stats()
         outputs.blocks = self._take_changes()
-        outputs.returned = self._handoff.settle(self._needs_loan)
+        outputs.returned = self._handoff.settle(self.scheduler.requests, self._compiling)
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         self._free_adapters()
@@ -211,16 +210,8 @@ class EngineCore:
         """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
         now, changes = self._clock(), self._take_changes()
-        returned = self._handoff.settle(self._needs_loan)
+        returned = self._handoff.settle(self.scheduler.requests, self._compiling)
         return StepOutputs(outputs, self._stats(), now, times, blocks=changes, returned=returned)
-
-    def _needs_loan(self, request_id: str) -> bool:
-        """Return whether a request still reads the blocks that it borrowed, or copies them."""
-        request = self.scheduler.requests.get(request_id)
-        if request is None:
-            return request_id in self._compiling
-        # A token has landed, so the step that copied has, too.
-        return not copies_loan(request) or not request.num_output_tokens
 
     def _take_changes(self) -> BlockChanges | None:
         """Publish the changes of the prefix cache; return them if the router wants them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from quire.core.config import TransferConfig
 from quire.core.messages import BlocksLent, BlocksReturned, CoreOutput
 from quire.core.request import Request
 from quire.kv.hashing import BlockHasher
-from quire.kv.loans import Loans
+from quire.kv.loans import Loans, copies_loan
 from quire.kv.lower_tiers import LowerTier
 
 HOLD_SECONDS = 5.0
@@ -80,8 +80,20 @@ class HandOff:
         else:
             self._loans.take_back(message.blocks)
 
-    def settle(self, needs: Callable[[str], bool]) -> list[int]:
-        """Return the borrowed blocks that no request `needs`."""
+    def settle(self, requests: Mapping[str, Request], begins: Container[str]) -> list[int]:
+        """Return the borrowed blocks that none of the requests reads, or has yet to copy.
+
+        Args:
+            begins: names of further requests, which the scheduler has not got yet.
+        """
+
+        def needs(name: str) -> bool:
+            request = requests.get(name)
+            if request is None:
+                return name in begins
+            # A token has landed, so the step that copied has, too.
+            return not copies_loan(request) or not request.num_output_tokens
+
         return [] if self._loans is None else self._loans.settle(needs)
 
     def abort(self, request_ids: Iterable[str]) -> None:

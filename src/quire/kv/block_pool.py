@@ -79,11 +79,15 @@ class BlockPool:
         """Return the block, used or free, with this hash; None if there is none."""
         return self._cached.get(block_hash)
 
+    def find_all(self, hashes: Sequence[bytes]) -> list[int | None]:
+        """Return what `find` returns for each of `hashes`."""
+        return list(map(self._cached.get, hashes))
+
     def find_run(self, hashes: Sequence[bytes]) -> list[int]:
         """Return the blocks of `hashes`, up to the first unknown hash."""
         if not hashes or hashes[0] not in self._cached:
             return []
-        found = list(map(self._cached.get, hashes))
+        found = self.find_all(hashes)
         if None in found:
             del found[found.index(None) :]
         return found  # type: ignore[return-value]  # no None is left
@@ -174,12 +178,17 @@ class BlockPool:
         Returns:
             The blocks that have been adopted already.
         """
-        counts, own, find = self._ref_count, self._hash, self._cached.setdefault
-        again = []
+        counts, own, cached = self._ref_count, self._hash, self._cached
+        again = [block for block in blocks if counts[block]]
+        if not again and None not in hashes and cached.keys().isdisjoint(hashes):
+            cached.update(zip(hashes, blocks, strict=True))  # type: ignore[arg-type]  # no None
+            for block, block_hash in zip(blocks, hashes, strict=True):
+                own[block] = block_hash
+                counts[block] = 1
+            return again
         for block, block_hash in zip(blocks, hashes, strict=True):
-            if counts[block]:
-                again.append(block)
-            elif block_hash is not None and find(block_hash, block) == block:
+            new = not counts[block] and block_hash is not None
+            if new and cached.setdefault(block_hash, block) == block:  # type: ignore[arg-type]
                 own[block] = block_hash
             counts[block] += 1
         return again

@@ -40,15 +40,12 @@ class Loans:
 
     def lend(self, hashes: Sequence[bytes]) -> LentBlocks | None:
         """Lend the blocks with these hashes, which are cached but for those before a window."""
-        found = [*map(self._pool.find, hashes)]
-        blocks = [block for block in found if block is not None]
+        numbers = [NOT_LENT if b is None else b for b in self._pool.find_all(hashes)]
+        blocks = numbers if NOT_LENT not in numbers else [b for b in numbers if b != NOT_LENT]
         if not blocks:
             return None
         self._pool.share(blocks)
         self._lent.update(blocks)
-        numbers = blocks
-        if len(blocks) < len(found):
-            numbers = [NOT_LENT if block is None else block for block in found]
         pressed = 2 * len(self._lent) > self._pool.num_blocks  # prompts of any length wait for room
         return LentBlocks(hashes[-1], array("i", numbers).tobytes(), copied=pressed)
 
@@ -78,7 +75,8 @@ class Loans:
         if NOT_LENT in numbers:
             is_lent = [number != NOT_LENT for number in numbers]
             numbers, names = [*compress(numbers, is_lent)], [*compress(names, is_lent)]
-        self._again.update({*self._pool.left} & {*numbers})  # not returned yet
+        if self._pool.left:  # not returned yet
+            self._again.update({*self._pool.left} & {*numbers})
         self._again.update(self._pool.adopt(numbers, names))
         self._borrowed[request_id] = numbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,8 @@ def allocate_states(ops: Ops, model: ModelConfig, num_slots: int) -> list[LayerS
 
 def copy_blocks(caches: Iterable[KVCache], moves: Sequence[tuple[int, int]]) -> None:
     """Copy KV blocks of all layers to the blocks beside them in `moves`."""
-    for tensor in (tensor for cache in caches for tensor in cache.tensors if moves):
+    tensors: list[Any] = [tensor for cache in caches for tensor in cache.tensors] if moves else []
+    for tensor in tensors:
         for source, target in moves:
             tensor[target] = tensor[source]
 
