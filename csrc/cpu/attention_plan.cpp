@@ -88,11 +88,13 @@ int64_t least_heads(const AttentionArgs& a, const std::vector<Tile>& tiles, int 
 }
 
 // Marks the tiles to split: those that one thread would still compute while others are idle. A gain of
-// at most a twelfth does not count, because a part's first keys are not prefetched.
+// at most a twelfth does not count, because a part's first keys are not prefetched. To find out takes a
+// fifth of the time of a short sequence, so it is asked only if some tile has parts.
 void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
                    int64_t share, std::vector<Tile>& tiles) {
   const bool always = split == AttentionSplit::kAlways;
   if (split == AttentionSplit::kNever || (threads == 1 && !always)) return;
+  if (std::all_of(tiles.begin(), tiles.end(), [](const Tile& t) { return t.parts() == 1; })) return;
   if (!always && are_few(a, tiles, threads) &&
       12 * threads * finish(a, tiles, 1, threads) <= 13 * total) {
     return;
