@@ -96,10 +96,10 @@ def template(folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def neighbour() -> Iterator[None]:
-    """Run a process that computes without pause."""
+def neighbour(pinned: str = "") -> Iterator[None]:
+    """Run a process that computes without pause; `pinned` is a command that holds it to CPUs."""
     # By way of a shell, so that it is nobody's child, least of all the engine's.
-    shell = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
+    shell = f"{pinned} {sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
     started = int(subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout)
     try:
         yield
@@ -309,6 +309,13 @@ def low_priority(server: Server) -> Iterator[None]:
 def neighbours(server: Server) -> Iterator[None]:
     """Run two processes that compute without pause."""
     with neighbour(), neighbour():
+        yield
+
+
+@contextmanager
+def beside_the_last(server: Server) -> Iterator[None]:
+    """Run a process on the last CPU, which is one rank's or one replica's own."""
+    with neighbour(f"taskset --cpu-list {max(os.sched_getaffinity(server.pid))}"):
         yield
 
 

@@ -16,6 +16,7 @@ from benchmarks.explain_injections import (
     Server,
     adapters,
     asked_for,
+    beside_the_last,
     certificate,
     core_quota,
     few_files,
@@ -278,6 +279,11 @@ FAULTS: dict[str, Fault] = {
         ("poor_drafts",), (*OPT, "--speculative-config", json.dumps(POOR_DRAFTER)), asks()
     ),
     "ranks": Fault(("needless_ranks",), (*OPT, "--tensor-parallel-size", "2"), asks()),
+    "slow_rank": Fault(
+        ("rank_imbalance", "needless_ranks"), (*OPT, "--tensor-parallel-size", "2"), asks(),
+        during=beside_the_last,
+    ),
+    "uneven_replicas": Fault(("busy_neighbour",), REPLICAS, asks(), during=beside_the_last),
     "stopped_stage": Fault(("stopped",), STAGES, asks(), during=stopped_last),
     "uneven_stages": Fault(
         ("slow_stage",), STAGES, asks(), environment={"VLLM_PP_LAYER_PARTITION": "3,9"}
@@ -286,6 +292,15 @@ FAULTS: dict[str, Fault] = {
     "few_threads": Fault(("few_threads",), (*OPT, "--num-threads", "1"), asks()),
     "threads": Fault(("too_many_threads",), (*OPT, "--num-threads", "8"), asks()),
     "float32": Fault(("wide_weights",), (*OPT[:3], "--dtype", "float32"), asks()),
+    "float_seats": Fault(
+        ("wide_weights", "queueing"),
+        (*OPT[:3], "--dtype", "float32", "--max-num-seqs", "2"), asks(),
+    ),
+    "thread_no_cache": Fault(
+        ("prefix_misses", "few_threads"),
+        (*OPT, "--num-threads", "1", "--no-enable-prefix-caching"), shared, clients=4,
+    ),
+    "eager": Fault(("dispatch_overhead",), (*EMBEDDED, "--enforce-eager"), asks()),
     "kv_float": Fault(
         ("wide_weights", "kv_cache_too_small"),
         (*OPT[:3], "--dtype", "float32", *TIGHT, "--num-gpu-blocks-override", "40"),

@@ -52,6 +52,8 @@ from quire.explain.whatif import explained
 WINDOW, WARM = 3.0, 1.0
 LOADED = 0.5
 """CPUs that other programs use from which a window counts as one beside other load."""
+OTHERS = ("busy_neighbour", "stolen_cpu")
+"""Right verdicts on a healthy server beside other load."""
 PROVABLE = (
     "seats", "tiny_kv", "preemption", "no_cache", "lora", "tokenizer", "template", "chunks",
     "long_prompts", "stretch", "many_steps", "drafter", "ranks", "few_threads", "threads",
@@ -144,11 +146,13 @@ def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[st
     evidence = observed(server, fault)
     report = explained(evidence)
     named = [finding.cause for finding in report.causes] or [report.verdict.cause]
+    others = evidence.host.others if evidence.host is not None else 0.0
+    unharmed = not report.verdict.fault or (others >= LOADED and named[0] in OTHERS)
     if kept is not None:
         save(evidence, kept / f"{name}.json")
     return {
         "fault": name,
-        "first": named[0] in fault.causes if fault.causes else not report.verdict.fault,
+        "first": named[0] in fault.causes if fault.causes else unharmed,
         "in_three": not fault.causes or bool(set(named[:3]) & set(fault.causes)),
         "causes": named[:4],
         "changes": [change.flag for change in report.changes],

@@ -64,8 +64,11 @@ def test_a_slow_type_is_compared_with_usual_steps() -> None:
     """Seen: float32 reached 60 % of its limit, and bfloat16 90 %."""
     slow = open_case(healthy(args={"dtype": "float32"}, **SLOW))
     ratio = slow.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype="bfloat16")
-    gain = first(slow.evidence, "wide_weights").estimated_gain
-    assert gain > 1.2 * gain_of(slow.model * (1.0 - ratio))
+    of_ratio = gain_of(slow.model * (1.0 - ratio))
+    assert first(slow.evidence, "wide_weights").estimated_gain > 1.2 * of_ratio
+    # Beside others, these may be what slows it.
+    crowded = msgspec.structs.replace(slow.evidence, host=beside(1.0))
+    assert first(crowded, "wide_weights").estimated_gain == pytest.approx(of_ratio)
 
 
 def test_ranks_are_compared_with_one_process() -> None:

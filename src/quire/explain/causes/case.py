@@ -174,14 +174,14 @@ class Case:
     def usual(self, threads: float | None = None, **changes: object) -> float:
         """Return the usual time of the model with these configuration fields and native kernels.
 
-        It is relative to the observed time. All threads are on the cores that others leave; as many
-        threads as now wait no less for them.
+        It is relative to the observed time. All threads are on the cores that others leave.
         """
         wanted = self.evidence.config.num_threads if threads is None else threads
-        cores = self.cores_of(wanted)
-        if threads is None and self.others > QUIET:
-            cores = min(cores, wanted * (1.0 - self.waited))
-        return self.estimate.usual_ratio(cores, **changes)
+        return self.estimate.usual_ratio(self.cores_of(wanted), **changes)
+
+    def usual_alone(self, **changes: object) -> float:
+        """Return `usual` on a quiet machine; else 1.0, since others may be what slows the steps."""
+        return self.usual(None, **changes) if self.others <= QUIET else 1.0
 
     def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
         """Return a change after which the model takes `ratio` of its time."""

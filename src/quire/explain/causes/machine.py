@@ -21,7 +21,7 @@ def wide_weights(case: Case) -> Suspect | None:
     # Wide products of few rows are far from their limit, and narrow ones are not.
     ratio = min(
         at_dtype(dtype="bfloat16", kv_cache_dtype=kv)
-        for at_dtype in (case.estimate.model_ratio, case.usual)
+        for at_dtype in (case.estimate.model_ratio, case.usual_alone)
     )
     best = case.faster_model(
         "--dtype bfloat16", "halves the bytes of weights and KV cache", ratio, dtype="bfloat16"

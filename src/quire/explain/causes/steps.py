@@ -172,7 +172,7 @@ def needless_ranks(case: Case) -> Suspect | None:
         return None
     waited = min(1.0, statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds))
     # One process would wait for a core, too. But it hands each operation to its threads once.
-    lost = case.model * max(waited * (1.0 - case.waited), 1.0 - case.usual())
+    lost = case.model * max(waited * (1.0 - case.waited), 1.0 - case.usual_alone())
     return suspect(
         "needless_ranks",
         f"{e.config.tensor_parallel_size} processes share each layer on a machine with one memory "
