@@ -1,6 +1,6 @@
 """What a GPU's kernels reach of the card's own limits: `make gpu-bars`.
 
-    python benchmarks/gpu_bars.py [--dry-run] [--output FILE]
+    python benchmarks/gpu_bars.py [--dry-run] [--output FILE] [PART …]
 
 The limits are measured first: bytes/s of a copy that no cache holds, and FLOP/s of a large product
 by torch. Then each kernel runs at the shapes of a 1B and an 8B model, and whole models of random
@@ -17,12 +17,10 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +30,7 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from gpu_models import models
 from msgspec import structs
 from torch import Tensor
 
@@ -219,24 +218,9 @@ def decoding(
     )
 
 
-def models(card: Card) -> Iterator[Row]:
-    """Decode of whole models, with and without graphs, by `quire bench latency`."""
-    names = ["qwen3-0.6b", "qwen3-1.7b", "qwen3-8b"] if card.real else ["opt-125m"]
-    for name in names:
-        for batch, graphs in product((1, 256) if card.real else (1,), (True, False)):
-            command = [
-                sys.executable, "-m", "quire", "bench", "latency", "--model", name,
-                "--load-format", "dummy", "--dtype", "bfloat16", "--batch-size", str(batch),
-                *(() if graphs else ("--enforce-eager",)),
-            ]  # fmt: skip
-            if not card.real:
-                print("would run:", " ".join(command[2:]))
-                continue
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            yield {
-                "what": f"latency {name} batch {batch}", "graphs": graphs, "card": card.name,
-                "rc": done.returncode, "output": (done.stdout or done.stderr)[-2000:],
-            }  # fmt: skip
+def whole_models(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Decode of whole models; see `gpu_models`."""
+    return models(card.name, card.bytes_per_second, real=card.real)
 
 
 def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
@@ -251,10 +235,17 @@ def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
     yield {"what": f"rows of {rows} that differ alone", "card": card.name, "count": differing}
 
 
+PARTS: dict[str, Callable[[Card, TritonOps], Iterator[Row]]] = {
+    "bits": same_bits, "products": products, "attention": attention, "latents": latents,
+    "recurrent": recurrent, "sampling": sampling, "models": whole_models,
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU, interpreted")
     parser.add_argument("--output", type=Path, default=RESULTS, help="append rows to this file")
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; else all")
     args = parser.parse_args()
     if args.dry_run:
         np.seterr(all="ignore")
@@ -264,9 +255,8 @@ def main() -> None:
     ops = TritonOps(open_device("cpu" if args.dry_run else "cuda"))
     limits = f"{card.bytes_per_second / 1e9:.0f} GB/s, {card.flops / 1e12:.1f} TFLOP/s"
     print(f"{card.name}: {limits if card.real else 'nothing is measured'}")
-    kernels = (same_bits, products, attention, latents, recurrent, sampling)
-    for part in (*(measure(card, ops) for measure in kernels), models(card)):
-        for found in part:
+    for name in args.parts or PARTS:
+        for found in PARTS[name](card, ops):
             print(json.dumps(found))
             if card.real:
                 with args.output.open("a") as file:
