@@ -150,7 +150,7 @@ class _HeaderReader:
         """Return the counts of tensors and of metadata entries."""
         if self._take(4) != b"GGUF":
             raise self.damaged("it does not begin with GGUF")
-        version = self._unsigned("<I")
+        version = self._unsigned(4)
         if version not in (2, 3):
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             kind = "big-endian" if swapped in (2, 3) else f"version {version}"
@@ -158,7 +158,7 @@ class _HeaderReader:
                 f"{self._file.path.name}: this GGUF file is {kind}.",
                 fix="Quire reads little-endian versions 2 and 3; convert it again.",
             )
-        return self._unsigned("<Q"), self._unsigned("<Q")
+        return self._unsigned(8), self._unsigned(8)
 
     def metadata(self, count: int) -> dict[str, Any]:
         self._expect(count, 13, "metadata entries")
@@ -167,7 +167,7 @@ class _HeaderReader:
             key = self._string("a metadata key")
             if key in table:
                 raise self.damaged(f"metadata key {key!r} occurs twice")
-            table[key] = self._value(self._unsigned("<I"), key)
+            table[key] = self._value(self._unsigned(4), key)
         return table
 
     def tensors(self, count: int, alignment: int) -> dict[str, GGUFTensor]:
@@ -201,11 +201,11 @@ class _HeaderReader:
 
     def _describe_tensor(self) -> tuple[str, TensorType, tuple[int, ...], int]:
         name = self._string("a tensor's name")
-        rank = self._unsigned("<I")
+        rank = self._unsigned(4)
         if not 1 <= rank <= _MAX_RANK:
             raise self.damaged(f"tensor {name!r} has {rank} dimensions")
         extents = struct.unpack(f"<{rank}Q", self._take(8 * rank))
-        number, offset = self._unsigned("<I"), self._unsigned("<Q")
+        number, offset = self._unsigned(4), self._unsigned(8)
         kind = TENSOR_TYPES.get(number)
         if kind is None:
             raise UnsupportedModelError(
@@ -229,7 +229,7 @@ class _HeaderReader:
     def _array(self, key: str, nesting: int) -> list[Any]:
         if nesting > _MAX_NESTING:
             raise self.damaged(f"metadata {key!r} nests more than {_MAX_NESTING} arrays")
-        kind, count = self._unsigned("<I"), self._unsigned("<Q")
+        kind, count = self._unsigned(4), self._unsigned(8)
         if kind not in _LEAST_ITEM_BYTES:
             raise self.damaged(f"metadata {key!r} has the unknown type {kind}")
         self._expect(count, _LEAST_ITEM_BYTES[kind], f"items of {key!r}")
@@ -242,15 +242,14 @@ class _HeaderReader:
         return [self._value(kind, key, nesting) for _ in range(count)]
 
     def _string(self, what: str) -> str:
-        length = self._unsigned("<Q")
+        length = self._unsigned(8)
         if length > _MAX_STRING_BYTES:
             raise self.damaged(f"{what} claims {length} bytes")
         # Vocabularies of some real models hold tokens that are not valid UTF-8.
         return self._take(length).decode("utf-8", errors="replace")
 
-    def _unsigned(self, layout: str) -> int:
-        value: int = struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
-        return value
+    def _unsigned(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "little")
 
     def _take(self, count: int) -> bytes:
         self._expect(count, 1, "bytes")

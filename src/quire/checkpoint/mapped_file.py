@@ -50,7 +50,7 @@ class MappedFile:
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Return a copy of the bytes [start, stop), which the caller has checked."""
-        return self.data[start:stop].tobytes()
+        return self._mapping[start:stop]
 
     def release(self, start: int, stop: int) -> None:
         """Remove exactly the bytes [start, stop) from this process's resident memory.
