@@ -16,7 +16,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("library", "scenarios"),
     [
-        ("litellm", "chats_and_streams a_tool_and_a_structure responses embeddings typed_errors"),
+        # It sends through openai's client, as langchain does, and takes seconds to import.
+        pytest.param(
+            "litellm",
+            "chats_and_streams a_tool_and_a_structure responses embeddings typed_errors",
+            marks=pytest.mark.slow,
+        ),
         ("langchain", "chats_and_streams a_tool_and_a_structure embeddings typed_errors"),
     ],
 )
