@@ -17,7 +17,7 @@ from quire.explain.report import Change
 from quire.explain.whatif import explained
 from quire.metrics.recorded import RecordedRequest
 from quire.metrics.stats import EngineStats
-from quire.server.monitoring.explain import report_on
+from quire.server.monitoring.watch import report_on
 from tests.unit.explain.made import healthy, profile
 
 OPS = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
@@ -91,7 +91,7 @@ def test_a_replay_that_is_unlike_the_window_is_not_used() -> None:
 
 
 def test_a_server_simulates_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.server.monitoring.explain.MOST_SIMULATION", 300.0)
+    monkeypatch.setattr("quire.server.monitoring.watch.MOST_SIMULATION", 300.0)
     evidence = fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16)
     assert asyncio.run(report_on(evidence)) == explained(evidence)
 

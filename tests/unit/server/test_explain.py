@@ -13,7 +13,8 @@ from quire.core.op_profile import OpProfile, OpTime
 from quire.explain import probe
 from quire.explain.analyse import explain
 from quire.explain.report import Report
-from quire.server.monitoring.explain import Explained, report_on
+from quire.server.monitoring.explain import Explained
+from quire.server.monitoring.watch import report_on
 from tests.unit.explain.made_faults import FAULTS
 from tests.unit.server.fake_engine import Running, running
 

@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from math import inf
 from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidRequestError
-from quire.core.op_profile import OpProfile
-from quire.explain.analyse import explain
-from quire.explain.causes.case import schedules
-from quire.explain.collect import collect
-from quire.explain.confidence import FEW_STEPS
 from quire.explain.evidence import Evidence
-from quire.explain.probe import Probe
 from quire.explain.report import Report
-from quire.frontend.client.profiling import ProfilerBusyError
 from quire.server.contract import OF_ENGINE, contract
-from quire.server.engine import Engine
 from quire.server.http.body import read_query
 from quire.server.http.connection import while_connected
 from quire.server.state import server_state
 
 WINDOW = 5.0
 LONGEST_WINDOW = 60.0
-SAMPLE_SECONDS = 0.02
-"""A pause of the event loop is seen if it is longer."""
-MOST_STEP = 30.0
-"""Seconds by which a window grows until its first step has ended."""
-GROWTH = 2.0
-"""By how many times its length a window grows until `FEW_STEPS` have ended."""
-MOST_SIMULATION = 10.0
-"""Seconds that the simulation of changes may take."""
-_SIMULATION = ("nice", sys.executable, "-m", "quire.explain.whatif")
-PROFILED_STEPS = 256
-"""Most steps of a window whose operations are timed."""
 
 
 class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +40,8 @@ class Explained(msgspec.Struct):
 @contract(query=ExplainQuery, answer=(Report, Explained), errors=OF_ENGINE)
 async def explain_engine(request: Request) -> Response:
     """Watch the engine for `?window=` seconds, and report where its time goes."""
+    from quire.server.monitoring import watch  # half of a room, which a start does not wait for
+
     query = read_query(request, ExplainQuery)
     engine = server_state(request).live_engine()
     # One at a time: a second one would take the first one's profile.
@@ -69,69 +49,9 @@ async def explain_engine(request: Request) -> Response:
 
     async def in_turn() -> Evidence:
         async with turn:
-            return await watch(engine, query.window, tls=request.url.scheme == "https")
+            return await watch.watch(engine, query.window, tls=request.url.scheme == "https")
 
     evidence = await while_connected(in_turn(), request.receive)
-    report = await report_on(evidence)
+    report = await watch.report_on(evidence)
     body = msgspec.json.encode(Explained(report, evidence) if query.evidence else report)
     return Response(body, media_type="application/json")
-
-
-async def report_on(evidence: Evidence) -> Report:
-    """Return the report. A child process simulates, so that no stream waits for it."""
-    report = explain(evidence)
-    if not any(schedules(change) for change in report.changes):
-        return report
-    pipe = asyncio.subprocess.PIPE
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *_SIMULATION, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-        )
-    except OSError:  # no more files or processes, which the report may be about
-        return report
-    try:
-        told = child.communicate(msgspec.json.encode(evidence))
-        answer, _ = await asyncio.wait_for(told, MOST_SIMULATION)
-        return msgspec.json.decode(answer, type=Report)
-    except (TimeoutError, msgspec.MsgspecError):
-        return report  # the cost model's estimates
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-
-
-async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:
-    """Return the engine's activity during the next `seconds`, or until some steps have ended."""
-    probe = Probe(engine.stats)
-    profile = asyncio.create_task(_profile(engine, seconds))
-    try:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        half = end - seconds / 2
-        while (left := end - loop.time()) > 0:
-            await asyncio.sleep(due := min(SAMPLE_SECONDS, left))
-            probe.sample(due)
-            if loop.time() >= half:
-                probe.split()
-                half = inf
-        while (steps := probe.ended_steps) is not None and steps < FEW_STEPS:
-            more = min(GROWTH * seconds, MOST_STEP) if steps else MOST_STEP
-            if loop.time() >= end + more:
-                break
-            await asyncio.sleep(SAMPLE_SECONDS)
-            probe.sample(SAMPLE_SECONDS)
-        watched = probe.end()
-        ops = await profile
-    finally:
-        profile.cancel()
-    return collect(watched, engine.args, engine.resolved.config, engine.facts, ops, tls=tls)
-
-
-async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
-    """Profile some steps in the next `seconds`; None while another profile is running."""
-    try:
-        profile = await engine.profiling.ops(PROFILED_STEPS, seconds)
-    except (ProfilerBusyError, InvalidRequestError):
-        return None
-    return msgspec.convert(profile, OpProfile)
