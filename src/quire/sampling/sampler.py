@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -117,13 +116,17 @@ class Sampler:
     def _sample_others(self, logits: Array, batch: SamplingBatch, result: SampleResult) -> None:
         rows: list[SampleRow] = []
         for row in batch.others:
-            state, ahead = batch.states[row], batch.ahead[row]
-            if state.plain_greedy or row in result.errors:
+            if row in result.errors:
                 continue
-            with _errors_of(row, result):
+            state, ahead = batch.states[row], batch.ahead[row]
+            try:
                 edits = state.edits(logits.shape[1], ahead)
                 if edits is not None or not state.params.greedy:
                     rows.append(SampleRow(row, state.params, state.draw_key(ahead), edits))
+            except QuireError as error:
+                result.errors[row] = reason_of(error)
+            except Exception as error:
+                result.errors[row] = _fault(error)
         self._choose(logits, rows, result)
         self._add_logprobs(logits, batch, result)
 
@@ -179,17 +182,6 @@ def _with_named(entry: TokenLogprobs, logits: FloatRow, named: list[int]) -> Tok
     return TokenLogprobs(
         entry.token_ids + named, entry.logprobs + values, entry.rank, num_named=len(named)
     )
-
-
-@contextmanager
-def _errors_of(row: int, result: SampleResult) -> Iterator[None]:
-    """Record an exception as the error of one row."""
-    try:
-        yield
-    except QuireError as error:
-        result.errors[row] = reason_of(error)
-    except Exception as error:
-        result.errors[row] = _fault(error)
 
 
 def _fault(error: Exception) -> str:
