@@ -14,7 +14,7 @@ import torch
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
-from quire.ops.torch_ops.cuda import CudaDevice
+from quire.ops.torch_ops.cuda import LARGE, CudaDevice
 from quire.ops.torch_ops.pinned import LEAST_BYTES, SENDS
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
@@ -218,7 +218,7 @@ def test_pinned_memory_is_no_larger_than_asked_for(monkeypatch: pytest.MonkeyPat
 
 def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutOfMemoryError, match="refuses to pin"):
-        cuda(monkeypatch, Runtime(2)).pinned(100)
+        cuda(monkeypatch, Runtime(2)).pinned(LARGE)
 
 
 def test_streams_wait_for_the_places_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

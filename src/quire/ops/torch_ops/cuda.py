@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import Event
 from quire.ops.graphs import Graph
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
+
+LARGE = 2**20
+"""Bytes from which pinned memory has pages of its own."""
 
 
 class CudaDevice(TorchAccelerator):
@@ -49,8 +53,10 @@ class CudaDevice(TorchAccelerator):
         self._pool: Any = None  # graphs share memory: only results of the last replay are read
 
     def pinned(self, nbytes: int) -> Tensor:
-        """Registered by hand: torch's own allocator of pinned memory rounds up to a power of two,
-        and keeps what is freed."""
+        """Large memory is registered by hand: torch's own allocator of pinned memory rounds up to a
+        power of two, and keeps what is freed."""
+        if nbytes < LARGE:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
         runtime = torch.cuda.cudart()
@@ -75,8 +81,14 @@ class CudaDevice(TorchAccelerator):
     def capture(self, work: Callable[[], object]) -> Graph:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
+        collects = gc.isenabled()
+        with torch.cuda.graph(graph, pool=self._pool):  # which collects garbage first
+            gc.disable()  # CUDA refuses to release memory meanwhile
+            try:
+                work()
+            finally:
+                if collects:
+                    gc.enable()
         captured: Graph = graph
         return captured
 

@@ -158,7 +158,7 @@ def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
     kernels.dequantize[(-(-columns // 64), -(-width // 128))](
         *given.tensors, numbers, columns, width, given.groups, form=given.form, group=given.group,
         halves=given.halves, even=width % 128 == 0, block_n=64, block_k=128,
-        **overlap(numbers.device),
+        enable_fp_fusion=False, **overlap(numbers.device),
     )  # fmt: skip
     return DenseWeight(numbers, weight.bias, weight.epilogue, weight.experts)
 
