@@ -16,7 +16,15 @@ from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.triton import tables
 from quire.ops.triton.kernels import attention as kernels
 from quire.ops.triton.kernels import rotary
-from quire.ops.triton.launch import COMPUTE, has_float8, power_of_two, processors
+from quire.ops.triton.launch import (
+    COMPUTE,
+    COUNTERS,
+    counters,
+    has_float8,
+    overlap,
+    power_of_two,
+    processors,
+)  # fmt: skip
 from quire.ops.triton.rows import rms_norm
 
 KEYS = 64
@@ -83,7 +91,7 @@ def rope_kv_write(
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
             v_normed=v_norm is not None, **stored(cache, head_dim),
-            block=power_of_two(head_dim), num_warps=1,
+            block=power_of_two(head_dim), num_warps=1, **overlap(qkv.device),
         )  # fmt: skip
     return out
 
@@ -114,7 +122,7 @@ def rotate(x: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     rotary.hadamard[(rows, heads)](
         x, out, heads, x.stride(0), width=width, bits=_bits(width), block=power_of_two(width),
-        num_warps=1,
+        num_warps=1, **overlap(x.device),
     )  # fmt: skip
     return out
 
@@ -124,7 +132,7 @@ class Split(NamedTuple):
 
     Attributes:
         segments: most segments that a tile has.
-        arrivals: int32; zeros, one for each tile at least.
+        arrivals: see `launch.counters`.
         parts: float32 [T, heads, segments, width], [T, heads, segments] twice; or Nones.
     """
 
@@ -144,22 +152,18 @@ class Split(NamedTuple):
         Args:
             shape: rows, heads, width.
         """
-        most = 4 * processors(device)
-        if device not in _ARRIVALS:  # before a capture: its first step runs without
-            _ARRIVALS[device] = torch.zeros(most, dtype=torch.int32, device=device)
-        segments = -(-keys // SEGMENT)
-        programs = min(segments, most // tiles)
-        if programs <= 1 or 4 * segments * math.prod(shape) > PARTS_BYTES:
-            return cls(1, segments, _ARRIVALS[device])
+        segments, arrivals = -(-keys // SEGMENT), counters(device)
+        programs = min(segments, 4 * processors(device) // tiles)
+        if programs <= 1 or 4 * segments * math.prod(shape) > PARTS_BYTES or tiles > COUNTERS:
+            return cls(1, segments, arrivals)
         rows, heads, width = shape
         parts = [
             torch.empty((rows, heads, segments, *more), dtype=torch.float32, device=device)
             for more in ((width,), (), ())
         ]
-        return cls(programs, segments, _ARRIVALS[device], parts)
+        return cls(programs, segments, arrivals, parts)
 
 
-_ARRIVALS: dict[torch.device, Tensor] = {}
 PARTS_BYTES = 1 << 29
 """Parts may take so much memory: without them a step is slower, and has the same bits."""
 
@@ -216,5 +220,6 @@ def paged_attention(
         capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
         halves=HALVES if cache.packed else 0, compute=COMPUTE[compute],
         num_warps=shape.num_warps, num_stages=shape.num_stages, enable_fp_fusion=False,
+        **overlap(q.device),
     )  # fmt: skip
     return rotate(out, wanted) if cache.packed else out

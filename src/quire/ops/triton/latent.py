@@ -9,7 +9,7 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.torch_ops import latent as plain
 from quire.ops.triton import attention, tables
 from quire.ops.triton.kernels import latent as kernels
-from quire.ops.triton.launch import COMPUTE, power_of_two
+from quire.ops.triton.launch import COMPUTE, overlap, power_of_two
 
 ROWS = 64
 """Rows of a tile: heads, and tokens where a token has fewer."""
@@ -45,7 +45,7 @@ def latent_kv_write(
             q, kv, positions, cos_sin, gain, eps, cache.k, cache.k_scale, cache.k_unit,
             attention.most(cache), slot_mapping, out, q.stride(0), kv.stride(0), heads,
             width=width, rope=rope, latent=columns - rope, kind=attention.stored(cache, 0)["kind"],
-            block=power_of_two(max(width, columns)), num_warps=2,
+            block=power_of_two(max(width, columns)), num_warps=2, **overlap(q.device),
         )  # fmt: skip
     return out
 
@@ -80,11 +80,12 @@ def latent_attention(
         block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
         block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
         segment=attention.SEGMENT, split=split.on, compute=COMPUTE[compute], num_warps=8,
-        num_stages=STAGES, enable_fp_fusion=False,
+        num_stages=STAGES, enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     if split.on:
         kernels.merge[(len(tiles), heads)](
             tiles, out, cache.k_unit, *split.parts, split.segments, heads, latent=latent,
             block_latent=block_latent, segment=attention.SEGMENT, enable_fp_fusion=False,
+            **overlap(q.device),
         )  # fmt: skip
     return out

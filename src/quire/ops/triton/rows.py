@@ -54,7 +54,7 @@ def _norm(
     if len(rows):
         kernel[(len(rows),)](
             rows, more, *gains, out, total, width, rows.stride(0), more.stride(0), eps,
-            add=residual is not None, block=block, num_warps=warps(block),
+            add=residual is not None, block=block, num_warps=warps(block), **overlap(x.device),
         )  # fmt: skip
     return out, total
 

@@ -16,6 +16,7 @@ order, so the same bits. A tile of keys in which a row sees nothing changes noth
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.overlap import begin as wait
 from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -248,14 +249,13 @@ def _merge(
 
 @triton.jit(do_not_specialize=["segments"])
 def attention(
-    q, k_cache, v_cache, k_scale, v_scale, v_unit, sinks, tables, tiles, out,
-    arrivals, part_acc, part_top, part_total, scale, softcap, window, segments, heads, kv_heads,
-    q_stride, table_stride,
+    q, k_cache, v_cache, k_scale, v_scale, v_unit, sinks, tables, tiles, out, arrivals, part_acc,
+    part_top, part_total, scale, softcap, window, segments, heads, kv_heads, q_stride, table_stride,
     block_size: tl.constexpr, width: tl.constexpr, group: tl.constexpr, rows: tl.constexpr,
     block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, chunked: tl.constexpr,
     capped: tl.constexpr, split: tl.constexpr, smooth: tl.constexpr, halves: tl.constexpr,
-    compute: tl.constexpr,
+    overlap: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of one key head; with `split`, the program's share of their segments.
 
@@ -283,6 +283,7 @@ def attention(
     live, head = (token < num_rows) & (member < group), kv_head * group + member
     row, at = tl.load(entry).to(tl.int64) + token, tl.arange(0, block_width)
     offset = row[:, None] * q_stride + head[:, None] * width + at[None, :]
+    wait(overlap)
     query = tl.load(q + offset, live[:, None] & (at < width)[None, :], 0.0).to(compute)
     target = row * heads + head
     top = tl.full((rows,), -float("inf"), tl.float32)

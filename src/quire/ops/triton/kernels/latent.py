@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from quire.ops.triton.kernels.attention import LOG2E, _blocks, _slots
+from quire.ops.triton.kernels.overlap import begin
 from quire.ops.triton.kernels.rotary import _gained, _store
 from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
@@ -16,7 +17,7 @@ from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 def write(
     q, kv, positions, cos_sin, gain, eps, cache, scales, unit, most, slots, q_out, q_stride,
     kv_stride, heads, width: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr,
-    kind: tl.constexpr, block: tl.constexpr,
+    kind: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One head of one token's query; the token's row of the cache if its number is `heads`."""
     row = tl.program_id(0).to(tl.int64)
@@ -29,6 +30,7 @@ def write(
     cos = tl.load(angle, turned, 1.0)
     sin = tl.load(angle + half, turned, 0.0)
     sin = tl.where(at < half, -sin, sin)
+    begin(overlap)
     is_query = head < heads
     source = kv + row * kv_stride
     live = at < rope + latent
@@ -95,7 +97,8 @@ def attention(
     segments, heads, q_stride, q_head_stride, rope_stride, rope_head_stride, table_stride,
     block_size: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr, rows: tl.constexpr,
     block_heads: tl.constexpr, block_rope: tl.constexpr, block_latent: tl.constexpr,
-    keys: tl.constexpr, segment: tl.constexpr, split: tl.constexpr, compute: tl.constexpr,
+    keys: tl.constexpr, segment: tl.constexpr, split: tl.constexpr, overlap: tl.constexpr,
+    compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of some heads; with `split`, parts of the program's share of the segments.
 
@@ -111,6 +114,7 @@ def attention(
     at, rope_at = tl.arange(0, block_latent), tl.arange(0, block_rope)
     mask = live[:, None] & (at < latent)[None, :]
     start = row * q_stride + head * q_head_stride
+    begin(overlap)
     query = tl.load(q + start[:, None] + at[None, :], mask, 0.0).to(compute)
     start = row * rope_stride + head * rope_head_stride
     query_rope = tl.load(
@@ -156,8 +160,10 @@ def _write(out, unit, target, live, total, acc, latent: tl.constexpr):
 def merge(
     tiles, out, unit, part_acc, part_top, part_total, segments, heads,
     latent: tl.constexpr, block_latent: tl.constexpr, segment: tl.constexpr,
+    overlap: tl.constexpr,
 ):  # fmt: skip
     """Write the results of a tile for one head, of which all parts are stored."""
+    begin(overlap)
     entry = tiles + tl.program_id(0) * 5
     num_rows, position, length = tl.load(entry + 1), tl.load(entry + 3), tl.load(entry + 4)
     count = tl.cdiv(tl.minimum(position + num_rows, length), segment)

@@ -2,7 +2,7 @@
 
 NVIDIA cards since Hopper start the next kernel's programs as soon as all of this kernel's have
 begun and there is room. What such a kernel does before `begin` must not depend on the kernel
-before: it may read weights, nothing else.
+before: it may read weights, and what the host sent: positions, slots and tables.
 """
 
 import triton

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.overlap import begin
+
 
 @triton.jit
 def _round(x):
@@ -32,9 +34,11 @@ def rotated(values, lane, bits: tl.constexpr):
 
 @triton.jit
 def hadamard(
-    x, out, heads, row_stride, width: tl.constexpr, bits: tl.constexpr, block: tl.constexpr
-):
+    x, out, heads, row_stride, width: tl.constexpr, bits: tl.constexpr, overlap: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
     """Rotate one head of one row."""
+    begin(overlap)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     lane = tl.arange(0, block)
@@ -110,20 +114,27 @@ def rope_kv_write(
     k_unit, v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
     width: tl.constexpr, rotary: tl.constexpr, q_normed: tl.constexpr, k_normed: tl.constexpr,
     v_normed: tl.constexpr, kind: tl.constexpr, levels: tl.constexpr, bits: tl.constexpr,
-    block: tl.constexpr,
+    overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: query, key or value by its number."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     at = tl.arange(0, block)
     live = at < width
+    half: tl.constexpr = rotary // 2
+    turned = at < rotary
+    other = tl.where(at < half, at + half, at - half)
+    slot = tl.load(slots + row)
+    if rotary > 0:
+        angle = cos_sin + tl.load(positions + row) * rotary + at % half
+        cos = tl.load(angle, turned, 1.0)
+        sin = tl.load(angle + half, turned, 0.0)
+        sin = tl.where(at < half, -sin, sin)
+    begin(overlap)
     source = qkv + row * qkv_stride + head * width
     values = tl.load(source + at, live, 0.0)
     is_value = head >= heads + kv_heads
     if not is_value:
-        half: tl.constexpr = rotary // 2
-        turned = at < rotary
-        other = tl.where(at < half, at + half, at - half)
         partner = tl.load(source + other, turned, 0.0)
         if head < heads:
             if q_normed:
@@ -133,10 +144,6 @@ def rope_kv_write(
         elif k_normed:
             values, partner = _normed(values, partner, k_norm, at, other, live, turned, width, eps)
         if rotary > 0:
-            angle = cos_sin + tl.load(positions + row) * rotary + at % half
-            cos = tl.load(angle, turned, 1.0)
-            sin = tl.load(angle + half, turned, 0.0)
-            sin = tl.where(at < half, -sin, sin)
             rotated = values.to(tl.float32) * cos + partner.to(tl.float32) * sin
             values = tl.where(turned, rotated, values.to(tl.float32)).to(values.dtype)
     elif v_normed:
@@ -144,7 +151,6 @@ def rope_kv_write(
     if head < heads:
         tl.store(q_out + (row * heads + head) * width + at, values, live)
     else:
-        slot = tl.load(slots + row)
         kv_head = (head - heads) % kv_heads
         where = (slot // block_size * kv_heads + kv_head) * block_size + slot % block_size
         where = tl.where(slot >= 0, where, -1)
