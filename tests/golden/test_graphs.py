@@ -64,9 +64,9 @@ def by_step(launches: list[Any]) -> list[list[str]]:
     """Return the names of the kernels before each choice of tokens."""
     steps: list[list[str]] = [[]]
     for name, *_ in launches:
-        if name == "argmax":
+        if name == "peaks":
             steps.append([])
-        else:
+        elif name not in ("settle", "fill"):
             steps[-1].append(name)
     return steps
 

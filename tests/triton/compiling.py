@@ -7,6 +7,7 @@ card's machine code, by Triton and the assembler that comes with it.
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,18 @@ from quire.ops.metadata import KVCache
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
-from quire.ops.triton import attention, experts, latent, linear, lora, recurrent, rows, sampling
+from quire.ops.triton import (
+    attention,
+    experts,
+    last_tokens,
+    latent,
+    linear,
+    lora,
+    recurrent,
+    rows,
+    sampling,
+)
+from quire.ops.triton.last_tokens import TritonLastTokens
 from quire.ops.triton.weights import coded
 from tests.arrays import array, numpy_dtype
 from tests.kernels.recurrent_common import Case, one
@@ -91,7 +103,8 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     rows.argmax(torch.randn(2, 5000))
     if capability >= 90:
         early = {"overlap": True, "launch_pdl": True}
-        for module in (attention, experts, latent, linear, lora, recurrent, rows, sampling):
+        modules = attention, experts, last_tokens, latent, linear, lora, recurrent, rows, sampling
+        for module in modules:
             if hasattr(module, "overlap"):
                 module.overlap = lambda device: early
     forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
@@ -171,6 +184,16 @@ def launch_sampling() -> None:
     table = torch.randn(2, 9000)
     sampling.sample(table, [SampleRow(1, params, 7, edits), SampleRow(0, params, 2**63)])
     sampling.logprobs(table, [1], [0], [2])
+    device: Any = SimpleNamespace(
+        torch=table.device,
+        stage=lambda arrays: SimpleNamespace(send=lambda: [*map(torch.from_numpy, arrays)]),
+        pinned=lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8),
+        record=lambda: None,
+    )
+    last, slots = TritonLastTokens(device, 4), torch.arange(2)
+    last.fill(slots)
+    last.choose(table, slots, [])
+    last.choose(table, slots, [SampleRow(1, params, 7)])
 
 
 def main() -> None:

@@ -12,6 +12,9 @@ from torch import Tensor
 from quire.core.sampling_params import SamplingParams
 from quire.ops.sample_row import LogitEdits, SampleRow, row_logprobs, sample_row
 from quire.ops.triton import sampling
+from quire.ops.triton.last_tokens import TritonLastTokens
+from tests.fake_device import LAZY, FakeDevice
+from tests.triton.on_fake_device import launching
 
 VOCAB = 200
 PARAMS: list[dict[str, Any]] = [
@@ -69,6 +72,32 @@ def test_tokens_are_those_of_the_reference() -> None:
     assert sampling.sample(table, rows[3:0:-1]) == expected[3:0:-1]
     assert np.array_equal(matrix, before)
     assert len(set(expected)) > 3
+
+
+def test_tokens_are_chosen_where_the_next_step_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy rows, drawn ones and a sick one, whose parts meet in ties."""
+    table = logits(9, 6)
+    table[4, 3] = torch.nan
+    table[5] = 2.0
+    rows = [SampleRow(2 + i, SamplingParams(**p), 77 * i) for i, p in enumerate(PARAMS) if i]
+    expected = table.numpy().argmax(axis=1).tolist()
+    for row in rows:
+        expected[row.row] = sample_row(table[row.row].numpy(), row)
+    expected[4] = 0
+    device = FakeDevice()
+    with launching(device, monkeypatch, run=True), device.watching(), torch.inference_mode():
+        last = TritonLastTokens(device, 10)
+        slots = torch.arange(9, 0, -1).to(LAZY)
+        chosen = last.choose(table.to(LAZY), slots, [row for row in rows if row.row != 4])
+        few = last.choose(table[:1].to(LAZY), slots[8:] * 0, [])
+        ids = torch.tensor([~1, 5, ~9, ~0, ~5]).to(LAZY)
+        last.fill(ids)
+        tokens, largest = chosen.read()
+        assert few.read()[0].tolist() == expected[:1]
+        assert tokens.tolist() == expected
+        assert ids.tolist() == [expected[8], 5, expected[0], expected[0], 0]
+    peaks = table.max(dim=1)[0].numpy()
+    assert np.array_equal(largest, peaks, equal_nan=True)
 
 
 @pytest.mark.slow

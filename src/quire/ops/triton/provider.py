@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.core.dtypes import DType
 from quire.ops.device import CPU, Device
+from quire.ops.last_tokens import LastTokens
 from quire.ops.lora import LoraTable
 from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
@@ -25,6 +26,7 @@ from quire.ops.triton import (
     rows,
     sampling,
 )
+from quire.ops.triton.last_tokens import TritonLastTokens
 from quire.ops.triton.tables import TableCapture
 from quire.ops.triton.weights import coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
@@ -71,6 +73,10 @@ class TritonOps(TorchOps):
             self.capture = TableCapture(self.device)
         vars(self).update(KERNELS, embedding=embedding, vocab_embedding=vocab_embedding)
         self.sources = {op: "triton" if op in KERNELS else "torch" for op in self.sources}
+
+    def last_tokens(self, slots: int) -> LastTokens | None:
+        there = self.device
+        return TritonLastTokens(there, slots) if isinstance(there, TorchAccelerator) else None
 
     @property
     def isa(self) -> str:

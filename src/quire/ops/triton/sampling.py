@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
 from quire.ops.sample_row import LogitEdits, MaskWords, SampleRow
 from quire.ops.triton.kernels import sampling as kernels
@@ -26,12 +27,20 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
     """See `torch_ops.sampling.sample`."""
     if not rows:
         return []
-    vocab, device = logits.shape[1], logits.device
+    device = logits.device
     edits = [row.edits for row in rows if row.edits is not None]
     edited = None
     if edits:
         numbers = [row.row for row in rows if row.edits is not None]
         edited = _edited(logits, numbers, edits)
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=device)
+    draw(logits, edited, tokens, *_sent(device, *parameters(rows)))
+    found: list[int] = tokens.tolist()
+    return found
+
+
+def parameters(rows: Sequence[SampleRow]) -> tuple[HostArray, HostArray]:
+    """Return what `kernels.draw` reads of the rows: int64 [rows, 6] and float64 [rows, 3]."""
     ints = np.zeros((len(rows), 6), np.int64)
     floats = np.zeros((len(rows), 3), np.float64)
     place = 0
@@ -43,14 +52,19 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
         ints[i] = row.row, own, given.greedy, max(given.top_k, 0), *key
         least = math.log(given.min_p) if given.min_p > 0.0 else -math.inf
         floats[i] = given.temperature, least, given.top_p
-    tokens = torch.empty(len(rows), dtype=torch.int64, device=device)
-    kernels.draw[(len(rows),)](
-        logits, logits if edited is None else edited, *_sent(device, ints, floats), tokens, vocab,
+    return ints, floats
+
+
+def draw(
+    logits: Tensor, edited: Tensor | None, tokens: Tensor, ints: Tensor, floats: Tensor
+) -> None:
+    """Write a token for each row of `parameters`."""
+    vocab = logits.shape[1]
+    kernels.draw[(len(tokens),)](
+        logits, logits if edited is None else edited, ints, floats, tokens, vocab,
         logits.stride(0), block=min(BLOCK, power_of_two(vocab)),
         search=min(SEARCH, power_of_two(vocab)), num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
-    found: list[int] = tokens.tolist()
-    return found
 
 
 def _edited(logits: Tensor, numbers: Sequence[int], edits: Sequence[LogitEdits]) -> Tensor:

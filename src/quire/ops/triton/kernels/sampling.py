@@ -8,6 +8,8 @@ by counting, exactly; with top_p by adding weights, whose last bits differ from 
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.overlap import begin
+
 _LEAST = tl.constexpr(-2147483648)
 _MOST = tl.constexpr(2147483647)
 
@@ -237,6 +239,59 @@ def draw(
             token = tl.where(top > best, index, token)
             best = tl.maximum(best, top)
     tl.store(tokens + entry, token.to(tl.int64))
+
+
+@triton.jit
+def fill(ids, last, count, block: tl.constexpr, overlap: tl.constexpr):
+    """Replace each id ~slot by the last token of that slot."""
+    begin(overlap)
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    given = tl.load(ids + at, at < count, 0)
+    unknown = (at < count) & (given < 0)
+    tl.store(ids + at, tl.load(last + (-1 - given), unknown, 0), unknown)
+
+
+@triton.jit
+def peaks(logits, tops, places, vocab, stride, block: tl.constexpr, overlap: tl.constexpr):
+    """Write the largest logit of a part of a row, and its first index; NaN if the part has one."""
+    begin(overlap)
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, values, _ = _read(logits + row * stride, part * block, vocab, block)
+    sick = tl.sum((values != values).to(tl.int32), 0)
+    values = tl.where(values != values, -float("inf"), values)
+    top = tl.max(values, 0)
+    place = tl.min(tl.where(values == top, at, _MOST), 0)
+    to = row * tl.num_programs(1) + part
+    tl.store(tops + to, tl.where(sick > 0, float("nan"), top))
+    tl.store(places + to, place)
+
+
+@triton.jit
+def settle(
+    tops, places, drawn, entries, slots, last, results, parts, draws: tl.constexpr,
+    width: tl.constexpr, overlap: tl.constexpr,
+):  # fmt: skip
+    """Write a row's token to its slot of `last`, and with its largest logit to `results`.
+
+    drawn, entries: tokens of the rows that are drawn, and each row's place among them or -1.
+    results: float64 [2, rows]; tokens, then largest logits.
+    """
+    begin(overlap)
+    row, rows = tl.program_id(0), tl.num_programs(0)
+    at = tl.arange(0, width)
+    values = tl.load(tops + row * parts + at, at < parts, -float("inf"))
+    sick = tl.sum((values != values).to(tl.int32), 0)
+    peak = tl.max(tl.where(values != values, -float("inf"), values), 0)
+    index = tl.load(places + row * parts + at, at < parts, _MOST)
+    token = tl.min(tl.where(values == peak, index, _MOST), 0)
+    peak = tl.where(sick > 0, float("nan"), peak)
+    if draws:
+        entry = tl.load(entries + row)
+        token = tl.where(entry >= 0, tl.load(drawn + entry, entry >= 0, 0).to(tl.int32), token)
+    token = tl.where(tl.abs(peak) < float("inf"), token, 0)  # of a sick row, any that exists
+    tl.store(last + tl.load(slots + row), token.to(tl.int64))
+    tl.store(results + row, token.to(tl.float64))
+    tl.store(results + rows + row, peak.to(tl.float64))
 
 
 @triton.jit
