@@ -50,6 +50,8 @@ from quire.explain.report import THROUGHPUT, Change
 from quire.explain.whatif import explained
 
 WINDOW, WARM = 3.0, 1.0
+STANDBY = 12.0
+"""Seconds after which a server's standby process has imported everything."""
 LOADED = 0.5
 """CPUs that other programs use from which a window counts as one beside other load."""
 OTHERS = ("busy_neighbour", "stolen_cpu")
@@ -192,6 +194,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
             return row
         other = replace(fault, flags=changed(fault.flags, change))
         after = stack.enter_context(serving(other, folders[1]))
+        time.sleep(STANDBY)
         pairs = []
         for n in range(repetitions):
             both = [(before, fault), (after, other)][:: -1 if n % 2 else 1]

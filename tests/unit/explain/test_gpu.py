@@ -86,4 +86,6 @@ def test_only_the_thread_that_submits_waits_for_a_cpu() -> None:
     host = HostUse(10.0, 4, busy=39.0, own=9.0, steal=0.0, waited=9.0, waits=[3.0, 0.0, 0.0])
     case = open_case(on_gpu(args={"num_threads": 4}, host=host, **QUICK))
     assert case.waited == pytest.approx(0.3)
-    assert explain(case.evidence).verdict.cause == "busy_neighbour"
+    report = explain(case.evidence)
+    assert report.verdict.cause == "busy_neighbour"
+    assert [change.flag for change in report.changes] == ["--num-threads 4"]  # fewer gain nothing

@@ -48,6 +48,14 @@ SYSTEMS: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any]]] = {
         {},
         {},
     ),
+    "affinity": (  # two hardware threads of one core, of two cores
+        {
+            "proc/7/task/7/status": "Cpus_allowed_list:\t0-1",
+            f"{CPU}/cpu0/topology/thread_siblings_list": "0-1",
+        },
+        {},
+        {},
+    ),
     "huge_pages_off": (
         {"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"},
         {},
