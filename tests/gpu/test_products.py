@@ -16,7 +16,7 @@ from tests.triton.test_products import close, quantized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
 
-FORMS = ["dense", "int8", "codes", "float8", "zeros", "offsets", "book", "ordered"]
+FORMS = ["dense", "int8", "codes", "float8", "zeros", "offsets", "book", "e2m1", "ordered"]
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -26,11 +26,11 @@ def ops() -> TritonOps:
 
 
 def tiles(dtype: torch.dtype) -> Iterator[linear.Tile]:
-    yield linear.Tile(16, 64, 32, 4, 2, True)
-    yield linear.Tile(64, 64, 32, 4, 3, False)
+    yield linear.Tile(16, 64, 32, 4, 2, True, 3)
+    yield linear.Tile(64, 64, 32, 4, 3, False, 0)
     if dtype != torch.float32:
-        yield linear.Tile(64, 128, 128, 8, 3, True)
-        yield linear.Tile(128, 128, 64, 8, 4, False)
+        yield linear.Tile(64, 128, 128, 8, 3, True, 1)
+        yield linear.Tile(128, 128, 64, 8, 4, False, 0)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.core.layers import RouteSpec
-from quire.core.quantized import QuantizedWeight
+from quire.core.quantized import E2M1, QuantizedWeight
 from quire.ops.torch_ops import latent, moe, reference
 from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import linear
@@ -41,6 +41,7 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
         "offsets": {"offset": rng.standard_normal(shape).astype(np.float32)},
         "book": {"codebook": rng.standard_normal(1 << bits).astype(np.float32)},
+        "e2m1": {"codebook": np.array(E2M1, np.float32)},
         "ordered": {"permutation": rng.permutation(k)},
     }[form]
     return QuantizedWeight(codes, bits, scale, group, **extra)
@@ -59,7 +60,7 @@ def close(found: Tensor, x: Tensor, w: Tensor, half: float) -> bool:
     return bool(((found.double() - exact).abs() <= bound + 1e-9).all())
 
 
-@pytest.mark.parametrize("form", ["codes", "float8", "zeros", "offsets", "book", "ordered"])
+@pytest.mark.parametrize("form", ["codes", "float8", "zeros", "offsets", "book", "e2m1", "ordered"])
 def test_grouped_codes(ops: TritonOps, form: str) -> None:
     whole = quantized(form, 70, 96, seed=1)
     packed = ops.pack_linear([whole.rows(0, 30), whole.rows(30, 40)])

@@ -22,6 +22,8 @@ from quire.system.user_arrays import host_array
 
 Floats = NDArray[np.float32]
 CODE_TYPES = frozenset({np.dtype(np.uint8), np.dtype(np.int8)}) | FLOAT8
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The 4-bit float of MXFP4 and NVFP4 (OCP Microscaling Formats 1.0, 5.3.3)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

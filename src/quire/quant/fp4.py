@@ -18,9 +18,8 @@ import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
-from quire.core.quantized import QuantizedWeight
+from quire.core.quantized import E2M1, QuantizedWeight
 from quire.quant.bits import nibbles
-from quire.quant.codebooks import E2M1
 from quire.quant.fields import Fields, skipped
 from quire.quant.fp8 import Fp8
 from quire.quant.scheme import Scheme, Stored

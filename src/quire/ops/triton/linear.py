@@ -60,15 +60,17 @@ class Tile(NamedTuple):
     stages: int
     swapped: bool
     """The weight is the left operand, whose tiles have at least 64 rows."""
+    early: int
+    """Tiles of the weight that are read before the kernel before has ended."""
 
 
 def tile(rows: int, compute: torch.dtype) -> Tile:
     """Return the tile for so many rows. Its choice changes no bit."""
     if compute == torch.float32:
-        return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True)
+        return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True, 1)
     if rows <= 64:
-        return Tile(max(16, power_of_two(rows)), 64, 128, 4, 4, True)
-    return Tile(128, 128, 64, 8, 4, False)
+        return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, True, 1)
+    return Tile(128, 128, 64, 8, 4, False, 0)
 
 
 def grouped_rows(rows: int, compute: torch.dtype) -> int:
@@ -121,15 +123,17 @@ def product(
             x, x_scale = quantize_rows(x)
         elif grouping is None and rows >= DEQUANTIZED:
             weight = dequantized(weight, x.dtype)
-    given, bias = _form(weight), weight.bias
+    given, bias, width = _form(weight), weight.bias, weight.shape[1]
     chosen = tile(grouping.tile if grouping else rows, x.dtype)
-    depth, width = chosen.depth, weight.shape[1]
+    depth = 128 if given.halves else chosen.depth
     length = segment(columns, width)
     segments = -(-width // length)
     tiles_m = len(grouping.tile_experts) if grouping else -(-rows // chosen.rows)
     tiles = tiles_m * -(-columns // chosen.columns)
     split = grouping is None and segments > 1 and tiles < 2 * processors(x.device)
     split = split and tiles <= COUNTERS
+    early = chosen.early if grouping is None and (split or segments == 1) else 0
+    early = min(early, (width - (segments - 1) * length if split else width) // depth)
     parts = None
     if split:
         sums = torch.int32 if x_scale is not None else torch.float32
@@ -137,12 +141,12 @@ def product(
     kernels.product[(tiles, segments if split else 1)](
         x, *given.tensors, bias, x_scale, out, parts, counters(x.device) if split else None,
         grouping.row_ids if grouping else None, grouping.tile_experts if grouping else None,
-        rows, columns, width, given.groups, x.stride(0), grouping.fan_out if grouping else 1,
-        tiles_m,
+        rows, columns, width, given.stride, given.groups, x.stride(0),
+        grouping.fan_out if grouping else 1, tiles_m,
         form=given.form, group=given.group, halves=given.halves, biased=bias is not None,
         listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
         segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
-        early=grouping is None and chosen.swapped and (split or segments == 1),
+        early=early,
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
         compute=COMPUTE[x.dtype] if x_scale is None else tl.int8,
         middle=COMPUTE[middle], num_warps=chosen.warps, num_stages=chosen.stages,
@@ -156,7 +160,8 @@ def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
     given, (columns, width) = _form(weight), weight.shape
     numbers = torch.empty((columns, width), dtype=dtype, device=weight.codes.device)
     kernels.dequantize[(-(-columns // 64), -(-width // 128))](
-        *given.tensors, numbers, columns, width, given.groups, form=given.form, group=given.group,
+        *given.tensors, numbers, columns, width, given.stride, given.groups,
+        form=given.form, group=given.group,
         halves=given.halves, even=width % 128 == 0, block_n=64, block_k=128,
         enable_fp_fusion=False, **overlap(numbers.device),
     )  # fmt: skip
@@ -171,11 +176,13 @@ class _Given(NamedTuple):
     group: int
     groups: int
     halves: bool
+    stride: int
 
 
 def _form(weight: DeviceWeight) -> _Given:
     if not isinstance(weight, CodedWeight):
-        return _Given((weight.weight, None, None, None, None), "dense", 1, 1, False)
+        dense = weight.weight
+        return _Given((dense, None, None, None, None), "dense", 1, 1, False, dense.shape[1])
     numbers: list[Any] = [
         weight.numbers if weight.form == form else None for form in ("zeros", "offsets", "book")
     ]
@@ -183,6 +190,7 @@ def _form(weight: DeviceWeight) -> _Given:
     return _Given(
         (weight.codes, weight.scale, *numbers),
         weight.form, 0 if groups == 1 else weight.group, groups, weight.halves,
+        weight.codes.shape[1],
     )  # fmt: skip
 
 

@@ -7,14 +7,18 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from quire.core.quantized import E2M1
 from quire.ops.torch_ops import reference
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton.launch import has_float8
 from quire.ops.weights import Epilogue, LinearWeight
 
-Form = Literal["codes", "zeros", "offsets", "book", "int8"]
+Form = Literal["codes", "e2m1", "zeros", "offsets", "book", "int8"]
+PAIR = 64
+"""A byte of two 4-bit codes has those of columns that lie so far apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +26,9 @@ class CodedWeight:
     """A quantized weight: `core.quantized.QuantizedWeight` on the device.
 
     Attributes:
-        codes: [N, K] of 8 bits; or uint8 [N, K / 2], the even column's code in the low half.
+        codes: [N, K] of 8 bits; or uint8 [N, 64 · ceil(K / 128)], of 128 columns the first 64 in
+            the low halves.
+        width: K.
         halves: a byte of `codes` has two columns.
         form: how a code becomes a number; "int8" multiplies with rows of 8-bit integers.
         scale: [N, G], in the smallest type that holds it exactly.
@@ -32,6 +38,7 @@ class CodedWeight:
     """
 
     codes: Tensor
+    width: int
     halves: bool
     form: Form
     scale: Tensor
@@ -45,8 +52,7 @@ class CodedWeight:
 
     @property
     def shape(self) -> tuple[int, int]:
-        n, k = self.codes.shape
-        return n, k << self.halves
+        return len(self.codes), self.width
 
     @property
     def nbytes(self) -> int:
@@ -57,13 +63,15 @@ class CodedWeight:
         """Return rows `ids` (int64 [T]) as numbers: [T, K] of `dtype`."""
         codes = self.codes.view(torch.uint8)[ids].view(self.codes.dtype)  # 8-bit floats too
         if self.halves:
-            codes = torch.stack((codes & 15, codes >> 4), -1).flatten(1)
+            pairs = codes.unflatten(1, (-1, PAIR))
+            codes = torch.cat((pairs & 15, pairs >> 4), 2).flatten(1)[:, : self.width]
 
         def by_column(numbers: Tensor) -> Tensor:
             return numbers[ids].repeat_interleave(self.group, dim=1)[:, : codes.shape[1]]
 
         numbers = self.numbers
-        values = codes.float() if self.form != "book" else _looked_up(numbers, codes)
+        looked_up = self.form in ("book", "e2m1")
+        values = _looked_up(numbers, codes) if looked_up else codes.float()
         if self.form == "zeros" and numbers is not None:
             values = values - by_column(numbers)
         values = values * by_column(self.scale)
@@ -126,6 +134,8 @@ def coded(
         if zeros is not None or offsets is not None:
             return None
         form, numbers = "book", first.codebook
+        if first.codebook.tolist() == list(E2M1):
+            form = "e2m1"
     elif zeros is not None:
         form, numbers = "zeros", zeros
     elif offsets is not None:
@@ -134,11 +144,13 @@ def coded(
         by_row = first.group >= codes.shape[1] and codes.dtype == torch.int8
         whole = by_row and not first.float_activations and first.permutation is None
         form, numbers = ("int8" if whole else "codes"), None
-    halves = codes.dtype == torch.uint8 and first.bits <= 4 and codes.shape[1] % 2 == 0
+    width = codes.shape[1]
+    halves = codes.dtype == torch.uint8 and first.bits <= 4
     if halves:
-        codes = codes[:, 0::2] | codes[:, 1::2] << 4
+        pairs = pad(codes, (0, -width % (2 * PAIR))).unflatten(1, (-1, 2, PAIR))
+        codes = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
     return CodedWeight(
-        codes.contiguous(), halves, form, scale.contiguous(), first.group, numbers,
+        codes.contiguous(), width, halves, form, scale.contiguous(), first.group, numbers,
         first.permutation, bias, epilogue, experts, dtype,
     )  # fmt: skip
 
