@@ -93,6 +93,7 @@ NB_MODULE(_native, m) {
   bind_blocks(m);
   bind_sample(m);
   bind_spec(m);
+  bind_text(m);
   bind_attention_op(m);
   bind_element_ops(m);
   bind_head_linear_op(m);

@@ -110,7 +110,7 @@ TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
 OWNERS: dict[str, set[str]] = {
-    "quire._native": {"ops", "spec"},
+    "quire._native": {"ops", "spec", "text"},
     "triton": {"ops.triton"},
     "ray": {"ray"},
 }

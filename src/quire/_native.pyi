@@ -1,6 +1,8 @@
-"""Native code. Only `quire.ops` and `quire.spec` import this module; addresses are not checked."""
+"""Native code. Only `ops`, `spec` and `text` import this module; addresses are not checked."""
 
 from typing import final, overload
+
+from typing_extensions import Buffer
 
 FLOAT32: int
 BFLOAT16: int
@@ -746,3 +748,35 @@ def table(name: str, /) -> Kernels:
 
     Raises ValueError, naming what is available, for one that is unknown or cannot run here.
     """
+
+@final
+class BytePairs:
+    """A BPE vocabulary, from the members `vocab` and `merges` of a tokenizer.json's model.
+
+    Raises ValueError where these are damaged or do not belong together. `max_bytes` and `max_chars`
+    are those of the longest token.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Buffer,
+        merges: Buffer,
+        unknown: str,
+        fuses_unknown: bool,
+        falls_back_to_bytes: bool,
+        takes_whole_words: bool,
+        /,
+    ) -> None:
+        """`unknown` is the token of characters that have none; if it is empty, they vanish."""
+
+    def encode(self, words: list[str], kinds: list[int], added: list[int], /) -> list[int]:
+        """Return the ids of words. Where a kind is not 0, `added` has the id at this index."""
+
+    def token(self, token_id: int, /) -> str | None: ...
+    def id(self, token: str, /) -> int | None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def max_chars(self) -> int: ...

@@ -136,7 +136,7 @@ def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
     text = "from quire import _native\nimport triton"
     assert lint(tmp_path, {"ops/triton/native.py": text}) == []
     assert lint(tmp_path, {"layers/norm.py": text}) == [
-        "layers/norm.py:1: only ops, spec may import quire._native",
+        "layers/norm.py:1: only ops, spec, text may import quire._native",
         "layers/norm.py:2: layers.norm must not load torch: triton",
         "layers/norm.py:2: only ops.triton may import triton",
     ]

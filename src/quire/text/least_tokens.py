@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
+from quire.text.tokenizers.byte_pairs import BytePairs
 from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 
 _NFC_SHRINKS = 4
@@ -63,8 +64,14 @@ def least_words(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(text))
 
 
-def least_tokens(backend: tokenizers.Tokenizer) -> Callable[[str], int] | None:
-    """Return the bound for texts of `backend`; None if no bound is known."""
+def least_tokens(
+    backend: tokenizers.Tokenizer, table: BytePairs | None = None
+) -> Callable[[str], int] | None:
+    """Return the bound for texts of `backend`; None if no bound is known.
+
+    Args:
+        table: the vocabulary, if `backend` is only its pipeline.
+    """
     normalizer = _stages(backend.normalizer, "normalizers")
     cuts = _stages(backend.pre_tokenizer, "pretokenizers")
     model = backend.model
@@ -74,28 +81,37 @@ def least_tokens(backend: tokenizers.Tokenizer) -> Callable[[str], int] | None:
         cut = any(each["type"] in _CUTS_OF_WORDS for each in cuts)
         kept = all(each["type"] in _KEEPING_WORDS for each in normalizer)
         return least_words if cut and kept and not several else None
-    if not isinstance(model, tokenizers.models.BPE) or not all(map(_keeps, normalizer)):
-        return None
-    if model.continuing_subword_prefix or model.end_of_word_suffix:
+    if table is None:
+        if not isinstance(model, tokenizers.models.BPE):
+            return None
+        if model.continuing_subword_prefix or model.end_of_word_suffix:
+            return None
+    if not all(map(_keeps, normalizer)):
         return None
     if any(each["type"] not in _KEEPING_CUTS or _removes(each) for each in cuts):
         return None
-    vocabulary = backend.get_vocab(with_added_tokens=True)
+    vocabulary: Container[str]
+    if table is None:
+        tokens = vocabulary = backend.get_vocab(with_added_tokens=True)
+        longest = max(map(len, tokens)), max(len(token.encode()) for token in tokens)
+        byte_fallback = model.byte_fallback
+    else:
+        vocabulary, longest, byte_fallback = table, table.longest, table.byte_fallback
     if any(each["type"] == "ByteLevel" for each in cuts):
         unknown = bytes(b for b in range(256) if CHAR_OF_BYTE[b] not in vocabulary)
-        longest = max(map(len, vocabulary))
+        size = longest[0]
         if unknown and normalizer:  # normalized text may consist of unknown bytes, which vanish
             return None
     else:
         unknown = bytes(b for b in range(256) if f"<0x{b:02X}>" not in vocabulary)
-        longest = max(len(token.encode()) for token in vocabulary)
-        if unknown or not model.byte_fallback:
+        size = longest[1]
+        if unknown or not byte_fallback:
             return None
     added = backend.get_added_tokens_decoder().values()
-    longest = max([longest, *(len(token.content.encode()) for token in added)])
+    size = max([size, *(len(token.content.encode()) for token in added)])
     composes = any(each["type"] == "NFC" for each in normalizer)
     strips = any(token.lstrip or token.rstrip for token in added)
-    return LeastTokens(longest, composes, strips, unknown)
+    return LeastTokens(size, composes, strips, unknown)
 
 
 def _stages(component: Any, members: str) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ import tokenizers
 
 from quire.core.errors import InvalidRequestError
 from quire.text.least_tokens import least_tokens
+from quire.text.tokenizers.byte_pairs import BytePairs
+from quire.text.tokenizers.post_processor import Frame, frame_of
 from quire.text.tokenizers.sentencepiece import TextNormalizer
 from quire.text.tokenizers.token_bytes import TokenDecoder
 
@@ -26,6 +28,7 @@ class TokenizerFiles:
 
     Attributes:
         backend: the vocabulary with its pipeline and added tokens.
+        table: the vocabulary, if `backend` is only its pipeline.
         special_tokens: role → text, e.g. {"bos_token": "<s>"}; for chat templates.
         chat_templates: name → Jinja source; the main one is "default".
         normalize: applied to every stretch of text between special tokens, before `backend`;
@@ -38,32 +41,37 @@ class TokenizerFiles:
     chat_templates: dict[str, str] = field(default_factory=dict)
     normalize: Callable[[str], str] | None = None
     spelled: dict[int, bytes] = field(default_factory=dict)
+    table: BytePairs | None = None
 
 
 class HFTokenizer:
     """See `text.tokenizers.tokenizer.Tokenizer` for the meaning of each member."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        self._backend = files.backend
+        self._backend, self._table = files.backend, files.table
         self._backend.no_truncation()
         self._backend.no_padding()
         self._normalize = files.normalize
         self._decoder = TokenDecoder.of(self._backend)
         self._bytes: dict[int, bytes] = dict(files.spelled)
         _match_special_tokens_as_written(self._backend)
-        self._added = added = self._backend.get_added_tokens_decoder()
+        id_of = self._table.id_of if self._table else int
+        found = self._backend.get_added_tokens_decoder()
+        self._added = added = {id_of(kind): token for kind, token in found.items()}
         self._special = {id_: token for id_, token in added.items() if token.special}
         self.special_tokens = files.special_tokens
         self.chat_templates = files.chat_templates
-        vocabulary = self._backend.get_vocab_size(with_added_tokens=True)
+        vocabulary = self._table.size if self._table else self._backend.get_vocab_size()
         self.vocab_size = max([vocabulary, *(id_ + 1 for id_ in added)])
         self.bos_token_id = self._role_id("bos_token")
         self.eos_token_id = self._role_id("eos_token")
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """Return the vocabulary with its pipeline and added tokens."""
-        return self._backend
+        """Return the vocabulary with its pipeline and added tokens, in the library's tables."""
+        if self._table is None:
+            return self._backend
+        return tokenizers.Tokenizer.from_file(str(self._table.path))
 
     @property
     def chat_template(self) -> str | None:
@@ -92,20 +100,26 @@ class HFTokenizer:
     def _least_tokens(self) -> Callable[[str], int] | None:
         normalize = self._normalize
         keeps = isinstance(normalize, TextNormalizer) and not normalize.shortens
-        return least_tokens(self._backend) if normalize is None or keeps else None
+        return least_tokens(self._backend, self._table) if normalize is None or keeps else None
 
     def least_tokens(self, text: str) -> int:
         return 0 if self._least_tokens is None else self._least_tokens(text)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._encode(text, add_special_tokens).ids
+    @cached_property
+    def _frames(self) -> tuple[Frame, Frame]:
+        return frame_of(self._backend, pair=False), frame_of(self._backend, pair=True)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids = self._encode(text)
+        return self._frames[0].around(ids)[0] if add_special_tokens else ids
+
+    def _encode(self, text: str) -> list[int]:
         _check_unicode(text)
         if self._normalize is not None:
             spans = [match.span() for match in self._special_pattern.finditer(text)]
             text = self._prepare(text, spans, self._normalize, None)
-        return _encode(self._backend, text, add_special_tokens)
+        words = _encode(self._backend, text)
+        return words.ids if self._table is None else self._table.encode(words)
 
     def encode_bounded(
         self,
@@ -114,20 +128,20 @@ class HFTokenizer:
         max_tokens: int | None = None,
         side: Literal["left", "right"] = "right",
     ) -> tuple[list[int], int]:
-        parts = [self._encode(part, False) for part in (text, second) if part is not None]
+        parts = [self._encode(part) for part in (text, second) if part is not None]
+        frame = self._frames[second is not None]
         if max_tokens is not None:
-            around = self._backend.num_special_tokens_to_add(second is not None)
-            _truncate(parts, max_tokens, around, side)
-        whole = self._backend.post_process(parts[0], parts[1] if second is not None else None)
-        begins = whole.type_ids.index(1) if 1 in whole.type_ids else 0
-        return whole.ids, begins if second is not None else 0
+            parts = _truncated(parts, max_tokens, frame.size, side)
+        return frame.around(*parts)
 
     def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
         _check_unicode(text)
         plain, stand_ins, real = self._plain_backend
         text = self._prepare(text, controls, self._normalize, stand_ins)
-        ids = _encode(plain, text, False).ids
-        return [real.get(id_, id_) for id_ in ids]
+        words = _encode(plain, text)
+        if self._table is not None:
+            return self._table.encode(words, [*real.values()])
+        return [real.get(id_, id_) for id_ in words.ids]
 
     @staticmethod
     def _prepare(
@@ -192,22 +206,22 @@ class HFTokenizer:
     def id_to_token(self, token_id: int) -> str | None:
         if token_id in self._added:  # the backend would return its normalized form
             return self._added[token_id].content
+        if self._table is not None:
+            return self._table.id_to_token(token_id)
         return self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
     def token_to_id(self, token: str) -> int | None:
-        return self._backend.token_to_id(token)
+        return (self._table or self._backend).token_to_id(token)
 
     def _role_id(self, role: str) -> int | None:
         token = self.special_tokens.get(role)
         return None if token is None else self.token_to_id(token)
 
 
-def _encode(
-    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
-) -> tokenizers.Encoding:
+def _encode(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
     if len(text) <= UNLOCKED_CHARACTERS:
-        return backend.encode(text, add_special_tokens=add_special_tokens)
-    return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return backend.encode(text, add_special_tokens=False)
+    return backend.encode_batch([text], add_special_tokens=False)[0]
 
 
 def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
@@ -228,7 +242,7 @@ def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
             backend.add_special_tokens([as_written])
 
 
-def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int, side: str) -> None:
+def _truncated(parts: list[list[int]], max_tokens: int, around: int, side: str) -> list[list[int]]:
     """Shorten one text; of two, the longer one until both have the same length, then both."""
     room = max_tokens - around
     if room < len(parts):
@@ -237,18 +251,17 @@ def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int, si
             fix=f"Allow at least {around + len(parts)}.",
             param="truncate_prompt_tokens",
         )
-    lengths = [len(part.ids) for part in parts]
+    lengths = [len(part) for part in parts]
     if sum(lengths) <= room:
-        return
-    if len(parts) == 1:
-        parts[0].truncate(room, direction=side)
-        return
-    short = min(*lengths, room // 2)
-    kept = [min(length, room - short) for length in lengths]
-    if sum(kept) > room:
-        kept = [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
-    for part, count in zip(parts, kept, strict=True):
-        part.truncate(count, direction=side)
+        return parts
+    kept = [room]
+    if len(parts) == 2:
+        short = min(*lengths, room // 2)
+        kept = [min(length, room - short) for length in lengths]
+        if sum(kept) > room:
+            kept = [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
+    cut = zip(parts, kept, strict=True)
+    return [part[:count] if side == "right" else part[len(part) - count :] for part, count in cut]
 
 
 def _check_unicode(text: str) -> None:

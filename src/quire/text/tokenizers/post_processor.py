@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tokenizers
-from tokenizers import processors
+from tokenizers import models, processors
 
 
 def surround(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
@@ -16,3 +18,37 @@ def surround(backend: tokenizers.Tokenizer, before: str | None, after: str | Non
         single=single,
         special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(around)],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a model wants around one text, or around two as one input.
+
+    Attributes:
+        parts: (special, id, type): with `special` a token, otherwise the text of this number.
+    """
+
+    parts: tuple[tuple[bool, int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Return the number of special tokens."""
+        return sum(special for special, _, _ in self.parts)
+
+    def around(self, *texts: list[int]) -> tuple[list[int], int]:
+        """Return the ids of the whole, and where type 1 begins; 0 for one text, or without it."""
+        whole: list[int] = []
+        begins = None
+        for special, id_, type_ in self.parts:
+            if type_ == 1 and begins is None:
+                begins = len(whole)
+            whole += [id_] if special else texts[id_]
+        return whole, begins or 0 if len(texts) > 1 else 0
+
+
+def frame_of(backend: tokenizers.Tokenizer, *, pair: bool) -> Frame:
+    """Return what `backend` puts around one text, or around two."""
+    texts = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    whole = backend.post_process(texts.encode("a"), texts.encode("b") if pair else None)
+    special = map(bool, whole.special_tokens_mask)
+    return Frame(tuple(zip(special, whole.ids, whole.type_ids, strict=True)))

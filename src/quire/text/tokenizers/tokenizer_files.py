@@ -46,7 +46,7 @@ def load_files(path: Path) -> HFTokenizer:
     roles = _roles(_optional_json(folder / "special_tokens_map.json")) | _roles(settings)
     templates = chat_templates(folder, settings)
     path = _vocabulary_file(path)
-    normalize = None
+    normalize = table = None
     if path.name == "vocab.json":
         backend = _vocab_and_merges(path, settings, roles)
     elif path.name == "vocab.txt":
@@ -56,8 +56,8 @@ def load_files(path: Path) -> HFTokenizer:
         backend = _sentencepiece(vocabulary, settings, roles)
         normalize = text_normalizer(vocabulary)
     else:
-        backend = read_tokenizer_json(path)
-    return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize))
+        backend, table = read_tokenizer_json(path)
+    return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize, table=table))
 
 
 def _vocabulary_file(path: Path) -> Path:
