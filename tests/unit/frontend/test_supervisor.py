@@ -274,7 +274,7 @@ async def test_a_core_that_does_not_start_again(
 
 def spare(engine: AsyncLLM) -> ProcessClient | None:
     """The one that stands by."""
-    client = engine._fleet.replicas[0].core._spare
+    client = engine._fleet._standby.client
     assert client is None or isinstance(client, ProcessClient)
     return client if client is not None and client.prepared else None
 

@@ -18,10 +18,12 @@ from quire.core.messages import (
     StepOutputs,
 )
 from quire.core.options import LentBlocks
+from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
 from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs, shared_memory
+from quire.frontend.client.standby import Standby
 from quire.frontend.client.supervisor import CoreState
 from quire.parallel.shared_memory import SharedFile
 from quire.routing.halves import most_alone
@@ -70,8 +72,9 @@ class Fleet:
         self.stepped = asyncio.Event()
         self._memory = memory or shared_memory(config, count)
         configs = replica_configs(config, count, self._memory)
+        self._standby = Standby(connect)
         self.replicas = [
-            Replica(number, connect, each, self, user.on_message, None if number else first)
+            Replica(number, self._standby, each, self, user.on_message, None if number else first)
             for number, each in enumerate(configs)
         ]
         self._routes = None
@@ -279,9 +282,12 @@ class Fleet:
         """Shorten the wait of `shutdown`."""
         for replica in self.replicas:
             replica.core.hurry()
+        if (waiting := self._standby.client) is not None:
+            waiting.patience = HURRIED_SECONDS
 
     def shutdown(self) -> None:
         """Stop all cores for good. Harmless when repeated."""
+        self._standby.shutdown()
         for replica in self.replicas:
             replica.shutdown()
         if self._memory is not None:

@@ -12,6 +12,7 @@ from quire.core.errors import QuireError
 from quire.core.messages import Call, CallResult, CoreInput, Ready, StepOutputs
 from quire.frontend.client.calls import CoreCalls
 from quire.frontend.client.interface import CoreClient
+from quire.frontend.client.standby import Standby
 from quire.frontend.client.supervisor import CoreState, Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.parallel.shared_memory import SharedFile
@@ -44,14 +45,14 @@ class Replica:
     def __init__(
         self,
         number: int,
-        connect: Callable[[], CoreClient],
+        standby: Standby,
         config: EngineConfig,
         user: ReplicaUser,
         on_message: Callable[[int, StepOutputs | CallResult], None],
         first: CoreClient | None = None,
     ) -> None:
         self.number = number
-        self.core = Supervisor(connect, config, partial(on_message, number), self, first)
+        self.core = Supervisor(standby, config, partial(on_message, number), self, first)
         self.calls = CoreCalls(self._send_call)
         self._user = user
         self._watchdog: Watchdog | None = None

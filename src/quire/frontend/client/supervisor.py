@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -26,7 +25,7 @@ from quire.core.messages import Ready
 from quire.frontend.client.asleep import sleeping_error
 from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.interface import CoreClient, MessageHandler
-from quire.system.hardware import detect
+from quire.frontend.client.standby import STAND_BY_SECONDS, Standby
 from quire.system.heap import return_memory
 
 logger = logging.getLogger(__name__)
@@ -36,11 +35,6 @@ MAX_RESTARTS = 3
 BACKOFF_SECONDS = (0.0, 1.0, 5.0)
 """Wait before each restart."""
 HEALTHY_SECONDS = 30.0
-STAND_BY_SECONDS = 10.0
-"""Delay of the standby process after the first core is ready: a short run needs none. After a
-restart it starts at once, because the next core may be lost soon, too."""
-STAND_BY_BYTES = 2**30
-"""Least free memory for a standby process, which takes 46 MiB."""
 
 
 class CoreState(StrEnum):
@@ -68,7 +62,7 @@ class Supervisor:
     """One engine core at a time.
 
     Args:
-        connect: returns a client for a new core.
+        standby: makes clients for new cores.
         first: the first core's client, if it exists already.
 
     Attributes:
@@ -79,25 +73,23 @@ class Supervisor:
 
     def __init__(
         self,
-        connect: Callable[[], CoreClient],
+        standby: Standby,
         config: EngineConfig,
         on_message: MessageHandler,
         user: CoreUser,
         first: CoreClient | None = None,
     ) -> None:
-        self.client = first or connect()
+        self.client = first or standby.connect()
         self.state = CoreState.STARTING
         self.error: QuireError | None = None
         self.num_restarts = 0
-        self._connect = connect
+        self._standby = standby
         self._config = config
         self._on_message = on_message
         self._user = user
         self._attempts = 0
         self._ready_since = 0.0
         self._restarting: asyncio.Task[None] | None = None
-        self._spare: CoreClient | None = None
-        self._preparing: asyncio.TimerHandle | None = None
 
     async def start(self) -> Ready:
         """Start the first core and wait until its model is loaded; raises as `CoreClient.start`."""
@@ -117,8 +109,7 @@ class Supervisor:
         if self.error is not None:
             raise self.error
         self.state, self.error = CoreState.SLEEPING, sleeping_error("wake_up()")
-        if self._preparing is not None:
-            self._preparing.cancel()
+        self._standby.cancel()
         await self.client.end()
 
     async def wake_up(self) -> Ready:
@@ -126,7 +117,7 @@ class Supervisor:
         asleep = self.error
         self.error = EngineRestartingError("The model is being loaded again.")
         try:
-            self.client = await self._next_client()
+            self.client = await self._standby.take()
             ready = await self._start_client()
         except BaseException:
             await self.client.discard()
@@ -137,18 +128,12 @@ class Supervisor:
 
     def hurry(self) -> None:
         """Shorten the wait of `shutdown`."""
-        for client in (self.client, self._spare):
-            if client is not None:
-                client.patience = HURRIED_SECONDS
+        self.client.patience = HURRIED_SECONDS
 
     def shutdown(self) -> None:
         """Stop the core for good. Harmless when repeated."""
         if self._restarting is not None:
             self._restarting.cancel()
-        if self._preparing is not None:
-            self._preparing.cancel()
-        if self._spare is not None:
-            self._spare.shutdown()
         self._die(EngineDeadError("The engine has been shut down."))
         self.client.shutdown()
 
@@ -159,31 +144,7 @@ class Supervisor:
         self.state, self.error = CoreState.READY, None
         self._ready_since = time.monotonic()
         if self.client.separate:
-            delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
-            loop = asyncio.get_running_loop()
-            self._preparing = loop.call_later(delay, self._prepare_spare)
-
-    def _prepare_spare(self) -> None:
-        if self.state is not CoreState.READY or self._spare is not None:
-            return
-        if detect().available_bytes < STAND_BY_BYTES:
-            logger.info("no standby engine core: less than 1 GiB of memory is free")
-            return
-        spare = self._connect()
-        try:
-            spare.prepare()
-        except OSError as error:
-            logger.warning("no standby engine core: %s", error)
-        else:
-            self._spare = spare
-
-    async def _next_client(self) -> CoreClient:
-        """Return the standby client if it is prepared, else a new one at normal priority."""
-        spare, self._spare = self._spare, None
-        if spare is not None and not spare.prepared:
-            await spare.discard()
-            spare = None
-        return spare or self._connect()
+            self._standby.prepare(0.0 if self.num_restarts else STAND_BY_SECONDS)
 
     def _on_death(self, error: QuireError) -> None:
         """Report that the ready core is lost, and start another."""
@@ -192,6 +153,7 @@ class Supervisor:
         if time.monotonic() - self._ready_since >= HEALTHY_SECONDS:
             self._attempts = 0
         logger.error("the engine core is lost: %s", error)
+        self._standby.cancel()  # it would slow the next core's start
         self.state = CoreState.RESTARTING
         self.error = EngineRestartingError("The engine core was lost; another one is starting.")
         self._user.on_lost(self.error)
@@ -203,7 +165,7 @@ class Supervisor:
             await self.client.discard()
             await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
             self._attempts += 1
-            self.client = await self._next_client()
+            self.client = await self._standby.take()
             logger.warning(
                 "starting the engine core again (%d of %d)", self._attempts, MAX_RESTARTS
             )
