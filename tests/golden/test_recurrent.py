@@ -18,7 +18,7 @@ from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
-from quire.executor.uniproc import UniprocExecutor
+from quire.executor.choice import make_executor
 from quire.models.adapters import lora_targets
 from quire.models.registry import model_config
 from quire.resolve.arguments import EngineArgs
@@ -71,7 +71,7 @@ class Engine:
         self.num_tokens = len(golden.output)
         args = EngineArgs(model=str(golden.folder), dtype="float32", **flags)
         config = resolve(args, detect()).config
-        self.core = EngineCore(config, UniprocExecutor(config))
+        self.core = EngineCore(config, make_executor(config))
         if flags["ops"] == "cpu":
             assert python_ops_of(self.core.executor.facts) == []
         self._ids = count()
@@ -110,6 +110,16 @@ def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Golden:
 
 def test_equals_transformers(golden: Golden) -> None:
     check(golden, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(detect().cores < 2, reason="every stage needs a core of its own")
+def test_two_stages_equal_transformers(golden: Golden) -> None:
+    """The second prompt begins with a state of the first one's."""
+    engine = Engine(golden, pipeline_parallel_size=2)
+    for _ in range(2):
+        assert engine.answer([golden.prompt]) == [golden.output]
+    engine.core.shutdown()
 
 
 @pytest.mark.parametrize("golden", TORCH_MODELS, indirect=True)
