@@ -100,7 +100,7 @@ def render(report: Fit, args: EngineArgs) -> str:
     """Return the report as text."""
     sections = (
         _head(report), _memory(report), _verdict(report, args), _speed(report), _stages(report),
-        _reasons(report),
+        _layouts(report), _reasons(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
@@ -229,12 +229,34 @@ def _stages(report: Fit) -> Iterator[str]:
         )
 
 
+def _layouts(report: Fit) -> Iterator[str]:
+    """Yield what replicas would give, and which of them pay."""
+    if not report.layouts:
+        return
+    from quire.explain.layouts import advice
+    from quire.explain.surroundings import memory_nodes
+
+    count, names = report.layouts[0].sequences, ("one process", "2 replicas", "prompts + answers")
+    yield f"Replicas, predicted for {count} sequences at once"
+    for name, each in zip(names, report.layouts, strict=True):
+        yield (
+            f"  {name:<18}{each.output_tok_s:>7,.0f} tok/s  {each.itl_ms:>8,.1f} ms per token, "
+            f"{each.busy_itl_ms:,.1f} beside a prompt; first token {each.prompt_s * 1e3:,.0f} ms"
+        )
+    for sentence in advice(report.layouts, len(memory_nodes())):
+        yield from _filled(sentence)
+
+
 def _reasons(report: Fit) -> Iterator[str]:
     """Yield the reason of each automatic choice."""
     if report.notes:
         yield "Why"
     for note in report.notes:
-        yield fill(note, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        yield from _filled(note)
+
+
+def _filled(text: str) -> Iterator[str]:
+    yield fill(text, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _size(count: int) -> str:

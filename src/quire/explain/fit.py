@@ -21,6 +21,7 @@ from quire.executor.memory import (
     expected_runtime,
     plan_memory,
 )
+from quire.explain.layouts import Layout, layouts
 from quire.explain.limits import Limits, profile_of
 from quire.explain.pipeline import StageFit, decode_seconds, stage_fits
 from quire.models.cost import roofline
@@ -91,6 +92,7 @@ class Fit(msgspec.Struct, frozen=True):
             the memory holds no more.
         changes: flags that make the model fit, or the whole `model_len` if memory limited it.
         notes: reasons of the automatic choices.
+        layouts: what replicas would give; empty if the flags choose one already.
     """
 
     model: str
@@ -133,6 +135,7 @@ class Fit(msgspec.Struct, frozen=True):
     num_states: int = 0
     nnodes: int = 1
     stages: list[StageFit] = []
+    layouts: list[Layout] = []
 
 
 def fit(
@@ -149,7 +152,6 @@ def fit(
     memory, fits = memory_of(config)
     tokens = memory.num_blocks * config.block_size
     rates = rates_of(config, limits, link)
-    cost = roofline(config, rates)
     predicted = tokens and config.device == "cpu"
     prompt = min(PROMPT_LEN, config.scheduler.max_model_len - 1)
     return Fit(
@@ -187,13 +189,14 @@ def fit(
         speed=list(_speeds(config, rates, tokens)) if predicted and not config.pooling else [],
         prompt_len=prompt,
         prompt_s=worker_grid(config).stages_per_node
-        * cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
+        * roofline(config, rates).seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
         changes=_changes(args, config, fits, hardware),
         notes=resolved.notes,
         pooling=config.pooling.pooling_type if config.pooling else None,
         device=config.device,
         nnodes=config.cluster.nnodes,
         stages=stage_fits(config, rates, PROMPT_LEN),
+        layouts=_layouts(args, config, rates) if predicted else [],
     )
 
 
@@ -240,6 +243,10 @@ def rates_of(
     else:
         rates = replace(profile_of(limits, threads), bandwidth_share=DECODE_SHARE)
     return replace(rates, link=link or rates.link)
+
+
+def _layouts(args: EngineArgs, config: EngineConfig, rates: HardwareProfile) -> list[Layout]:
+    return layouts(config, rates, PROMPT_LEN) if args.data_parallel_size == 1 else []
 
 
 def _speeds(config: EngineConfig, rates: HardwareProfile, tokens: int) -> Iterator[Speed]:

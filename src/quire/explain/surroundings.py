@@ -121,6 +121,11 @@ def family(pid: int, root: Path = SYSTEM) -> list[int]:
     return found
 
 
+def memory_nodes(root: Path = SYSTEM) -> list[Path]:
+    """Return the folders of the machine's memory nodes."""
+    return listed(root / "sys/devices/system/node", "node[0-9]*")
+
+
 def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     """Read the system's figures for a process (None: this one) and its descendants."""
     first = os.getpid() if pid is None else pid
@@ -129,7 +134,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     quota, throttled = cpu_limit(pids, root)
     memory = fields(text(root / "proc/meminfo"))
     paging = fields(text(root / "proc/vmstat"))
-    nodes = listed(root / "sys/devices/system/node", "node[0-9]*")
+    nodes = memory_nodes(root)
     status = [fields(text(root / f"proc/{p}/status")) for p in pids]
     files, most_files = _files(pids, root)
     queues = unread(first, root)

@@ -11,6 +11,7 @@ from quire.cli.plan import render
 from quire.core.cost import Link
 from quire.core.errors import ConfigError
 from quire.explain.fit import DECODE_SHARE, Fit, fit
+from quire.explain.layouts import advice
 from quire.explain.limits import Limits
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import field_value
@@ -162,3 +163,25 @@ def test_stages_pay_on_several_machines_and_for_many_sequences() -> None:
     args = EngineArgs("qwen3-0.6b", load_format="dummy", pipeline_parallel_size=2, nnodes=2)
     slow = fit(args, hardware(16), LIMITS, Link(1e9, 0.5)).speed[0]
     assert slow.itl_ms - one.itl_ms == pytest.approx(500, rel=0.01)
+
+
+def test_replicas_share_the_machine() -> None:
+    one, alike, halves = of("qwen3-0.6b", 16, max_num_batched_tokens=512).layouts
+    assert (one.flags, one.sequences) == ("", 16)
+    assert alike.prompt_s == halves.prompt_s == pytest.approx(2 * one.prompt_s, rel=1e-3)
+    assert 0.5 * one.output_tok_s < alike.output_tok_s < one.output_tok_s
+    assert halves.output_tok_s == pytest.approx(0.5 * one.output_tok_s, rel=1e-3)
+    assert one.busy_itl_ms > 2 * one.itl_ms  # nothing limits it
+    assert halves.busy_itl_ms == halves.itl_ms
+    limited = of("qwen3-0.6b", 16, max_itl_stretch=1.5).layouts[0]
+    assert limited.busy_itl_ms == pytest.approx(1.5 * limited.itl_ms)
+    alone, node = advice([one, alike, halves], 1), advice([limited, alike, halves], 2)
+    assert "One memory node" in alone[0]
+    assert "pays if answers must not wait" in alone[1]
+    assert "--data-parallel-size 2 pays" in node[0]
+    assert "does not pay" in node[1]
+
+
+def test_layouts_that_flags_have_chosen_are_not_compared() -> None:
+    for chosen in ({"tensor_parallel_size": 2}, {"data_parallel_size": 2}, {"num_threads": 1}):
+        assert of("qwen3-0.6b", 16, **chosen).layouts == []
