@@ -18,6 +18,7 @@ from tests.e2e.tiny_model import write_tiny_model
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 
 PROMPTS = ["Once upon a time", "A cat", "The dog said", "One morning"]
+DRAFTS = {"method": "suffix", "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=40, prompt_logprobs=1, logprobs=2),
     SamplingParams(temperature=0.9, seed=3, max_tokens=40, repetition_penalty=1.2),
@@ -95,7 +96,10 @@ def staged(stages: int, **fields: Any) -> list[tuple[list[list[int]], str]]:
     """Tokens and log-probabilities of all answers, of the same requests twice."""
     with LLM(dtype="float32", max_model_len=256, pipeline_parallel_size=stages, **fields) as llm:
         outputs = [*llm.generate(PROMPTS, PARAMS), *llm.generate(PROMPTS, PARAMS)]
-        llm._core.scheduler.check_integrity()
+        scheduler = llm._core.scheduler
+        scheduler.check_integrity()
+        drafted = scheduler.stats().spec_decoding
+        assert drafted is None or drafted.num_draft_tokens > drafted.num_accepted_tokens > 0
         return [
             ([list(o.token_ids) for o in out.outputs], f"{out.prompt_logprobs} {out.outputs[0]}")
             for out in outputs
@@ -113,12 +117,11 @@ def test_two_stages_give_one_process_bits(tmp_path: Path) -> None:
         "kv_offloading_dir": str(tmp_path),
     }
     alone = staged(1, num_gpu_blocks_override=256)
-    drafts = {"method": "suffix", "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
     for fields in (
         tiers,
         {"async_scheduling": True},
         {"max_num_batched_tokens": 256},
-        {"speculative_config": drafts},
+        {"speculative_config": DRAFTS},
     ):
         assert staged(2, **fields) == alone
 
@@ -135,6 +138,7 @@ def test_recurrent_layers(tmp_path: Path) -> None:
     alone = staged(1, **flags)
     assert staged(2, **flags) == alone
     assert staged(2, **flags, async_scheduling=True, max_num_batched_tokens=256) == alone
+    assert staged(2, **flags, async_scheduling=True, speculative_config=DRAFTS) == alone
     assert answers(2, **flags) == [tokens for tokens, _ in alone]
 
 

@@ -126,9 +126,7 @@ def draw(random: Random, cell: Cell, num_prompts: int) -> World:
 
 def _has_stages(world: World) -> bool:
     """Return whether the model can be divided into stages that draft."""
-    shape = MODELS[world.model]
-    recurrent = any(word in str(shape) for word in ("mamba", "linear_", "conv", "state_size"))
-    return bool(shape) and not recurrent and world.numbers.get("ops") is None
+    return bool(MODELS[world.model]) and world.numbers.get("ops") is None
 
 
 def _request(random: Random, cell: Cell, number: int, lora: bool) -> Asked:

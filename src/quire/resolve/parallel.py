@@ -141,14 +141,9 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         if asked:
             raise _error(args, _STAGES, what)
     drafts = config.scheduler.speculative
-    if drafts is None:
-        return
-    if drafts.method not in TEXT_METHODS:
+    if drafts is not None and drafts.method not in TEXT_METHODS:
         why = f"only the last stage can draft by {drafts.method}, and all must know the drafts; "
         raise _error(args, _STAGES, f"{why}use {' or '.join(TEXT_METHODS)}.")
-    if config.model.recurrent is not None:
-        why = "stages of recurrent layers cannot take back drafts; omit speculative_config."
-        raise _error(args, _STAGES, why)
 
 
 def _with_own_drafts(scheduler: SchedulerConfig, notes: list[str]) -> SchedulerConfig:

@@ -94,7 +94,7 @@ def test_drafts_of_stages_come_from_each_request_alone(method: str) -> None:
     assert any("not earlier answers" in note for note in found.notes) == (method == "suffix")
 
 
-def test_stages_of_recurrent_layers_do_not_draft(tmp_path: Path) -> None:
+def test_stages_of_recurrent_layers(tmp_path: Path) -> None:
     config = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "vocab_size": 256}
     config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -102,9 +102,8 @@ def test_stages_of_recurrent_layers_do_not_draft(tmp_path: Path) -> None:
     config["layer_types"] = ["conv", "full_attention"] * 2
     (tmp_path / "config.json").write_text(json.dumps(config))
     fields = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2, "model": str(tmp_path)}
-    assert resolved(**fields).stage_layers == (2, 2)
-    with pytest.raises(ConfigError, match="recurrent layers cannot take back drafts"):
-        resolved(**fields, speculative_config='{"method": "ngram"}')
+    found = resolved(**fields, speculative_config='{"method": "ngram"}')
+    assert found.stage_layers == (2, 2)
 
 
 def test_layers_are_divided_by_predicted_time(monkeypatch: pytest.MonkeyPatch) -> None:
