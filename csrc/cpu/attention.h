@@ -37,13 +37,16 @@ struct AttentionMerge {
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token.
 // k and v are [blocks, kv_heads, block_size, head_dim] with the table entry's dtype, contiguous within
 // a block. Scales, if any, are [blocks, kv_heads, block_size]: an element is multiplied by its
-// token's scale. `packed` keys and values are those of int4.h. With sinks, the softmax of head h has one more score, sinks[h], that has no value.
+// token's scale. `packed` keys and values are those of int4.h, with k_signs [blocks, kv_heads,
+// block_size, head_dim / 8]. With sinks, the softmax of head h has one more score, sinks[h], that has
+// no value.
 struct AttentionArgs {
   void* out;
   const void* q;
   const void* k;
   const void* v;
-  const bf16 *k_scale, *v_scale;   // contiguous; for integers and 8-bit floats, or null
+  const void *k_scale, *v_scale;   // contiguous; for integers and 8-bit floats, or null
+  const uint8_t* k_signs;          // contiguous; null unless packed
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs], this step's tokens included
   const int32_t* block_tables;     // [num_seqs, block_table_stride]

@@ -43,11 +43,6 @@ struct Room {
     keep = sum + rows;
   }
 
-  // Converts a packed head like widen_row.
-  void widen_codes(const uint8_t* codes, float* to) const {
-    for (int64_t d = 0; d < width; ++d) to[d] = d < dim ? level(codes, d) : 0.0f;
-  }
-
   // Positions [begin, end) of the tile from `start` on.
   template <class T>
   void read_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
@@ -57,18 +52,29 @@ struct Room {
       const int64_t token = head * a.block_size + at % a.block_size, j = at - start;
       const int64_t k_at = block * a.k_block_stride + token * dim;
       const int64_t v_at = block * a.v_block_stride + token * dim;
-      if (a.packed) {
-        widen_codes(static_cast<const uint8_t*>(a.k) + k_at / 2, k + j * width);
-        widen_codes(static_cast<const uint8_t*>(a.v) + v_at / 2, v + j * width);
-      } else {
-        widen_row(static_cast<const T*>(a.k) + k_at, dim, k + j * width);
-        widen_row(static_cast<const T*>(a.v) + v_at, dim, v + j * width);
-      }
-      if (a.k_scale == nullptr) continue;
       const int64_t scale = block * a.kv_heads * a.block_size + token;
-      k_scale[j] = as_float(a.k_scale[scale]);
-      v_scale[j] = as_float(a.v_scale[scale]);
+      if (a.packed) {
+        unpack_token(a, k_at, v_at, scale, j);
+        continue;
+      }
+      widen_row(static_cast<const T*>(a.k) + k_at, dim, k + j * width);
+      widen_row(static_cast<const T*>(a.v) + v_at, dim, v + j * width);
+      if (a.k_scale == nullptr) continue;
+      k_scale[j] = as_float(static_cast<const bf16*>(a.k_scale)[scale]);
+      v_scale[j] = as_float(static_cast<const bf16*>(a.v_scale)[scale]);
     }
+  }
+
+  void unpack_token(const AttentionArgs& a, int64_t k_at, int64_t v_at, int64_t scale, int64_t j) const {
+    const uint8_t* const keys = static_cast<const uint8_t*>(a.k) + k_at / 2;
+    const uint8_t* const values = static_cast<const uint8_t*>(a.v) + v_at / 2;
+    const uint8_t* const signs = a.k_signs + scale * dim / 8;
+    for (int64_t d = 0; d < width; ++d) {
+      k[j * width + d] = d < dim ? key_level(keys, signs, d) : 0.0f;
+      v[j * width + d] = d < dim ? value_level(values, d) : 0.0f;
+    }
+    k_scale[j] = scale_value(static_cast<const uint8_t*>(a.k_scale)[scale]);
+    v_scale[j] = scale_value(static_cast<const uint8_t*>(a.v_scale)[scale]);
   }
 };
 

@@ -39,7 +39,8 @@ template <class T>
 struct Keys {
   const T* k[kMaxBlocks];
   const T* v[kMaxBlocks];
-  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // if the cache has scales
+  const void *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // if the cache has scales
+  const uint8_t* k_signs[kMaxBlocks];                       // if packed
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
@@ -50,6 +51,7 @@ struct Keys {
   // Null if there is no block.
   const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * row : nullptr; }
   const T* value(int j) const { return v[j >> shift] + offset + at(j) * row; }
+  bool packed() const { return row != dim; }
   bool has(int j) const { return j >= first && j < last; }
   bool has_block(int j) const { return k[j >> shift] != nullptr; }
   void set_head(int head) { offset = head * (row << shift); }
@@ -72,9 +74,10 @@ QUIRE_ONCE Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64
     keys.k[i] = static_cast<const T*>(a.k) + (blocks[i] * a.k_block_stride >> a.packed) + offset;
     keys.v[i] = static_cast<const T*>(a.v) + (blocks[i] * a.v_block_stride >> a.packed) + offset;
     if (sizeof(T) == 1 && a.k_scale != nullptr) {
-      const int64_t scales = (blocks[i] * a.kv_heads + head) * a.block_size;
-      keys.k_scales[i] = a.k_scale + scales;
-      keys.v_scales[i] = a.v_scale + scales;
+      const int64_t slot = (blocks[i] * a.kv_heads + head) * a.block_size, at = 2 * slot >> a.packed;
+      keys.k_scales[i] = static_cast<const uint8_t*>(a.k_scale) + at;
+      keys.v_scales[i] = static_cast<const uint8_t*>(a.v_scale) + at;
+      if (a.packed) keys.k_signs[i] = a.k_signs + slot * a.head_dim / 8;
     }
   }
   return keys;
@@ -97,7 +100,9 @@ struct Unpacked {
     int8_t* at = room[values];
     for (int i = begin >> keys.shift; i << keys.shift < end; ++i, at += keys.dim << keys.shift) {
       if (from[i] == nullptr) continue;
-      unpack(from[i] + packed.offset, packed.row << keys.shift, at);
+      const uint8_t* const signs = values ? nullptr : packed.k_signs[i] + packed.offset / 4;
+      unpack(reinterpret_cast<const uint8_t*>(from[i]) + packed.offset, signs,
+             packed.row << keys.shift, at);
       to[i] = at;
     }
   }
@@ -112,10 +117,18 @@ struct Scales {
     const int size = 1 << keys.shift;
     for (int i = 0; i < kKeys >> keys.shift; ++i) {
       if (keys.k[i] == nullptr) continue;
+      const int64_t first = keys.offset / keys.row;
+      if (keys.packed()) {
+        const auto* const from_k = static_cast<const uint8_t*>(keys.k_scales[i]) + first;
+        const auto* const from_v = static_cast<const uint8_t*>(keys.v_scales[i]) + first;
+        for (int at = 0; at < size; ++at) k[i * size + at] = scale_value(from_k[at]);
+        for (int at = 0; at < size; ++at) v[i * size + at] = scale_value(from_v[at]);
+        continue;
+      }
       for (int at = 0; at < size; at += static_cast<int>(kLanes)) {
         const int64_t n = size - at;
-        const int64_t offset = keys.offset / keys.row + at;
-        const bf16 *from_k = keys.k_scales[i] + offset, *from_v = keys.v_scales[i] + offset;
+        const bf16* const from_k = static_cast<const bf16*>(keys.k_scales[i]) + first + at;
+        const bf16* const from_v = static_cast<const bf16*>(keys.v_scales[i]) + first + at;
         store(k + i * size + at, n < kLanes ? load(from_k, n) : load(from_k));
         store(v + i * size + at, n < kLanes ? load(from_v, n) : load(from_v));
       }
@@ -132,17 +145,20 @@ constexpr int64_t kWholeTile = 1ll << 40;  // a lead that prefetches the next ti
 // tile. All at once would fill the line buffers and stop the work that should overlap. Heads that are
 // computed together are one run in every block.
 struct Ahead {
-  const char* blocks[4 * kMaxBlocks];
-  int count = 0, block = 0;
-  int64_t at = 0, size;  // bytes of a block's run
-  int64_t left;          // bytes to prefetch
-  int pace;              // lines of four keys or values
+  struct Run {
+    const char* at;
+    int64_t bytes;
+  };
+  Run runs[6 * kMaxBlocks];  // keys, signs and values of two tiles
+  int count = 0, run = 0;
+  int64_t at = 0;
+  int64_t left;  // bytes to prefetch
+  int pace;      // lines of four keys or values
 
   // Prefetches the beginning of the first tile, `keys`.
   template <class T>
   Ahead(const Keys<T>& keys, int heads, int64_t lead)
-      : size(heads * (keys.row << keys.shift) * static_cast<int64_t>(sizeof(T))),
-        left(lead),
+      : left(lead),
         pace(static_cast<int>((4 * keys.row * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
     add(keys, heads);
   }
@@ -154,41 +170,45 @@ struct Ahead {
     const int in_use = count;
     add(next, heads);
     if (lead == kWholeTile) {
-      block = in_use;
-    } else {
-      left = in_use * size;
-      block = static_cast<int>(lead / size);
-      at = lead % size;
+      run = in_use;
+      return;
     }
+    left = 0;
+    for (int i = 0; i < in_use; ++i) left += runs[i].bytes;
+    for (at = lead; run < count && at >= runs[run].bytes; ++run) at -= runs[run].bytes;
   }
 
   template <class T>
   QUIRE_ONCE void add(const Keys<T>& keys, int heads) {
+    const int64_t bytes = heads * (keys.row << keys.shift) * static_cast<int64_t>(sizeof(T));
     for (int i = 0; i < kMaxBlocks; ++i) {
       if (keys.k[i] == nullptr) continue;
-      blocks[count++] = reinterpret_cast<const char*>(keys.k[i]);
+      runs[count++] = {reinterpret_cast<const char*>(keys.k[i]), bytes};
       if (sizeof(T) != 1 || keys.k_scales[i] == nullptr) continue;
-      for (int64_t n = 0; n < heads << keys.shift; n += 32) {
-        __builtin_prefetch(keys.k_scales[i] + n, 0, 2);
-        __builtin_prefetch(keys.v_scales[i] + n, 0, 2);
+      if (keys.packed()) {
+        runs[count++] = {reinterpret_cast<const char*>(keys.k_signs[i]), bytes / 4};
+      }
+      for (int64_t n = 0; n < 2 * heads << keys.shift >> keys.packed(); n += 64) {
+        __builtin_prefetch(static_cast<const char*>(keys.k_scales[i]) + n, 0, 2);
+        __builtin_prefetch(static_cast<const char*>(keys.v_scales[i]) + n, 0, 2);
       }
     }
     for (int i = 0; i < kMaxBlocks; ++i) {
-      if (keys.v[i] != nullptr) blocks[count++] = reinterpret_cast<const char*>(keys.v[i]);
+      if (keys.v[i] != nullptr) runs[count++] = {reinterpret_cast<const char*>(keys.v[i]), bytes};
     }
   }
 
   void fetch(int lines) {
-    if (block >= count || left <= 0) return;
-    for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(blocks[block] + at, 0, 2);
+    if (run >= count || left <= 0) return;
+    for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(runs[run].at + at, 0, 2);
     left -= 64 * lines;
-    if (at >= size) {
+    if (at >= runs[run].bytes) {
       at = 0;
-      ++block;
+      ++run;
     }
   }
   void fetch_rest() {
-    while (block < count && left > 0) fetch(kLines);
+    while (run < count && left > 0) fetch(kLines);
   }
 };
 

@@ -197,7 +197,8 @@ class Work {
     for (int j = 0; j < last; ++j) {
       const int64_t block = table[(start + j) / a.block_size], at = (start + j) % a.block_size;
       tile.set_key(j, static_cast<const T*>(a.k) + block * a.k_block_stride + at * width);
-      if (a.k_scale != nullptr) scales[j] = as_float(a.k_scale[block * a.block_size + at]);
+      if (a.k_scale == nullptr) continue;
+      scales[j] = as_float(static_cast<const bf16*>(a.k_scale)[block * a.block_size + at]);
     }
     for (int j = last; j < kKeys; ++j) scales[j] = 0.0f;
     tile.finish_keys(last);

@@ -102,7 +102,7 @@ struct GatedNormArgs {
 // rms_norm, rotation and copy.
 // The cache has the table entry's dtype, bfloat16, or 8 bits with head_dim at most 256. With k_scale and
 // v_scale, a head of k or v is stored as round(x / scale), with the scale max|x| / most, rounded up, at
-// the token's index; most is 127, 448 (E4M3) or 57344 (E5M2). Without them, 8-bit floats hold x / unit,
+// the token's index; most is 127, 448 (E4M3) or 57344 (E5M2); int4.h says how int4 is. Without them, 8-bit floats hold x / unit,
 // saturated.
 struct RopeKvArgs {
   void* q_out;          // [rows, heads, head_dim], contiguous
@@ -114,7 +114,8 @@ struct RopeKvArgs {
   bool wide_norms;              // the norms are float
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
   int cache_dtype;
-  bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
+  void *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
+  uint8_t* k_signs;             // [blocks, kv_heads, block_size, head_dim / 8] of int4
   float k_unit, v_unit;         // for 8-bit floats without scales
   const int64_t* slot_mapping;  // block * block_size + offset
   int64_t block_size, block_stride, head_stride;  // a token's elements are contiguous

@@ -167,32 +167,23 @@ void quantize_head(void* to, const T* x, int64_t head_dim, bf16* scale, float un
   });
 }
 
-// Stores a head as int4.h says, with its scale.
-template <class T>
-void pack_head(uint8_t* to, const T* x, int64_t head_dim, bf16* scale) {
-  alignas(32) float row[kTurned];
-  widen_head(row, x, head_dim);
-  rotate(row, head_dim);
-  *scale = scale_of<int8_t>(row, head_dim);
-  put_codes(to, row, head_dim, scale->bits == 0 ? 1.0f : as_float(*scale));
-}
-
 // One of the two caches, and how it stores a head.
 struct Cache {
   uint8_t* elements;
-  bf16* scales;
+  void* scales;
+  uint8_t* signs;
   int dtype;
   float unit;
 
   // Stores a head at element `at`, and its scale at index `scale_at`.
   template <class T>
   void put(int64_t at, int64_t scale_at, const T* x, int64_t head_dim) const {
-    bf16* const scale = scales == nullptr ? nullptr : scales + scale_at;
+    bf16* const scale = scales == nullptr ? nullptr : static_cast<bf16*>(scales) + scale_at;
     switch (dtype) {
       case kInt8: return quantize_head<int8_t>(elements + at, x, head_dim, scale, unit);
       case kFloat8E4M3: return quantize_head<f8_e4m3>(elements + at, x, head_dim, scale, unit);
       case kFloat8E5M2: return quantize_head<f8_e5m2>(elements + at, x, head_dim, scale, unit);
-      case kInt4: return pack_head(elements + at / 2, x, head_dim, scale);
+      case kInt4: return pack(at, scale_at, x, head_dim);
       default: break;
     }
     if (dtype == code_of(T{})) return copy(reinterpret_cast<T*>(elements) + at, x, head_dim);
@@ -200,6 +191,15 @@ struct Cache {
     int64_t i = 0;
     for (; i + kLanes <= head_dim; i += kLanes) store(y + i, load(x + i));
     if (i < head_dim) store(y + i, load(x + i, head_dim - i), head_dim - i);
+  }
+
+  template <class T>
+  void pack(int64_t at, int64_t scale_at, const T* x, int64_t head_dim) const {
+    alignas(32) float row[kTurned];
+    widen_head(row, x, head_dim);
+    rotate(row, head_dim);
+    put_codes(elements + at / 2, signs == nullptr ? nullptr : signs + scale_at * head_dim / 8,
+              static_cast<uint8_t*>(scales) + scale_at, row, head_dim);
   }
 
   static int code_of(float) { return kFloat32; }
@@ -212,7 +212,8 @@ struct Cache {
 template <class T>
 void fetch_slot(const RopeKvArgs& a, int64_t row) {
   const int64_t item = a.cache_dtype >= kInt8 ? 1 : a.cache_dtype == kFloat32 ? 4 : 2;
-  const auto bytes = [&](int64_t elements) { return elements * item >> (a.cache_dtype == kInt4); };
+  const bool packed = a.cache_dtype == kInt4;
+  const auto bytes = [&](int64_t elements) { return elements * item >> packed; };
   const int64_t block = a.slot_mapping[row] / a.block_size;
   const int64_t offset = a.slot_mapping[row] % a.block_size;
   const int64_t slot = bytes(block * a.block_stride + offset * a.head_dim);
@@ -225,8 +226,10 @@ void fetch_slot(const RopeKvArgs& a, int64_t row) {
     }
     if (a.k_scale == nullptr) continue;
     const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
-    __builtin_prefetch(a.k_scale + scale, 1);
-    if (a.v_scale != nullptr) __builtin_prefetch(a.v_scale + scale, 1);
+    const int64_t at = 2 * scale >> packed;
+    __builtin_prefetch(static_cast<char*>(a.k_scale) + at, 1);
+    if (a.v_scale != nullptr) __builtin_prefetch(static_cast<char*>(a.v_scale) + at, 1);
+    if (packed) __builtin_prefetch(a.k_signs + scale * a.head_dim / 8, 1);
   }
 }
 
@@ -234,8 +237,8 @@ void fetch_slot(const RopeKvArgs& a, int64_t row) {
 
 template <class T>
 void rope_kv_write(const RopeKvArgs& a, int64_t task) {
-  const Cache keys{static_cast<uint8_t*>(a.k_cache), a.k_scale, a.cache_dtype, a.k_unit};
-  const Cache values{static_cast<uint8_t*>(a.v_cache), a.v_scale, a.cache_dtype, a.v_unit};
+  const Cache keys{static_cast<uint8_t*>(a.k_cache), a.k_scale, a.k_signs, a.cache_dtype, a.k_unit};
+  const Cache values{static_cast<uint8_t*>(a.v_cache), a.v_scale, nullptr, a.cache_dtype, a.v_unit};
   const bool plain = a.cache_dtype == Cache::code_of(T{});
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t d = a.head_dim;

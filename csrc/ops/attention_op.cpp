@@ -26,7 +26,8 @@ struct PagedAttention final : Op {
                  AttentionSplit split, const AttentionTuning& tuning, const float* sinks, bool chunked)
       : kernel_(kernels.attention.paged_attention[cache.dtype]), rows_(q.rows),
         token_bytes_(cache.token_bytes()), split_(split),
-        args_{out.at, q.at, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.query_start_loc,
+        args_{out.at, q.at, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs,
+              batch.query_start_loc,
               batch.seq_lens, batch.block_tables, batch.num, batch.block_table_stride,
               q.cols / cache.head_dim, cache.kv_heads, cache.head_dim, cache.block_size, out.stride,
               q.stride, cache.k_block_stride, cache.v_block_stride, window, chunked, causal,

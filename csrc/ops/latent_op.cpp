@@ -38,7 +38,7 @@ struct LatentAttention final : Op {
                                   ", with " + std::to_string(heads) + " heads; a cached row has " +
                                   std::to_string(cache.head_dim) + " elements");
     }
-    args_ = {{out.at, q.at, cache.k, nullptr, cache.k_scale, nullptr, batch.query_start_loc,
+    args_ = {{out.at, q.at, cache.k, nullptr, cache.k_scale, nullptr, nullptr, batch.query_start_loc,
               batch.seq_lens, batch.block_tables, batch.num, batch.block_table_stride, heads,
               latent_runs(heads), rank, cache.block_size, out.stride, q.stride,
               cache.k_block_stride, 0, 0, false, true, static_cast<float>(scale * cache.k_unit), 0.0f,

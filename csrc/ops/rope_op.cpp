@@ -53,8 +53,8 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
     const auto at = [](const Matrix* m) { return m == nullptr ? nullptr : m->at; };
     args_ = {q_out.at, q, k, v, qkv.stride, qkv.stride, qkv.stride, positions.at,
              static_cast<const float*>(at(cos_sin)), at(q_norm), at(k_norm), at(v_norm), wide, cache.k, cache.v,
-             cache.dtype, cache.k_scale, cache.v_scale, static_cast<float>(cache.k_unit),
-             static_cast<float>(cache.v_unit), slots.at,
+             cache.dtype, cache.k_scale, cache.v_scale, cache.k_signs,
+             static_cast<float>(cache.k_unit), static_cast<float>(cache.v_unit), slots.at,
              cache.block_size, cache.k_block_stride, cache.head_stride, qkv.rows, heads,
              cache.kv_heads, d, cos_sin == nullptr ? 0 : cos_sin->cols, eps,
              cos_sin == nullptr ? 0 : cos_sin->rows, cache.blocks * cache.block_size, 0};
@@ -81,11 +81,12 @@ struct RopeKvWrite final : RowOp<RopeKvArgs> {
 };
 
 void make_cache(KvCache* self, uintptr_t k, uintptr_t v, int dtype, uintptr_t k_scale,
-                uintptr_t v_scale, double k_unit, double v_unit, std::array<int64_t, 4> shape,
+                uintptr_t v_scale, uintptr_t k_signs, double k_unit, double v_unit,
+                std::array<int64_t, 4> shape,
                 int64_t k_block_stride, int64_t v_block_stride, int64_t head_stride) {
   if (dtype < 0 || dtype >= kCacheDTypeCount) throw std::invalid_argument("unknown dtype code");
-  new (self) KvCache{pointer(k), pointer(v), dtype, pointer<bf16>(k_scale), pointer<bf16>(v_scale),
-                     k_unit, v_unit, shape[0], shape[1], shape[2], shape[3], k_block_stride,
+  new (self) KvCache{pointer(k), pointer(v), dtype, pointer(k_scale), pointer(v_scale),
+                     pointer<uint8_t>(k_signs), k_unit, v_unit, shape[0], shape[1], shape[2], shape[3], k_block_stride,
                      v_block_stride, head_stride};
 }
 

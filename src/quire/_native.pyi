@@ -55,8 +55,8 @@ class KvCache:
     """A layer's keys and values, [blocks, kv_heads, block_size, head_dim], a token's dense.
 
     `shape` is that, strides count elements. The address of values is 0 where they are part of
-    keys. The addresses of scales are 0 where there are none;
-    8-bit floats without them hold x / unit, saturated.
+    keys. The addresses of scales are 0 where there are none; 8-bit floats without them hold x /
+    unit, saturated. Keys of int4 alone have signs.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class KvCache:
         dtype: int,
         k_scale: int,
         v_scale: int,
+        k_signs: int,
         k_unit: float,
         v_unit: float,
         shape: tuple[int, int, int, int],

@@ -89,9 +89,12 @@ def spoiled_cache(
 ) -> KVCache:
     """A cache full of NaN: what lies in a block before it is written must not matter."""
     parts = 1 if latent else 2
-    integers = dtype in (torch.int8, torch.uint8)
+    integers = dtype == torch.int8
     filler = 127 if integers else torch.nan
-    shape = (*shape[:3], shape[3] >> (dtype == torch.uint8))
+    if dtype == torch.uint8:
+        slots, width = shape[:3], shape[3]
+        rows = ((*slots, width // 2),) * 2 + (slots, slots, (*slots, width // 8))
+        return KVCache(*(torch.full(row, 255, dtype=dtype) for row in rows))
     tensors = [torch.full(shape, filler).to(dtype) for _ in range(parts)]
     scales = []
     if integers:

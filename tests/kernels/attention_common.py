@@ -15,7 +15,8 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.torch_ops import int4
-from quire.ops.torch_ops.reference import quantize_heads, to_float8
+from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
+from tests.golden.harness import spoiled_cache
 from tests.native import ISAS, paged_attention
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -141,20 +142,27 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
     size = shape.block_size
     counts = [-(-n // size) for n in lens]
     blocks = torch.randperm(sum(counts) + 3, generator=generator)
-    room = (len(blocks), shape.kv_heads, size, shape.head_dim >> (shape.kv_dtype == torch.uint8))
-    filler = 127.0 if shape.kv_dtype in INTEGERS else NAN
-    cache = KVCache(*(torch.full(room, filler).to(shape.kv_dtype) for _ in range(2)))
-    if scaled:
-        scales_ = (torch.full(room[:3], NAN, dtype=torch.bfloat16) for _ in range(2))
-        cache = KVCache(cache.k, cache.v, *scales_)
-    elif eight_bits:
+    room = (len(blocks), shape.kv_heads, size, shape.head_dim)
+    cache = spoiled_cache(room, shape.kv_dtype)
+    if eight_bits and not scaled:
         cache = cache._replace(k_unit=0.4, v_unit=0.3)
+    elif eight_bits and cache.k_scale is None:
+        k_scale, v_scale = (torch.full(room[:3], NAN, dtype=torch.bfloat16) for _ in range(2))
+        cache = cache._replace(k_scale=k_scale, v_scale=v_scale)
     tables = torch.full((len(lens), max(counts) + 2), 2**30, dtype=torch.int32)
     used = 0
     for s, (n, count) in enumerate(zip(lens, counts, strict=True)):
         tables[s, :count] = blocks[used : used + count]
         slots = torch.arange(n)
         block, offset = blocks[used + slots // size], slots % size
+        used += count
+        if cache.packed:
+            write_kv(k[s], v[s], cache, block * size + offset)
+            k[s], v[s] = (
+                int4.unpack(int4.pack(x, keys=keys)).double()
+                for x, keys in ((k[s], True), (v[s], False))
+            )
+            continue
         for cached, scales, unit, values in (
             (cache.k, cache.k_scale, cache.k_unit, k),
             (cache.v, cache.v_scale, cache.v_unit, v),
@@ -162,8 +170,7 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
             if scales is not None:
                 q8, scale = quantize_heads(values[s], cached.dtype)
                 scales[block, :, offset] = scale
-                levels = int4.unpack(q8) if q8.dtype == torch.uint8 else q8
-                values[s] = levels.double() * scale.double().unsqueeze(-1)
+                values[s] = q8.double() * scale.double().unsqueeze(-1)
             elif eight_bits:
                 q8 = to_float8(values[s] / unit, cached.dtype)
                 values[s] = q8.double() * unit
@@ -171,7 +178,6 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
                 cached[block, :, offset] = values[s]
                 continue
             cached.view(torch.uint8)[block, :, offset] = q8.view(torch.uint8)
-        used += count
     return World(shape, lens, q, k, v, cache, tables)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quire.ops.metadata import KVCache
 from quire.ops.torch_ops import int4, reference
+from tests.golden.harness import spoiled_cache
 from tests.kernels.attention_common import rotation as rotation_matrix
 from tests.kernels.fused_common import (
     U,
@@ -57,16 +58,16 @@ def rotation(generator: torch.Generator, rotary_dim: int) -> Tensor:
 
 
 def shapes_for(kv_dtype: torch.dtype) -> list[Shape]:
-    """Without odd heads, which int4 does not hold."""
-    return [shape for shape in SHAPES if kv_dtype != torch.uint8 or shape.head_dim % 2 == 0]
+    """Without heads that int4 does not hold."""
+    return [shape for shape in SHAPES if kv_dtype != torch.uint8 or shape.head_dim % 8 == 0]
 
 
 def new_cache(dtype: torch.dtype, shape: Shape, *, scales: bool = False) -> KVCache:
     size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
     if dtype == torch.uint8:
-        size = (*size[:3], shape.head_dim // 2)
+        return spoiled_cache(size, dtype)
     cache = KVCache(torch.full(size, 7.0).to(dtype), torch.full(size, 9.0).to(dtype))
-    if scales or dtype in (torch.int8, torch.uint8):
+    if scales or dtype == torch.int8:
         scales = (torch.full(size[:3], x, dtype=torch.bfloat16) for x in (3.0, 5.0))
         cache = KVCache(cache.k, cache.v, *scales)
     return cache
@@ -302,17 +303,20 @@ def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
 def test_int4_is_the_nearest_level_of_the_rotated_head(isa: str) -> None:
     """Up to the roundings of rotation and division."""
     kernels, generator = new_kernels(isa), new_generator()
-    levels = torch.tensor(int4.LEVELS, dtype=torch.float64)
-    for width in (128, 96, 10):
+    for width in (128, 96, 8):
         x = draw(generator, torch.float32, 40, 1, width)
         x[:, :, 3] *= 50.0
         cache, turn = new_cache(torch.uint8, Shape(1, 1, width, None)), rotation_matrix(width)
         write_kv(kernels, x, x, cache, torch.arange(40))
-        for codes, scales in ((cache.k, cache.k_scale), (cache.v, cache.v_scale)):
-            scale = scales.flatten()[:40].double().unsqueeze(1)
+        for heads, sizes in zip(int4.parts(cache), (int4.KEY_SIZES, int4.VALUE_SIZES), strict=True):
+            stored = int4.Heads(*(t if t is None else t.flatten(0, 2)[:40] for t in heads))
+            scale = int4.scale_of(stored.scale).double().unsqueeze(1)
+            top = (x[:, 0].double() @ turn).abs().amax(1, keepdim=True)
+            assert bool(((top / (127 * scale) - 1).abs() <= 1 / 16 + 30 * U).all())
             exact = x[:, 0].double() @ turn / scale
-            error = (exact - int4.unpack(codes.flatten(0, 2)[:40]).double()).abs()
-            nearest = (exact.unsqueeze(-1) - levels).abs().amin(-1)
+            error = (exact - int4.unpack(stored).double() / scale).abs()
+            size = torch.tensor(sizes, dtype=torch.float64)
+            nearest = (exact.abs().unsqueeze(-1) - size).abs().amin(-1)
             rounding = 10 * U * x[:, 0].double().abs() @ turn.abs() / scale + 128 * U
             assert bool((error <= nearest + 2 * rounding).all())
 

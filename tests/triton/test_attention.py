@@ -23,10 +23,13 @@ CACHES = {
 
 
 def empty_cache(kind: str, kv_heads: int, block_size: int, width: int) -> KVCache[Tensor]:
-    shape = (BLOCKS, kv_heads, block_size, width // 2 if kind == "int4" else width)
+    slots, shape = (BLOCKS, kv_heads, block_size), (BLOCKS, kv_heads, block_size, width)
+    if kind == "int4":
+        rows = ((*slots, width // 2),) * 2 + (slots, slots, (*slots, width // 8))
+        return KVCache(*(torch.zeros(row, dtype=torch.uint8) for row in rows))
     k, v = (torch.zeros(shape, dtype=CACHES[kind]) for _ in range(2))
-    if kind in ("int8", "int4", "fp8_scaled"):
-        scales = [torch.zeros(shape[:3], dtype=torch.bfloat16) for _ in range(2)]
+    if kind in ("int8", "fp8_scaled"):
+        scales = [torch.zeros(slots, dtype=torch.bfloat16) for _ in range(2)]
         return KVCache(k, v, *scales)
     return KVCache(k, v, k_unit=0.5 if kind == "fp8" else 1.0)
 

@@ -27,9 +27,8 @@ class KVCache(NamedTuple, Generic[A]):
     num_kv_heads, block_size]; 8-bit floats may have such scales, else an element is worth its
     product with `k_unit` or `v_unit`.
 
-    An int4 cache has the dtype uint8 and head_dim / 2 bytes per head. Byte i has the codes of
-    elements 2i (low half) and 2i + 1 of the head, which a Hadamard transform rotated
-    (`ops/torch_ops/int4`). The scales are those of int8.
+    An int4 cache (uint8) has head_dim / 2 bytes of codes per head, a scale of one byte, and of keys
+    head_dim / 8 bytes of signs, contiguous. `ops/torch_ops/int4` says what they mean.
 
     A cache of latents has no v. Its k has one head of rows [rope | latent], and a token's value is
     its latent.
@@ -39,6 +38,7 @@ class KVCache(NamedTuple, Generic[A]):
     v: A | None
     k_scale: A | None = None
     v_scale: A | None = None
+    k_signs: A | None = None
     k_unit: float = 1.0
     v_unit: float = 1.0
 
@@ -57,7 +57,7 @@ class KVCache(NamedTuple, Generic[A]):
     @property
     def tensors(self) -> list[A]:
         """Return the tensors of the cache."""
-        return [t for t in self[:4] if t is not None]
+        return [t for t in self[:5] if t is not None]
 
 
 class LayerStates(NamedTuple, Generic[A]):

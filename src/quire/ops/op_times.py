@@ -254,10 +254,8 @@ def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
     meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
     window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
     _, heads, width = out.shape
-    _, kv_heads, _, row = cache.k.shape
-    scales = 0 if cache.k_scale is None else cache.k_scale.itemsize
-    parts = 1 if cache.v is None else 2
-    token_bytes = parts * kv_heads * (row * cache.k.itemsize + scales)
+    blocks, _, block_size, _ = cache.k.shape
+    token_bytes = sum(part.nbytes for part in cache.tensors) // (blocks * block_size)
     tokens = pairs = 0
     for start, end, length in meta.spans:
         rows = end - start

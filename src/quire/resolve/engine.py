@@ -311,11 +311,11 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
             "latent attention has no int4 cache: all heads' keys and values come from one row of "
             "latents, and 4 bits would blur them all. Use int8.",
         )
-    if kept == "int4" and model.head_dim % 2 != 0:
+    if kept == "int4" and model.head_dim % 8 != 0:
         raise value_error(
             args,
             "kv_cache_dtype",
-            f"int4 needs an even head_dim; the model's is {model.head_dim}. Use int8.",
+            f"int4 needs a head_dim that 8 divides; the model's is {model.head_dim}. Use int8.",
         )
     return kept
 

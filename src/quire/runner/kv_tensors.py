@@ -38,9 +38,9 @@ def allocate_kv_caches(
     Latent attention has one tensor per layer, of latents. With `shared` the tensors hold the blocks
     of all replicas, in memory that these share.
 
-    An int4 cache (uint8) has head_dim / 2 bytes per head. With `scales`, and always with integers,
-    there are also scales, bfloat16 [num_blocks, num_kv_heads, block_size]. 8-bit floats without
-    scales are in `units` of k and v, per layer with attention; 1 if None.
+    With `scales`, and always with int8, there are also scales, bfloat16 [num_blocks, num_kv_heads,
+    block_size]. 8-bit floats without scales are in `units` of k and v, per layer with attention; 1
+    if None. `KVCache` says what an int4 cache (uint8) has.
 
     On a CPU the memory is not written. The operating system backs it with RAM when a token is
     written, or earlier (`KVBacking`), in huge pages (`ops.memory`). A page holds one tensor's part
@@ -54,11 +54,13 @@ def allocate_kv_caches(
     parts = 2 if model.latent is None else 1
     for layer in model.kv_layers:
         heads, dim = model.kv_shape(layer)
-        shape = (num_blocks, heads, block_size, dim // 2 if dtype == np.uint8 else dim)
-        tensors = [empty(shape, dtype) for _ in range(parts)]
+        packed, shape = dtype == np.uint8, (num_blocks, heads, block_size)
+        tensors = [empty((*shape, dim // 2 if packed else dim), dtype) for _ in range(parts)]
         cache = KVCache(tensors[0], tensors[1] if parts == 2 else None)
+        if packed:
+            cache = cache._replace(k_signs=empty((*shape, dim // 8), dtype))
         if scales or dtype in (np.int8, np.uint8):
-            found = [empty(shape[:3], BFLOAT16) for _ in range(parts)]
+            found = [empty(shape, dtype if packed else BFLOAT16) for _ in range(parts)]
             cache = cache._replace(k_scale=found[0], v_scale=found[1] if parts == 2 else None)
         elif units is not None and dtype.itemsize == 1:
             k_unit, v_unit = units[attending.index(layer)]

@@ -78,4 +78,5 @@ def test_kv_bytes_per_token() -> None:
     # 28 layers, 8 heads of 128, keys and values, 2 bytes.
     assert kv_bytes_per_token(model_config(config), "bfloat16") == 28 * 8 * 128 * 2 * 2
     assert kv_bytes_per_token(model_config(config), "int8") == 28 * 8 * (128 + 2) * 2
-    assert kv_bytes_per_token(model_config(config), "int4") == 28 * 8 * (64 + 2) * 2
+    # Keys of 5 bits, values of 4, and a scale of 8.
+    assert kv_bytes_per_token(model_config(config), "int4") == 28 * 8 * (80 + 64 + 2)

@@ -212,9 +212,8 @@ def test_an_int4_cache_is_worth_its_levels_rotated_back() -> None:
     batch = Batch.draw([(130, 9), (0, 40)], (2, 3), 16, torch.float32, seed=5)
     plain = dataclasses.replace(batch, k=[], v=[])
     for i, t in enumerate(batch.k + batch.v):
-        codes, scale = quantize_heads(t, torch.uint8)
-        values = int4.rotate(int4.unpack(codes) * scale.float().unsqueeze(-1))
-        assert float((values - t).norm() / t.norm()) < 0.1
+        values = int4.rotate(int4.unpack(int4.pack(t, keys=i < 2)))
+        assert float((values - t).norm() / t.norm()) < (0.06 if i < 2 else 0.11)
         (plain.k if i < 2 else plain.v).append(values)
     meta = make_metadata(batch.seq_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
     cache = spoiled_cache((12, 2, 16, 16), torch.uint8)

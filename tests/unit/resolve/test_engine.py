@@ -84,7 +84,7 @@ def test_the_context_is_what_fits() -> None:
     longer = resolve(replace(PRESET, kv_cache_dtype="int8"), SMALL).config.scheduler.max_model_len
     assert 1.9 < longer / length < 2.0
     longest = resolve(replace(PRESET, kv_cache_dtype="int4"), SMALL).config.scheduler.max_model_len
-    assert 3.8 < longest / length < 3.9
+    assert 3.4 < longest / length < 3.6
     assert resolve(replace(PRESET, max_model_len=40960), SMALL).config.scheduler.max_model_len == (
         40960
     )
@@ -106,12 +106,12 @@ def test_an_int8_kv_cache() -> None:
 
 
 def test_an_int4_kv_cache() -> None:
-    """It holds neither latents nor heads of an odd size."""
+    """It holds neither latents nor heads that 8 does not divide."""
     args = replace(PRESET, kv_cache_dtype="int4")
     config = resolve(args, MACHINE).config
     assert config.kv_cache_dtype == "int4"
-    with pytest.raises(ConfigError, match="even head_dim; the model's is 33"):
-        _kv_cache_dtype(args, replace(config.model, head_dim=33), "bfloat16")
+    with pytest.raises(ConfigError, match="a head_dim that 8 divides; the model's is 36"):
+        _kv_cache_dtype(args, replace(config.model, head_dim=36), "bfloat16")
     latent = LatentConfig(rank=64, rope_dim=16, nope_dim=32, value_dim=32, q_rank=None)
     with pytest.raises(ConfigError, match="latent attention has no int4 cache"):
         _kv_cache_dtype(args, replace(config.model, latent=latent), "bfloat16")

@@ -129,12 +129,18 @@ def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], 
     """Return a function that makes copies of a layer's cache."""
     k, v = (noise(s.random, shape, FLOAT32) for _ in range(2))
     name, latent = s.variant.kv_cache_dtype, s.model.latent is not None
-    if name in ("int8", "int4"):
-        if name == "int8":
-            k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
-        else:
-            k, v = (s.random.integers(256, size=(*shape[:3], shape[3] // 2), dtype=np.uint8)
-                    for _ in "kv")  # fmt: skip
+    if name == "int4":
+        *slots, width = shape
+        shapes = (*slots, width // 2), (*slots, width // 2), slots, slots, (*slots, width // 8)
+        parts = [s.random.integers(160, size=part, dtype=np.uint8) for part in shapes]
+
+        def packed() -> KVCache:
+            k, v, k_scale, v_scale, k_signs = (_placed(s, part) for part in parts)
+            return KVCache(k, v, k_scale, v_scale, k_signs)
+
+        return packed
+    if name == "int8":
+        k, v = (np.clip(32 * each, -127, 127).astype(np.int8) for each in (k, v))
         k_scale, v_scale = [
             np.abs(noise(s.random, shape[:3], BFLOAT16)) / BFLOAT16.type(32) for _ in "kv"
         ]

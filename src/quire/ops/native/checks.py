@@ -93,15 +93,16 @@ def indices(name: str, x: HostArray) -> _native.Indices:
 
 def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
     """Return the view of a checked cache."""
-    k, v, k_scale, v_scale, k_unit, v_unit = cache
+    k, v, k_scale, v_scale, k_signs, k_unit, v_unit = cache
     blocks, heads, size, _ = k.shape
     elements = 1 + cache.packed  # of one of the array's
     return _native.KvCache(
         address(k),
-        0 if v is None else address(v),
+        _address(v),
         CACHE_CODES[k.dtype],
-        0 if k_scale is None else address(k_scale),
-        0 if v_scale is None else address(v_scale),
+        _address(k_scale),
+        _address(v_scale),
+        _address(k_signs),
         k_unit,
         v_unit,
         (blocks, heads, size, cache.head_dim),
@@ -111,12 +112,16 @@ def cache_view(cache: KVCache[HostArray]) -> _native.KvCache:
     )
 
 
+def _address(part: HostArray | None) -> int:
+    return 0 if part is None else address(part)
+
+
 def no_heads_of(cache: KVCache[HostArray], dtype: DType, width: int) -> _native.KvCache:
     """Return a view of a cache's slots for queries alone, of heads of `width` in `dtype`."""
     blocks, _, size, _ = cache.k.shape
     code = CACHE_CODES[dtype]
     return _native.KvCache(
-        address(cache.k), 0, code, 0, 0, 1.0, 1.0, (blocks, 0, size, width), 0, 0, 0
+        address(cache.k), 0, code, 0, 0, 0, 1.0, 1.0, (blocks, 0, size, width), 0, 0, 0
     )
 
 
@@ -139,8 +144,8 @@ def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: i
         dtype = kept
     check_scales(cache)
     if cache.packed:
-        if width % 2 != 0:
-            raise ValueError(f"int4 caches hold heads of an even size, not {width}")
+        if width % 8 != 0:
+            raise ValueError(f"int4 caches hold heads of a multiple of 8, not {width}")
         width //= 2
     for name, part in _parts(cache, cache.k, cache.v, "cache.k", "cache.v"):
         shape, strides = part.shape, strides_of(part)
@@ -157,21 +162,26 @@ def check_cache(cache: KVCache[HostArray], dtype: DType, kv_heads: int, width: i
 
 
 def check_scales(cache: KVCache[HostArray]) -> None:
-    """Check that integer parts have one scale per token and head, and wide floats none."""
+    """Check that integer parts have one scale per token and head, and wide floats none; and that
+    keys of int4 have signs."""
     dtype = cache.k.dtype
     if cache.k_scale is None and cache.v_scale is None and dtype not in (INT8, UINT8):
         return
     if dtype not in _SCALED:
         raise ValueError(f"a cache of {dtype} has no scales")
+    shape, kept = cache.k.shape[:3], UINT8 if cache.packed else BFLOAT16
     scales = _parts(cache, cache.k_scale, cache.v_scale, "cache.k_scale", "cache.v_scale")
     for name, scale in scales:
-        if scale is None:
-            raise ValueError(f"{name} is missing; wanted a scale for each token and head")
-        fits = scale.dtype == BFLOAT16 and scale.flags.c_contiguous
-        if not fits or scale.shape != cache.k.shape[:3]:
-            raise ValueError(
-                f"{name} is {describe(scale)}; wanted contiguous bfloat16 {list(cache.k.shape[:3])}"
-            )
+        _check_dense(name, scale, shape, kept)
+    if cache.packed:
+        _check_dense("cache.k_signs", cache.k_signs, (*shape, cache.head_dim // 8), UINT8)
+
+
+def _check_dense(name: str, part: HostArray | None, shape: tuple[int, ...], dtype: DType) -> None:
+    if part is None:
+        raise ValueError(f"{name} is missing; wanted {dtype} {list(shape)}")
+    if part.dtype != dtype or part.shape != shape or not part.flags.c_contiguous:
+        raise ValueError(f"{name} is {describe(part)}; wanted contiguous {dtype} {list(shape)}")
 
 
 def _parts(

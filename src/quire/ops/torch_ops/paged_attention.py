@@ -207,12 +207,9 @@ class _KeyTiles:
         last = -(-min(start + KEY_COLUMNS, end) // self._block_size)
         skipped = first - start // self._block_size
         blocks[skipped : skipped + last - first] = self._table[first:last]
-        cache = self._cache
-        k = _gather(cache.k, cache.k_scale, cache.k_unit, blocks)
-        if cache.v is None:
+        k, v = _gather(self._cache, blocks)
+        if v is None:
             v = k[..., -self.value_width :]
-        else:
-            v = _gather(cache.v, cache.v_scale, cache.v_unit, blocks)
         if begin > start:
             v[:, : begin - start] = 0.0
         if end < start + KEY_COLUMNS:
@@ -220,13 +217,25 @@ class _KeyTiles:
         return k, v
 
 
-def _gather(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tensor) -> Tensor:
-    """Return the tokens of `blocks` (int32 [n]): float32 [kv_heads, n · block_size, D]."""
+def _gather(cache: KVCache[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the keys and values of `blocks` (int32 [n]): float32 [kv_heads, n · block_size, D]."""
+    if cache.packed:
+        k, v = (
+            int4.unpack(heads.of(blocks)).transpose(0, 1).flatten(1, 2)
+            for heads in int4.parts(cache)
+        )
+        return k, v
+    k = _gather_part(cache.k, cache.k_scale, cache.k_unit, blocks)
+    return k, None if cache.v is None else _gather_part(
+        cache.v, cache.v_scale, cache.v_unit, blocks
+    )
+
+
+def _gather_part(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tensor) -> Tensor:
     if cached.is_floating_point() and cached.itemsize == 1:  # torch indexes these only as bytes
         tokens = cached.view(torch.uint8)[blocks].view(cached.dtype).float()
     else:
-        tokens = cached[blocks]
-        tokens = int4.unpack(tokens) if cached.dtype == torch.uint8 else tokens.float()
+        tokens = cached[blocks].float()
     if scale is not None:
         tokens *= scale[blocks].unsqueeze(-1)
     elif unit != 1.0:

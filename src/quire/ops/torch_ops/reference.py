@@ -216,6 +216,13 @@ def write_kv(k: Tensor, v: Tensor | None, cache: KVCache[Tensor], slot_mapping: 
     """
     block_size = cache.k.shape[2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
+    if cache.packed and v is not None:
+        own = int4.pack(k, keys=True), int4.pack(v, keys=False)
+        for to, heads in zip(int4.parts(cache), own, strict=True):
+            for stored, part in zip(to, heads, strict=True):
+                if stored is not None and part is not None:
+                    stored[block, :, offset] = part
+        return
     for x, cached, scale, unit in (
         (k, cache.k, cache.k_scale, cache.k_unit),
         (v, cache.v, cache.v_scale, cache.v_unit),
@@ -251,16 +258,13 @@ def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, 
     Returns:
         q [..., D] of `dtype` (int8, float8_e4m3fn, float8_e5m2), and the scale bfloat16 [...],
         max|x| over the dtype's largest (127 of integers), so that x ≈ q · scale. It is rounded up,
-        so that no q passes that. Where an x is not finite, neither is the scale. For int4 (uint8)
-        x is rotated first, and q has the codes (`int4.pack`).
+        so that no q passes that. Where an x is not finite, neither is the scale.
     """
-    wide = int4.rotate(x) if dtype == torch.uint8 else x.float()
+    wide = x.float()
     most = torch.finfo(dtype).max if dtype.is_floating_point else 127.0
     exact = wide.abs().amax(-1, keepdim=True) / wide.new_full((), most)
     scale = exact.bfloat16()
     scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_full((), torch.inf)), scale)
-    if dtype == torch.uint8:
-        return int4.pack(wide, scale.squeeze(-1)), scale.squeeze(-1)
     if dtype != torch.int8:
         divisor = torch.where(scale == 0, 1.0, scale.float())
         return to_float8(wide / divisor, dtype), scale.squeeze(-1)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.torch_ops import int4, reference
 from quire.ops.torch_ops import paged_attention as plain
+from quire.ops.torch_ops import reference
 from quire.ops.triton import tables
 from quire.ops.triton.kernels import attention as kernels
 from quire.ops.triton.kernels import rotary
@@ -44,8 +44,6 @@ FEW = Shape(64, 4, 3)
 MANY = Shape(128, 8, 3)
 WIDE = Shape(64, 4, 1)
 """Of a token's heads; of a prompt's; of float32, which has no matrix units."""
-HALVES = sum(level << 8 * i for i, level in enumerate(int4.LEVELS[8:]))
-"""The positive levels of 4-bit codes, a byte each."""
 
 
 def supported(cache: KVCache[Tensor]) -> bool:
@@ -86,8 +84,8 @@ def rope_kv_write(
     if tokens:
         rotary.rope_kv_write[(tokens, heads + 2 * kv_heads)](
             qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps,
-            cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_unit, cache.v_unit, most(cache),
-            slot_mapping, out, qkv.stride(0), heads, kv_heads,
+            cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs, cache.k_unit,
+            cache.v_unit, most(cache), slot_mapping, out, qkv.stride(0), heads, kv_heads,
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
             v_normed=v_norm is not None, **stored(cache, head_dim),
@@ -104,11 +102,11 @@ def most(cache: KVCache[Tensor]) -> float:
 def stored(cache: KVCache[Tensor], width: int) -> dict[str, Any]:
     """Return how the cache stores a head, as kernels that write take it."""
     if cache.packed:
-        return {"kind": "int4", "levels": int4.LEVELS, "bits": _bits(width)}
+        return {"kind": "int4", "bits": _bits(width)}
     kind = "unit" if cache.k.itemsize == 1 else "plain"
     if cache.k_scale is not None:
         kind = "int8" if cache.k.dtype == torch.int8 else "float8"
-    return {"kind": kind, "levels": 0, "bits": 0}
+    return {"kind": kind, "bits": 0}
 
 
 def _bits(width: int) -> int:
@@ -210,7 +208,7 @@ def paged_attention(
         keys = min(keys, tokens + (1 if causal else 2) * window + SEGMENT)
     split = Split.of(keys, len(tiles) * kv_heads, (len(q), heads, width), q.device)
     kernels.attention[(len(tiles), kv_heads, split.programs)](
-        q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.v_unit, sinks,
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs, cache.v_unit, sinks,
         meta.block_tables, tiles, out, split.arrivals, *split.parts, scale * cache.k_unit,
         softcap or 1.0, window or 1, split.segments, heads, kv_heads, q.stride(0),
         meta.block_tables.stride(0),
@@ -218,7 +216,7 @@ def paged_attention(
         block_group=block_group, block_width=max(power_of_two(width), 16), keys=KEYS,
         segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
         capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
-        halves=HALVES if cache.packed else 0, compute=COMPUTE[compute],
+        packed=cache.packed, compute=COMPUTE[compute],
         num_warps=shape.num_warps, num_stages=shape.num_stages, enable_fp_fusion=False,
         **overlap(q.device),
     )  # fmt: skip

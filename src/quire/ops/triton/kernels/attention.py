@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from quire.ops.triton.kernels.overlap import begin as wait
+from quire.ops.triton.kernels.rotary import LARGE_KEYS, SCALE_ZERO, SMALL_KEYS, VALUE_SIZES
 from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -95,15 +96,11 @@ def _seen(
 
 @triton.jit
 def _read(
-    cached, slot, there, width: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
-    halves: tl.constexpr, compute: tl.constexpr,
+    cached, signs, slot, there, width: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
+    packed: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Return the heads in some slots; of 4-bit codes their levels.
-
-    halves: 0, or the positive levels, seven bits in each byte: those of codes 8 to 15. The level of
-        code c is minus that of 15 - c.
-    """
-    if halves == 0:
+    """Return the heads in some slots; of an int4 cache their levels, of keys if it has signs."""
+    if not packed:
         at = tl.arange(0, block_width)
         mask = there[:, None]
         if width < block_width:
@@ -113,21 +110,40 @@ def _read(
         at = tl.arange(0, block_width // 2)
         mask = there[:, None] & (at < width // 2)[None, :]
         pair = tl.load(cached + slot[:, None] * (width // 2) + at[None, :], mask, 0)
-        codes = tl.join(pair & 15, pair >> 4).reshape(keys, block_width).to(tl.int32)
-        place = tl.where(codes >= 8, codes - 8, 7 - codes).to(tl.int64)
-        size = ((tl.full((1, 1), halves, tl.int64) >> place * 8) & 127).to(tl.float32)
-        values = tl.where(codes >= 8, size, -size)
+        code = tl.join(pair & 15, pair >> 4).reshape(keys, block_width).to(tl.int32)
+        sizes = tl.full((1, 1), VALUE_SIZES, tl.int64)
+        negative = code & 8
+        if signs is not None:
+            byte = tl.arange(0, block_width // 8)
+            mask = there[:, None] & (byte < width // 8)[None, :]
+            sign = tl.load(signs + slot[:, None] * (width // 8) + byte[None, :], mask, 0)
+            bits = (sign[:, :, None] >> tl.arange(0, 8)[None, None, :].to(tl.uint8)) & 1
+            sizes = tl.where(code < 8, tl.full((1, 1), SMALL_KEYS, tl.int64), LARGE_KEYS)
+            negative = bits.reshape(keys, block_width).to(tl.int32)
+        size = ((sizes >> (code & 7).to(tl.int64) * 8) & 127).to(tl.float32)
+        values = tl.where(negative != 0, -size, size)
     return values.to(compute)
+
+
+@triton.jit
+def _scales(scales, slot, there, packed: tl.constexpr):
+    """Return the scales of heads in some slots; see `int4.scale_of`."""
+    scale = tl.load(scales + slot, there, 0)
+    if packed:
+        code = scale.to(tl.int32)
+        value = ((code + SCALE_ZERO) << 20).to(tl.float32, bitcast=True)
+        scale = tl.where(code == 0, 0.0, tl.where(code == 255, float("nan"), value))
+    return scale.to(tl.float32)
 
 
 @triton.jit
 def _tile(
     blocks, all_top, all_total, all_acc, top, total, acc, start, first, query,
-    k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads,
+    k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
     begin, end, row_position, row_begin, scale, softcap, window,
     masked: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    split: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
+    split: tl.constexpr, packed: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the running part; where a segment begins, merge the part into all_*.
 
@@ -140,10 +156,10 @@ def _tile(
         there = (column >= begin) & (column < end)
     slot = _slots(blocks, start, kv_head, kv_heads, keys, block_size)
     blocks = _blocks(table, start + keys, begin, end, keys, block_size)
-    key = _read(k_cache, slot, there, width, block_width, keys, halves, compute)
+    key = _read(k_cache, k_signs, slot, there, width, block_width, keys, packed, compute)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if k_scale is not None:
-        scores = scores * tl.load(k_scale + slot, there, 0.0).to(tl.float32)[None, :]
+        scores = scores * _scales(k_scale, slot, there, packed)[None, :]
     rate = scale * LOG2E
     if capped:
         scores = _capped(scores * scale, softcap)
@@ -157,19 +173,19 @@ def _tile(
         acc = tl.zeros(acc.shape, tl.float32)
     weight, top, total, keep = weigh(scores, rate, top, total)
     if v_scale is not None:
-        weight = weight * tl.load(v_scale + slot, there, 0.0).to(tl.float32)[None, :]
-    value = _read(v_cache, slot, there, width, block_width, keys, halves, compute)
+        weight = weight * _scales(v_scale, slot, there, packed)[None, :]
+    value = _read(v_cache, None, slot, there, width, block_width, keys, packed, compute)
     acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
     return blocks, all_top, all_total, all_acc, top, total, acc
 
 
 @triton.jit
 def _keys(
-    low, high, query, k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads,
+    low, high, query, k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
     begin, end, position, token, row_begin, scale, softcap, window,
     smooth: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    split: tl.constexpr, halves: tl.constexpr, compute: tl.constexpr,
+    split: tl.constexpr, packed: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return the part of keys [low, high)."""
     rows: tl.constexpr = query.shape[0]
@@ -187,17 +203,17 @@ def _keys(
         for start in range(low, edge, keys):
             blocks, all_top, all_total, all_acc, top, total, acc = _tile(
                 blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
-                k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, begin, end,
+                k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
                 position + token, row_begin, scale, softcap, window, False, block_size, width,
-                keys, segment, causal, windowed, capped, split, halves, compute,
+                keys, segment, causal, windowed, capped, split, packed, compute,
             )  # fmt: skip
     blocks = _blocks(table, edge, begin, end, keys, block_size)
     for start in range(edge, high, keys):
         blocks, all_top, all_total, all_acc, top, total, acc = _tile(
             blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
-            k_cache, v_cache, k_scale, v_scale, table, kv_head, kv_heads, begin, end,
+            k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
             position + token, row_begin, scale, softcap, window, True, block_size, width,
-            keys, segment, causal, windowed, capped, split, halves, compute,
+            keys, segment, causal, windowed, capped, split, packed, compute,
         )  # fmt: skip
     if not split:
         top, total, acc = merged(all_top, all_total, all_acc, top, total, acc)
@@ -249,12 +265,12 @@ def _merge(
 
 @triton.jit(do_not_specialize=["segments"])
 def attention(
-    q, k_cache, v_cache, k_scale, v_scale, v_unit, sinks, tables, tiles, out, arrivals, part_acc,
-    part_top, part_total, scale, softcap, window, segments, heads, kv_heads, q_stride, table_stride,
-    block_size: tl.constexpr, width: tl.constexpr, group: tl.constexpr, rows: tl.constexpr,
-    block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
+    q, k_cache, v_cache, k_scale, v_scale, k_signs, v_unit, sinks, tables, tiles, out, arrivals,
+    part_acc, part_top, part_total, scale, softcap, window, segments, heads, kv_heads, q_stride,
+    table_stride, block_size: tl.constexpr, width: tl.constexpr, group: tl.constexpr,
+    rows: tl.constexpr, block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, chunked: tl.constexpr,
-    capped: tl.constexpr, split: tl.constexpr, smooth: tl.constexpr, halves: tl.constexpr,
+    capped: tl.constexpr, split: tl.constexpr, smooth: tl.constexpr, packed: tl.constexpr,
     overlap: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of one key head; with `split`, the program's share of their segments.
@@ -292,10 +308,10 @@ def attention(
     for number in range(own, tl.minimum(own + share, last), step):
         low, high = tl.maximum(number * segment, begin // keys * keys), (number + step) * segment
         top, total, acc = _keys(
-            low, tl.minimum(high, end), query, k_cache, v_cache, k_scale, v_scale,
+            low, tl.minimum(high, end), query, k_cache, v_cache, k_scale, v_scale, k_signs,
             table, kv_head, kv_heads, begin, end, position, token, row_begin, scale, softcap,
             window, smooth, block_size, width, keys, segment, causal, windowed, capped, split,
-            halves, compute,
+            packed, compute,
         )  # fmt: skip
         if split:
             part = target * segments + (number - first)

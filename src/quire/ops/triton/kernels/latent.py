@@ -49,7 +49,7 @@ def write(
         factor = 1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / latent + eps)
         kept = tl.where(turned, rotated, _gained(values, factor, gain, at - rope, normed))
         slot = tl.load(slots + row)
-        _store(kept, at, cache, scales, slot, unit, most, rope + latent, kind, 0, 0, block)
+        _store(kept, at, cache, scales, None, slot, unit, most, rope + latent, kind, 0, block)
 
 
 @triton.jit

@@ -1,9 +1,24 @@
 """Split a product into queries, keys and values; normalize, rotate and store them."""
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 
+from quire.ops.torch_ops import int4
 from quire.ops.triton.kernels.overlap import begin
+
+
+def _bytes(sizes: Sequence[int]) -> int:
+    """Return eight sizes as one number, a byte each."""
+    return sum(size << 8 * i for i, size in enumerate(sizes))
+
+
+VALUE_SIZES = tl.constexpr(_bytes(int4.VALUE_SIZES))
+SMALL_KEYS = tl.constexpr(_bytes(int4.KEY_SIZES[:8]))
+LARGE_KEYS = tl.constexpr(_bytes(int4.KEY_SIZES[8:]))
+MIDDLE_KEY = tl.constexpr(sum(int4.KEY_SIZES[7:9]) / 2)
+SCALE_ZERO = tl.constexpr(int4.SCALE_ZERO)
 
 
 @triton.jit
@@ -49,19 +64,52 @@ def hadamard(
 
 
 @triton.jit
-def _packed(over, levels: tl.constexpr, block: tl.constexpr):
-    """Return the numbers of the nearest of 16 levels, two to a byte; the lower at halfway."""
-    codes = tl.zeros((block,), tl.uint8)
-    for i in tl.static_range(15):
-        codes += (over > (levels[i] + levels[i + 1]) / 2).to(tl.uint8)
-    low, high = tl.split(codes.reshape(block // 2, 2))
-    return low | high << 4
+def _above(size, sizes: tl.constexpr):
+    """Return how many of the means of neighbours of eight `sizes` are below `size`."""
+    number = (size < 0.0).to(tl.uint8)
+    for i in tl.static_range(7):
+        mean = ((sizes >> 8 * i & 255) + (sizes >> 8 * i + 8 & 255)) / 2
+        number += (size > mean).to(tl.uint8)
+    return number
+
+
+@triton.jit
+def _store_packed(
+    wide, cached, scales, signs, slot, width: tl.constexpr, bits: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    """Store one head as `int4.pack` does; as a key if there are signs."""
+    lane = tl.arange(0, block)
+    turned = rotated(wide, lane, bits)
+    live = lane < width
+    sick = tl.sum((live & ~(tl.abs(turned) < float("inf"))).to(tl.int32), 0) > 0
+    exact = tl.max(tl.where(live, tl.abs(turned), 0.0), 0) / 127.0
+    code = ((exact.to(tl.int32, bitcast=True) + 0x80000) >> 20) - SCALE_ZERO
+    code = tl.where(sick, 255, tl.minimum(tl.maximum(code, 0), 254))
+    tl.store(scales + slot, code.to(tl.uint8), slot >= 0)
+    scale = ((code + SCALE_ZERO) << 20).to(tl.float32, bitcast=True)
+    scale = tl.where(code == 0, 1.0, tl.where(code == 255, float("nan"), scale))
+    over = turned / scale
+    size = tl.abs(over)
+    negative = (over < 0.0).to(tl.uint8)
+    held = tl.where(slot >= 0, width, 0)
+    if signs is None:
+        number = _above(size, VALUE_SIZES) + negative * 8
+    else:
+        number = _above(size, SMALL_KEYS) + _above(size, LARGE_KEYS)
+        number += (size > MIDDLE_KEY).to(tl.uint8)
+        byte = tl.arange(0, block // 8)
+        places = tl.arange(0, 8).to(tl.uint8)[None, :]
+        packed = tl.sum((negative.reshape(block // 8, 8) << places).to(tl.int32), 1)
+        tl.store(signs + slot * (width // 8) + byte, packed.to(tl.uint8), byte < held // 8)
+    low, high = tl.split(number.reshape(block // 2, 2))
+    byte = tl.arange(0, block // 2)
+    tl.store(cached + slot * (width // 2) + byte, low | high << 4, byte < held // 2)
 
 
 @triton.jit
 def _store(
-    values, lane, cached, scales, slot, unit, most, width: tl.constexpr, kind: tl.constexpr,
-    levels: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
+    values, lane, cached, scales, signs, slot, unit, most, width: tl.constexpr, kind: tl.constexpr,
+    bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Store one head: as it is, over `unit`, or with a scale of its own; nothing in slot -1."""
     live = lane < tl.where(slot >= 0, width, 0)
@@ -71,18 +119,14 @@ def _store(
     elif kind == "unit":
         limited = tl.clamp(values.to(tl.float32) / unit, -most, most, tl.PropagateNan.ALL)
         tl.store(cached + at, limited.to(cached.dtype.element_ty), live)
+    elif kind == "int4":
+        _store_packed(values.to(tl.float32), cached, scales, signs, slot, width, bits, block)
     else:
         wide = values.to(tl.float32)
-        if kind == "int4":
-            wide = rotated(wide, lane, bits)
         scale = _scale_of(wide, lane < width, most)
         tl.store(scales + slot, scale.to(tl.bfloat16), slot >= 0)
         over = wide / tl.where(scale == 0.0, 1.0, scale)
-        if kind == "int4":
-            byte = tl.arange(0, block // 2)
-            there = byte < tl.where(slot >= 0, width // 2, 0)
-            tl.store(cached + slot * (width // 2) + byte, _packed(over, levels, block), there)
-        elif kind == "int8":
+        if kind == "int8":
             codes = _round(over)
             finite = (codes >= -127.0) & (codes <= 127.0)
             tl.store(cached + at, tl.where(finite, codes, 0.0).to(tl.int8), live)
@@ -111,9 +155,9 @@ def _normed(values, partner, weight, at, partner_at, live, turned, width, eps):
 @triton.jit
 def rope_kv_write(
     qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps, k_cache, v_cache, k_scale, v_scale,
-    k_unit, v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
+    k_signs, k_unit, v_unit, most, slots, q_out, qkv_stride, heads, kv_heads, block_size,
     width: tl.constexpr, rotary: tl.constexpr, q_normed: tl.constexpr, k_normed: tl.constexpr,
-    v_normed: tl.constexpr, kind: tl.constexpr, levels: tl.constexpr, bits: tl.constexpr,
+    v_normed: tl.constexpr, kind: tl.constexpr, bits: tl.constexpr,
     overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: query, key or value by its number."""
@@ -156,9 +200,9 @@ def rope_kv_write(
         where = tl.where(slot >= 0, where, -1)
         if is_value:
             _store(
-                values, at, v_cache, v_scale, where, v_unit, most, width, kind, levels, bits, block
+                values, at, v_cache, v_scale, None, where, v_unit, most, width, kind, bits, block
             )
         else:
             _store(
-                values, at, k_cache, k_scale, where, k_unit, most, width, kind, levels, bits, block
+                values, at, k_cache, k_scale, k_signs, where, k_unit, most, width, kind, bits, block
             )
