@@ -61,6 +61,11 @@ def type_of(value: Any) -> str:
     return "constexpr" if value is None or value == 1 else "i32"
 
 
+def even(kind: str, value: Any) -> bool:
+    """Return whether a launch would tell the compiler that 16 divides the argument."""
+    return kind[0] == "*" or (kind == "i32" and value % 16 == 0)
+
+
 class Compiler:
     """Compiles what is launched."""
 
@@ -79,9 +84,15 @@ class Compiler:
         constants = {
             (i,): values[n] for i, n in enumerate(signature) if signature[n] == "constexpr"
         }
-        # Tensors are aligned, which widens loads and queues them in shared memory.
-        aligned = {(i,): ALIGNED for i, n in enumerate(signature) if signature[n][0] == "*"}
-        key = (kernel.__name__, *signature.values(), *constants.values(), *options.values())
+        # Tensors and most sizes are aligned, which widens loads and queues them in shared memory.
+        aligned = {(i,): ALIGNED for i, n in enumerate(signature) if even(signature[n], values[n])}
+        key = (
+            kernel.__name__,
+            *signature.values(),
+            *constants.values(),
+            *aligned,
+            *options.values(),
+        )
         if key in self._known:
             return
         self._known.add(key)

@@ -39,6 +39,7 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
     extra: dict[str, Any] = {
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
+        "fractions": {"zero": rng.uniform(0, 16, shape).astype(np.float32)},
         "offsets": {"offset": rng.standard_normal(shape).astype(np.float32)},
         "book": {"codebook": rng.standard_normal(1 << bits).astype(np.float32)},
         "e2m1": {"codebook": np.array(E2M1, np.float32)},
@@ -60,7 +61,9 @@ def close(found: Tensor, x: Tensor, w: Tensor, half: float) -> bool:
     return bool(((found.double() - exact).abs() <= bound + 1e-9).all())
 
 
-@pytest.mark.parametrize("form", ["codes", "float8", "zeros", "offsets", "book", "e2m1", "ordered"])
+@pytest.mark.parametrize(
+    "form", ["codes", "float8", "zeros", "fractions", "offsets", "book", "e2m1", "ordered"]
+)
 def test_grouped_codes(ops: TritonOps, form: str) -> None:
     whole = quantized(form, 70, 96, seed=1)
     packed = ops.pack_linear([whole.rows(0, 30), whole.rows(30, 40)])

@@ -25,7 +25,7 @@ from quire.ops.triton.rows import UNGATED
 from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
 from quire.ops.weights import GATED, LinearWeight
 
-PROGRAMS = 192
+PROGRAMS = 264
 """Programs that a product of few rows is cut into, if its weight is large enough."""
 LEAST_SEGMENT = 512
 DEQUANTIZED = 256
@@ -69,7 +69,7 @@ def tile(rows: int, compute: torch.dtype) -> Tile:
     if compute == torch.float32:
         return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True, 1)
     if rows <= 64:
-        return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, True, 1)
+        return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, True, 2)
     return Tile(128, 128, 64, 8, 4, False, 0)
 
 
@@ -141,7 +141,7 @@ def product(
     kernels.product[(tiles, segments if split else 1)](
         x, *given.tensors, bias, x_scale, out, parts, counters(x.device) if split else None,
         grouping.row_ids if grouping else None, grouping.tile_experts if grouping else None,
-        rows, columns, width, given.stride, given.groups, x.stride(0),
+        rows, columns, width, given.stride, given.groups, weight.shape[0], x.stride(0),
         grouping.fan_out if grouping else 1, tiles_m,
         form=given.form, group=given.group, halves=given.halves, biased=bias is not None,
         listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
@@ -160,7 +160,7 @@ def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
     given, (columns, width) = _form(weight), weight.shape
     numbers = torch.empty((columns, width), dtype=dtype, device=weight.codes.device)
     kernels.dequantize[(-(-columns // 64), -(-width // 128))](
-        *given.tensors, numbers, columns, width, given.stride, given.groups,
+        *given.tensors, numbers, columns, width, given.stride, given.groups, columns,
         form=given.form, group=given.group,
         halves=given.halves, even=width % 128 == 0, block_n=64, block_k=128,
         enable_fp_fusion=False, **overlap(numbers.device),
@@ -186,7 +186,7 @@ def _form(weight: DeviceWeight) -> _Given:
     numbers: list[Any] = [
         weight.numbers if weight.form == form else None for form in ("zeros", "offsets", "book")
     ]
-    groups = weight.scale.shape[1]
+    groups = len(weight.scale)
     return _Given(
         (weight.codes, weight.scale, *numbers),
         weight.form, 0 if groups == 1 else weight.group, groups, weight.halves,

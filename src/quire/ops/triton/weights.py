@@ -31,7 +31,7 @@ class CodedWeight:
         width: K.
         halves: a byte of `codes` has two columns.
         form: how a code becomes a number; "int8" multiplies with rows of 8-bit integers.
-        scale: [N, G], in the smallest type that holds it exactly.
+        scale: [G, N], in the smallest type that holds it exactly.
         numbers: as large, the zero points or offsets; or float32 [2^bits], the codebook; or None.
         columns: int64 [K], the column of x that column k multiplies; None if they are in order.
         dtype: of rows that are looked up.
@@ -67,7 +67,7 @@ class CodedWeight:
             codes = torch.cat((pairs & 15, pairs >> 4), 2).flatten(1)[:, : self.width]
 
         def by_column(numbers: Tensor) -> Tensor:
-            return numbers[ids].repeat_interleave(self.group, dim=1)[:, : codes.shape[1]]
+            return numbers[:, ids].t().repeat_interleave(self.group, dim=1)[:, : codes.shape[1]]
 
         numbers = self.numbers
         looked_up = self.form in ("book", "e2m1")
@@ -125,7 +125,7 @@ def coded(
     if first.codes.dtype == torch.float8_e4m3fn and not has_float8(first.codes.device):
         return None
     codes = torch.cat([part.codes for part in parts])
-    scale = _smallest(torch.cat([part.scale for part in parts]))
+    scale = _smallest(torch.cat([part.scale for part in parts]).t())
     zeros = _joined([part.zero for part in parts])
     offsets = _joined([part.offset for part in parts])
     form: Form
@@ -150,7 +150,7 @@ def coded(
         pairs = pad(codes, (0, -width % (2 * PAIR))).unflatten(1, (-1, 2, PAIR))
         codes = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
     return CodedWeight(
-        codes.contiguous(), width, halves, form, scale.contiguous(), first.group, numbers,
+        codes.contiguous(), width, halves, form, scale, first.group, numbers,
         first.permutation, bias, epilogue, experts, dtype,
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def _alike(a: QuantizedWeight, b: QuantizedWeight) -> bool:
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:
     given = [part for part in parts if part is not None]
-    return _smallest(torch.cat(given)) if given else None
+    return _smallest(torch.cat(given).t()) if given else None
 
 
 def _smallest(numbers: Tensor) -> Tensor:

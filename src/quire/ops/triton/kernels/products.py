@@ -52,53 +52,59 @@ def _first_codes(
 
 @triton.jit
 def _by_group(
-    numbers, row, k, groups, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr
-):
+    numbers, row, k, groups, height, group: tl.constexpr, block_k: tl.constexpr,
+    block_n: tl.constexpr,
+):  # fmt: skip
     """Return the numbers of the groups of `block_k` columns, as float32 [block_n, block_k or 1].
 
+    numbers: [groups, height]; those of neighbouring rows lie together, so that they can be loaded
+        long before their use.
     group: columns of a group; 0 if a row is one.
     """
-    place = row[:, None] * groups
+    place = numbers + row[:, None]
     if group == 0:
-        found = tl.load(numbers + place).to(tl.float32)
+        found = tl.load(place).to(tl.float32)
     elif group % block_k == 0:
-        found = tl.load(numbers + place + tl.minimum(k // group, groups - 1)).to(tl.float32)
+        found = tl.load(place + tl.minimum(k // group, groups - 1) * height).to(tl.float32)
     elif block_k % group == 0:
         at = tl.minimum(k // group + tl.arange(0, block_k // group), groups - 1)
-        few = tl.load(numbers + place + at[None, :]).to(tl.float32)
+        few = tl.load(place + at[None, :] * height).to(tl.float32)
         wide = tl.broadcast_to(few[:, :, None], (block_n, block_k // group, group))
         found = wide.reshape(block_n, block_k)
     else:
         at = tl.minimum((k + tl.arange(0, block_k)) // group, groups - 1)
-        found = tl.load(numbers + place + at[None, :]).to(tl.float32)
+        found = tl.load(place + at[None, :] * height).to(tl.float32)
     return found
 
 
 @triton.jit
-def _float(codes):
-    """Return codes as float32; of unsigned bytes by their place in a float's fraction.
+def _float(codes, less):
+    """Return codes − less as float32; of unsigned bytes by their place in a float's fraction.
 
-    Conversions of integers run at an eighth of the speed of sums.
+    Conversions of integers run at an eighth of the speed of sums. `less` must be an integer.
     """
     if codes.dtype == tl.uint8:
-        wide = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+        wide = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + less)
     else:
-        wide = codes.to(tl.float32)
+        wide = codes.to(tl.float32) - less
     return wide
 
 
 @triton.jit
 def _e2m1(codes):
-    """Return what 4-bit floats mean: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives."""
-    size = codes.to(tl.int32) & 7
-    normal = ((size << 22) + (126 << 23)).to(tl.float32, bitcast=True)
-    value = tl.where(size < 2, normal * 2.0 - 1.0, normal)  # 0.5 and 0.75 stand for 0 and 0.5
-    return tl.where(codes >= 8, -value, value)
+    """Return what 4-bit floats mean: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+
+    Their three bits are the lowest of a float's exponent and the first of its fraction: 2^126 times
+    too small.
+    """
+    wide = codes.to(tl.int32)
+    bits = ((wide & 7) << 22) | ((wide & 8) << 28)
+    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
 
 
 @triton.jit
 def _numbers(
-    codes, scale, zero, offset, book, row, k, groups,
+    codes, scale, zero, offset, book, row, k, groups, height,
     form: tl.constexpr, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr,
     compute: tl.constexpr,
 ):  # fmt: skip
@@ -116,13 +122,17 @@ def _numbers(
             wide = tl.load(book + codes.to(tl.int32))
         elif form == "e2m1":
             wide = _e2m1(codes)
+        elif form == "zeros":
+            less = _by_group(zero, row, k, groups, height, group, block_k, block_n)
+            if zero.dtype.element_ty == tl.uint8:
+                wide = _float(codes, less)
+            else:
+                wide = _float(codes, 0.0) - less
         else:
-            wide = _float(codes)
-        if form == "zeros":
-            wide = wide - _by_group(zero, row, k, groups, group, block_k, block_n)
-        wide = wide * _by_group(scale, row, k, groups, group, block_k, block_n)
+            wide = _float(codes, 0.0)
+        wide = wide * _by_group(scale, row, k, groups, height, group, block_k, block_n)
         if form == "offsets":
-            wide = wide + _by_group(offset, row, k, groups, group, block_k, block_n)
+            wide = wide + _by_group(offset, row, k, groups, height, group, block_k, block_n)
         values = wide.to(compute)
     return values
 
@@ -131,7 +141,7 @@ def _numbers(
 def _part(codes, part: tl.constexpr, halves: tl.constexpr):
     """Return the codes of the first or second 64 columns."""
     if halves:
-        codes = (codes >> 4 * part) & 15
+        codes = codes >> 4 if part == 1 else codes & 15
     return codes
 
 
@@ -146,6 +156,7 @@ def _rows(x, row, k, width, stride, even: tl.constexpr, block_k: tl.constexpr):
 @triton.jit
 def _added(
     acc, codes, x, x_row, x_stride, scale, zero, offset, book, w_row, k, width, groups,
+    height,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, swapped: tl.constexpr,
     even: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
@@ -156,7 +167,8 @@ def _added(
         at = k + part * depth
         rows = _rows(x, x_row, at, width, x_stride, even, depth).to(compute)
         weights = _numbers(
-            _part(codes, part, halves), scale, zero, offset, book, w_row, at, groups, form, group,
+            _part(codes, part, halves), scale, zero, offset, book, w_row, at, groups, height, form,
+            group,
             depth, block_n, compute,
         )  # fmt: skip
         left, right = rows, weights
@@ -169,7 +181,7 @@ def _added(
 @triton.jit
 def _sum(
     x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, stride,
-    groups,
+    groups, height,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, segment: tl.constexpr,
     early: tl.constexpr, swapped: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr,
     block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
@@ -185,13 +197,13 @@ def _sum(
     for i in tl.static_range(early):
         acc = _added(
             acc, codes[i], x, x_row, x_stride, scale, zero, offset, book, w_row,
-            start + i * block_k, width, groups, form, group, halves, swapped, even, block_n,
+            start + i * block_k, width, groups, height, form, group, halves, swapped, even, block_n,
             block_k, compute,
         )  # fmt: skip
     for k in range(start + early * block_k, end, block_k):
         acc = _added(
             acc, _codes(w, w_row, k, stride, halves, even, block_k), x, x_row, x_stride, scale,
-            zero, offset, book, w_row, k, width, groups, form, group, halves, swapped, even,
+            zero, offset, book, w_row, k, width, groups, height, form, group, halves, swapped, even,
             block_n, block_k, compute,
         )  # fmt: skip
         if segment > 0:  # noqa: SIM102
@@ -270,7 +282,7 @@ def _place(tiles_m, tiles_n, together: tl.constexpr):
 @triton.jit
 def product(
     x, w, scale, zero, offset, book, bias, x_scale, out, parts, counts, row_ids, tile_experts,
-    num_rows, num_columns, width, stride, groups, x_stride, fan_out, tiles_m,
+    num_rows, num_columns, width, stride, groups, height, x_stride, fan_out, tiles_m,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, biased: tl.constexpr,
     listed: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr, segment: tl.constexpr,
     segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, swapped: tl.constexpr,
@@ -306,8 +318,8 @@ def product(
     x_row = tl.where(live, row, 0) // fan_out
     total = _sum(
         x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, stride,
-        groups, form, group, halves, 0 if split or segments == 1 else segment, early, swapped, even,
-        block_m, block_n, block_k, compute,
+        groups, height, form, group, halves, 0 if split or segments == 1 else segment, early,
+        swapped, even, block_m, block_n, block_k, compute,
     )  # fmt: skip
     whole = True
     if split:
@@ -329,7 +341,7 @@ def product(
 
 @triton.jit
 def dequantize(
-    w, scale, zero, offset, book, out, num_rows, width, stride, groups,
+    w, scale, zero, offset, book, out, num_rows, width, stride, groups, height,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, even: tl.constexpr,
     overlap: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
@@ -345,7 +357,8 @@ def dequantize(
     for part in tl.static_range(parts):
         at = k + part * depth
         values = _numbers(
-            _part(codes, part, halves), scale, zero, offset, book, row, at, groups, form, group,
+            _part(codes, part, halves), scale, zero, offset, book, row, at, groups, height, form,
+            group,
             depth, block_n, compute,
         )  # fmt: skip
         column = at + tl.arange(0, depth)
