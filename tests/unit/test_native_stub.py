@@ -56,6 +56,13 @@ def compiled(function: object) -> list[Parameters]:
     return found
 
 
+def fits(stated: Parameters, there: Parameters) -> bool:
+    """Return whether a declaration is an overload's, or narrower where the module says object."""
+    return len(stated) == len(there) and all(
+        wanted in (each, "object") for each, wanted in zip(stated, there, strict=True)
+    )
+
+
 def member(name: str) -> object:
     owner, _, last = name.rpartition(".")
     return vars(getattr(_native, owner) if owner else _native)[last]
@@ -75,4 +82,5 @@ def test_parameters_are_those_of_the_module() -> None:
     assert len(functions) > 80
     for name, node in functions:
         assert isinstance(node, ast.FunctionDef)
-        assert kinds(node) in compiled(member(name)), name
+        stated, there = kinds(node), compiled(member(name))
+        assert any(fits(stated, overload) for overload in there), (name, stated, there)
