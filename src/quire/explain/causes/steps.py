@@ -348,7 +348,7 @@ def _handing_over(case: Case) -> float:
     w, profile = case.window, case.evidence.ops
     if profile is None or profile.steps < 0.9 * w.steps:  # known only if every step was profiled
         return 0.0
-    if case.evidence.config.pipeline_parallel_size > 1:  # the profile is the first stage's
+    if case.evidence.config.pipeline_parallel_size > 1:  # the profile has all stages' times
         return 0.0
     # A step that began before the window is in its time, but not in the profile.
     edge = case.estimate.step_seconds(max((tokens for tokens, _ in w.step_sizes), default=0.0))
