@@ -54,6 +54,8 @@ class ReplicaStats(EngineStats):
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
     ) -> None:
+        if self.core is None and times is not None:
+            self._whole.restart_log()  # the means are of more cores from now on
         super().on_step(scheduler, now, times)
         added = self._added()
         if added is not None and scheduler is not None:
@@ -64,6 +66,7 @@ class ReplicaStats(EngineStats):
         super().forget_core()
         self._whole.scheduler = self._added()
         self._whole.core = self._mean_times()
+        self._whole.restart_log()
 
     def count_restart(self) -> None:
         super().count_restart()

@@ -154,6 +154,10 @@ class EngineStats:
     def forget_core(self) -> None:
         """Reset what the lost core counted; the next one starts at zero."""
         self.scheduler = self.core = None
+        self.restart_log()
+
+    def restart_log(self) -> None:
+        """Begin the log's interval again, because the counters do not continue."""
         self._log.restart()
 
     def on_arrival(

@@ -155,3 +155,32 @@ def test_another_core_begins_another_line(caplog: pytest.LogCaptureFixture) -> N
         stats.on_step(scheduler(), float(second), CoreTimes(model=0.5 * (second - 109)))
     [record] = caplog.records
     assert "model 50%" in record.getMessage()
+
+
+def test_a_lost_replica_s_counters_leave_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Its successor counts from zero, so nothing is compared with the sums before."""
+    caplog.set_level("INFO", logger="quire")
+    stats = engine_stats(2)
+
+    def step(replica: int, second: int, drafts: int, model: float) -> None:
+        now = scheduler()
+        now.spec_decoding = SpecDecodingStats(drafts, 2 * drafts, drafts, [drafts])
+        stats.of(replica).on_step(now, float(second), CoreTimes(model=model))
+
+    for second in range(100, 106):
+        step(0, second, second, 0.5 * second)
+        step(1, second, second, 0.5 * second)
+    stats.of(1).forget_core()
+    for second in range(106, 112):
+        step(0, second, second, 0.5 * second)
+    for second in range(112, 130):
+        step(1, second, second - 111, 0.0)
+        step(0, second, second, 0.5 * second)
+    lines = [record.getMessage() for record in caplog.records]
+    progress, speculation = lines
+    assert "model 25%," in progress
+    assert speculation == (
+        "SpecDecoding metrics: Mean acceptance length: 2.00, Accepted throughput: 2.00 tokens/s, "
+        "Drafted throughput: 4.00 tokens/s, Accepted: 20 tokens, Drafted: 40 tokens, "
+        "Per-position acceptance rate: 1.000, Avg Draft acceptance rate: 50.0%"
+    )
