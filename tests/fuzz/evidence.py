@@ -94,10 +94,12 @@ class Draw:
     def window(self) -> Window:
         names = [name for name in PARTS if self._random.random() < 0.7] + ["model"]
         gauges = {name: self.share() for name in ("kv_share", "kv_peak")}
+        sizes = self.some(lambda: (self.amount(), self.whole()))
         window: Window = self.filled(
             Window,
             parts={name: self.amount() / 10 for name in names},
-            step_sizes=self.some(lambda: (self.amount(), self.whole())),
+            step_sizes=sizes,
+            step_seconds=[self.amount() for _ in sizes],
             mix=self.filled(RequestMix),
             arrivals=self.some(lambda: self.filled(RecordedRequest), 12),
             **gauges,

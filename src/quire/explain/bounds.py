@@ -6,6 +6,7 @@ file may hold anything.
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any, TypeVar
 
 import msgspec
@@ -83,11 +84,12 @@ def _window(evidence: Evidence) -> Window:
     fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
     fields["kv_held"] = _amount(w.kv_held, 1.0)
     fields["cached_tokens"] = min(fields["cached_tokens"], fields["prompt_tokens"])
+    possible = [tokens > 0 and count > 0 for tokens, count in w.step_sizes]
     fields["step_sizes"] = [
-        (_amount(tokens), int(_amount(count)))
-        for tokens, count in w.step_sizes
-        if tokens > 0 and count > 0
+        (_amount(tokens), int(_amount(count))) for tokens, count in compress(w.step_sizes, possible)
     ]
+    if len(w.step_seconds) == len(w.step_sizes):
+        fields["step_seconds"] = [_amount(s) for s in compress(w.step_seconds, possible)]
     parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
     fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
     fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])

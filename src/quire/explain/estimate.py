@@ -19,6 +19,8 @@ REACHED = (0.2, 3.0)
 """Range of the search for the share of a limit that the steps reached."""
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
+SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Shares of the bandwidth that are tried if the times of steps by size are known."""
 USUAL = {"memory": 0.75, "compute": 0.9}
 """Shares of the limits that steps reach if nothing is wrong."""
 OP_SECONDS = 5e-6
@@ -190,13 +192,32 @@ class Estimator:
         # the weights. That of a long step grows with its tokens.
         alone = self._seconds(self._alone()["compute"], self._steps)
         nearer = "memory" if decode > prompts and alone < measured else "compute"
+        self._reach(nearer, measured)
+        if len(self._window.step_seconds) < 2:
+            return
+        tried = []
+        for memory in SHARES:
+            self._reached = {"memory": memory, "compute": 1.0}
+            self._reach("compute", measured)
+            tried.append((self._distance(), self._reached))
+        self._reached = min(tried, key=lambda one: one[0])[1]
+
+    def _reach(self, limit: str, measured: float) -> None:
+        """Find the share of this limit, to a thousandth, with which all steps take `measured`."""
         low, high = REACHED
-        for _ in range(12):  # to a thousandth
-            self._reached[nearer] = (low * high) ** 0.5
+        for _ in range(12):
+            self._reached[limit] = (low * high) ** 0.5
             if self._seconds(self._cost_of(self._config), self._steps) > measured:
-                low = self._reached[nearer]
+                low = self._reached[limit]
             else:
-                high = self._reached[nearer]
+                high = self._reached[limit]
+
+    def _distance(self) -> float:
+        """Return how far the predicted times of the buckets of steps are from the measured ones."""
+        cost, seen = self._cost_of(self._config), self._window.step_seconds
+        told = [self._seconds(cost, [step]) for step in self._steps]
+        scale = sum(told) / max(1e-9, sum(seen))
+        return sum(abs(a - b * scale) for a, b in zip(told, seen, strict=True))
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Return the gain in tokens/s if `seqs` sequences ran at once.

@@ -33,6 +33,7 @@ class Window(msgspec.Struct, frozen=True):
         seconds: wall time.
         parts: seconds by the names of `metrics.times.PARTS`; the core's parts add up to `seconds`.
         step_sizes: steps by their tokens: (mean tokens, steps) per non-empty bucket.
+        step_seconds: the model's seconds in the steps of each of these buckets; empty if unknown.
         computed_tokens: tokens of all steps, including those computed again after a preemption.
         requests: requests that got their first token.
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
@@ -66,6 +67,7 @@ class Window(msgspec.Struct, frozen=True):
     parts: dict[str, float]
     steps: int = 0
     step_sizes: list[tuple[float, int]] = []
+    step_seconds: list[float] = []
     computed_tokens: int = 0
     requests: int = 0
     finished: int = 0

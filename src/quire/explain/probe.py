@@ -45,6 +45,7 @@ class _Totals:
     counts: dict[str, int]
     draft_seconds: float
     sizes: list[int]
+    size_seconds: list[float]
     computed: float
     lags: list[int]
     latencies: list[int]
@@ -182,6 +183,16 @@ class Probe:
             seconds=max(1e-9, last.moment - first.moment),
             parts=parts,
             step_sizes=_sizes(stats.iteration_tokens, first, last),
+            step_seconds=[
+                b - a
+                for a, b, steps in zip(
+                    first.size_seconds,
+                    last.size_seconds,
+                    _less(last.sizes, first.sizes),
+                    strict=True,
+                )
+                if steps
+            ],
             computed_tokens=round(last.computed - first.computed),
             demand=gauges.demand,
             kv_peak=gauges.kv_peak,
@@ -242,6 +253,7 @@ class Probe:
             counts,
             drafts.draft_seconds if drafts else 0.0,
             list(sizes.counts),
+            list(stats.iteration_seconds),
             sizes.total,
             list(stats.event_loop_lag.counts),
             list(stats.inter_token_latency.counts),

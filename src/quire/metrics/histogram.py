@@ -25,9 +25,12 @@ class Histogram:
         """One count per bound, not cumulative, and one for values above the last bound."""
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
+    def observe(self, value: float) -> int:
+        """Count a value; return its bucket's index."""
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
         self.total += value
+        return bucket
 
     @property
     def count(self) -> int:

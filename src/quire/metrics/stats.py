@@ -75,6 +75,8 @@ class EngineStats:
         self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
         self.iteration_tokens = Histogram(TOKEN_COUNTS)
+        self.iteration_seconds = [0.0] * len(self.iteration_tokens.counts)
+        """The model's seconds in the steps of each bucket of `iteration_tokens`."""
         self.event_loop_lag = Histogram(LATENCIES)
         self.recent = RecentLatencies(
             {
@@ -140,11 +142,14 @@ class EngineStats:
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
     ) -> None:
-        self.core = times or self.core
+        known, self.core = self.core, times or self.core
         if scheduler is not None:
             # After an abort the core reports its state without a step.
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
-                self.iteration_tokens.observe(scheduler.step_tokens)
+                bucket = self.iteration_tokens.observe(scheduler.step_tokens)
+                if times is not None:
+                    spent = times.model - (known.model if known is not None else 0.0)
+                    self.iteration_seconds[bucket] += max(0.0, spent)
             self.scheduler = scheduler
         self._log.on_step(self, now)
         self.last_step = now

@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from quire.core.messages import CoreTimes, SchedulerStats
 from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
 from quire.explain.causes.case import QUIET, Case, open_case
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse
+from quire.explain.probe import Probe
 from quire.explain.report import Change
+from quire.metrics.stats import EngineStats
 from tests.unit.explain.made import healthy, profile
 
 SLOW: dict[str, Any] = {"steps": 400, "step_sizes": [(8.0, 400)]}
@@ -44,6 +47,35 @@ def test_a_prompt_attends_to_itself_and_not_to_those_of_its_step() -> None:
     assert one > forty > 0.5 * one
     cached = Estimator(prompts(40, prompt_tokens=32_000, cached_tokens=16_000)).model_seconds()
     assert cached > forty
+
+
+def test_times_of_steps_by_size_tell_bandwidth_from_products() -> None:
+    """Seen: a batch of five was to cost no more than one of two, and took a third longer."""
+    sizes = [(8.0, 900), (700.0, 30)]
+    mixed = healthy(step_sizes=sizes, steps=930, computed_tokens=28_200, prompt_tokens=20_000)
+    known = Estimator(mixed)
+    known._reached = {"memory": 0.5, "compute": 0.4}
+    cost = known._cost_of(mixed.config)
+    seconds = [known._seconds(cost, [step]) for step in known._steps]
+    parts = mixed.window.parts | {"model": sum(seconds)}
+    window = msgspec.structs.replace(
+        mixed.window, parts=parts, step_seconds=[2 * s for s in seconds]
+    )
+    found = Estimator(msgspec.structs.replace(mixed, window=window))
+    assert found._reached == pytest.approx({"memory": 0.5, "compute": 0.4}, rel=0.01)
+
+
+def test_a_window_has_the_times_of_its_steps_by_size() -> None:
+    stats = EngineStats()
+    stats.on_step(SchedulerStats(1, 0, 0, 9, 0, 0, 0, 1, 4), 1.0, CoreTimes(model=1.0))
+    probe = Probe(stats)
+    for steps, tokens, model in ((2, 40, 3.5), (3, 4, 3.6), (4, 4, 3.8)):
+        state = SchedulerStats(1, 0, 0, 9, 0, 0, 0, steps, tokens)
+        stats.on_step(state, 1.0, CoreTimes(model=model))
+    stats.on_step(state, 1.0, CoreTimes(model=4.0))  # without a step
+    window = probe.end().window
+    assert [count for _, count in window.step_sizes] == [2, 1]
+    assert window.step_seconds == pytest.approx([0.3, 2.5])
 
 
 def test_drafts_are_no_prompts() -> None:
