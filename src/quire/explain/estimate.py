@@ -6,13 +6,14 @@ limit is scaled until the prediction for the observed steps equals their measure
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.explain.bounds import NEARLY_ALL
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
+from quire.explain.step_mix import Step, StepMix
 from quire.models.cost import at_rates, roofline
 
 REACHED = (0.2, 3.0)
@@ -29,23 +30,10 @@ FEW_ROWS = 16.0
 """Rows of a step whose products take about as long as those of one row."""
 LAYER_OPS = 9
 """Operations of a layer, if none were profiled."""
-MIXED = 1.5
-"""Tokens of a step, relative to its rows without prompts, from which it contains prompts."""
 LONG_CHUNK = 2048
 """Tokens of a step of prompts, by default."""
 GROWING = ("prepare", "sample", "update", "core_send")
 """Parts of a step that grow with its sequences. The others do not depend on their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`count` equal steps; for the other fields see `StepCost.seconds`."""
-
-    count: int
-    tokens: float
-    seqs: float
-    context_tokens: float
-    attended: float
 
 
 class Estimator:
@@ -55,7 +43,8 @@ class Estimator:
         self._e = evidence
         self._window = evidence.window
         self._config = evidence.config
-        self._steps = [self._step(count, tokens) for tokens, count in self._window.step_sizes]
+        self._mix = StepMix(self._window, self._config.block_size)
+        self._steps = self._mix.steps
         self._reached = {"memory": 1.0, "compute": 1.0}
         self._work: RooflineCost | None = None
         self._uncalibrated = self._cost_of(self._config)
@@ -102,7 +91,7 @@ class Estimator:
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
-        return self._seconds(self._cost, [self._decoding(1, tokens)])
+        return self._seconds(self._cost, [self._mix.decoding(1, tokens)])
 
     def usual_ratio(self, threads: float, **changes: object) -> float:
         """Return the model's time at `USUAL` shares of the limits, relative to the observed time.
@@ -151,10 +140,10 @@ class Estimator:
         """
         full = [s for s in self._steps if s.tokens >= 0.8 * budget]
         tokens = sum(s.count * s.tokens for s in full)
-        at_once = min(LONG_CHUNK, self._own * (self._window.running + self._window.waiting))
+        at_once = min(LONG_CHUNK, self._mix.own * (self._window.running + self._window.waiting))
         if not tokens or budget >= at_once:
             return 0.0
-        after = self._seconds(self._cost, [self._step(1, at_once)]) * tokens / at_once
+        after = self._seconds(self._cost, [self._mix.of_size(1, at_once)]) * tokens / at_once
         saved = self._seconds(self._cost, full) - after
         return min(self._window.share("model"), max(0.0, saved / self._window.seconds))
 
@@ -229,7 +218,7 @@ class Estimator:
         now = max(w.running, 1.0)
         if seqs <= now:
             return 0.0
-        context = self._context()
+        context = self._mix.context
         small, large = (self._cost.seconds(max(1, round(n)), max(1, round(n)), round(n * context))
                         for n in (now, seqs))  # fmt: skip
         growth = seqs / now
@@ -249,13 +238,13 @@ class Estimator:
     def prompt_share(self) -> float:
         """Return the share of the window that prompts took, without the decoded tokens."""
         whole = self._seconds(self._cost, self._steps)
-        decode = [self._decoding(s.count, min(s.tokens, self._rows)) for s in self._steps]
+        decode = [self._mix.decoding(s.count, min(s.tokens, self._mix.rows)) for s in self._steps]
         model = self._window.share("model")
         return max(0.0, model * (1.0 - self._seconds(self._cost, decode) / whole)) if whole else 0.0
 
     def recomputing_share(self, tokens: int) -> float:
         """Return the share of the window needed to compute this many prompt tokens."""
-        return self.prompt_share * min(1.0, tokens / self._prompt_tokens())
+        return self.prompt_share * min(1.0, tokens / self._mix.prompt_tokens)
 
     def cached_share(self, tokens: int) -> float:
         """Return the share of the window that `tokens` more cached prompt tokens would save.
@@ -263,60 +252,12 @@ class Estimator:
         The other tokens still attend to them.
         """
         requests = max(1, self._window.requests)
-        own = min(self._own, max(1.0, self._own - tokens / requests))
+        own = min(self._mix.own, max(1.0, self._mix.own - tokens / requests))
         seconds = [
-            self._seconds(self._cost, [self._prompts(requests, count, 0.0)])
-            for count in (self._own, own)
+            self._seconds(self._cost, [self._mix.with_prompts(requests, count, 0.0)])
+            for count in (self._mix.own, own)
         ]
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
-
-    def _prompt_tokens(self) -> float:
-        """Return the number of computed tokens that belong to prompts."""
-        w = self._window
-        return max(1.0, w.computed_tokens - (w.generation_tokens - w.requests))
-
-    @property
-    def _own(self) -> float:
-        """Return the mean number of computed tokens of a prompt, without cached ones."""
-        return self._prompt_tokens() / max(1, self._window.requests)
-
-    @property
-    def _rows(self) -> float:
-        """Return the mean number of a step's rows that belong to no prompt, with drafts."""
-        w = self._window
-        return max(1.0, w.running) * (1.0 + w.draft_tokens / max(1, w.drafted_passes))
-
-    def _step(self, count: int, tokens: float) -> Step:
-        """Return steps of this size; those larger than the batch contain prompts."""
-        if tokens <= MIXED * self._rows:
-            return self._decoding(count, tokens)
-        return self._prompts(count, tokens - self._rows, self._rows)
-
-    def _decoding(self, count: int, tokens: float) -> Step:
-        """Return steps in which each row attends to the mean context."""
-        seqs, context = min(max(1.0, self._window.running), tokens), self._context()
-        return Step(count, tokens, seqs, seqs * context, tokens * context)
-
-    def _prompts(self, count: int, tokens: float, rows: float) -> Step:
-        """Return steps with so many tokens of prompts, and other rows."""
-        w, beside = self._window, self._decoding(count, rows) if rows else Step(count, 0, 0, 0, 0)
-        cached = w.cached_tokens / max(1, w.requests)
-        prompts = max(1.0, tokens / self._own)
-        each = tokens / prompts  # of a long prompt, its mean chunk
-        context = cached + max(each, self._own)
-        return Step(
-            count,
-            tokens + beside.tokens,
-            prompts + beside.seqs,
-            prompts * context + beside.context_tokens,
-            tokens * (cached + self._own / 2) + beside.attended,
-        )
-
-    def _context(self) -> float:
-        """Return the mean number of tokens in the KV cache per running sequence."""
-        w = self._window
-        held = w.kv_share * w.kv_blocks * self._config.block_size
-        return max(1.0, held / max(1.0, w.running))
 
     def _cost_of(self, config: EngineConfig, threads: float | None = None) -> RooflineCost:
         hardware = self._hardware(config.num_threads if threads is None else threads)

@@ -253,7 +253,7 @@ class Probe:
             counts,
             drafts.draft_seconds if drafts else 0.0,
             list(sizes.counts),
-            list(stats.iteration_seconds),
+            list(sizes.seconds),
             sizes.total,
             list(stats.event_loop_lag.counts),
             list(stats.inter_token_latency.counts),

@@ -25,16 +25,28 @@ class Histogram:
         """One count per bound, not cumulative, and one for values above the last bound."""
         self.total = 0.0
 
-    def observe(self, value: float) -> int:
-        """Count a value; return its bucket's index."""
-        bucket = bisect_left(self.bounds, value)
-        self.counts[bucket] += 1
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
-        return bucket
 
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+
+class TimedHistogram(Histogram):
+    """A histogram with the seconds that the observations of each bucket took."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        super().__init__(bounds)
+        self.seconds = [0.0] * len(self.counts)
+
+    def add(self, value: float, seconds: float) -> None:
+        """Count a value that took so long."""
+        self.observe(value)
+        self.seconds[bisect_left(self.bounds, value)] += max(0.0, seconds)
 
 
 def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:

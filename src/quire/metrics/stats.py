@@ -13,7 +13,7 @@ from quire.core.outputs import RequestMetrics
 from quire.core.pooling_params import PoolingParams
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
-from quire.metrics.histogram import Histogram, RecentLatencies
+from quire.metrics.histogram import Histogram, RecentLatencies, TimedHistogram
 from quire.metrics.progress_log import ProgressLog
 from quire.metrics.recorded import Arrival, RecordedRequest, recorded
 from quire.metrics.repeats import RepeatedPrefixes, Repeats
@@ -74,9 +74,7 @@ class EngineStats:
         self.request_generation_tokens = Histogram(TOKEN_COUNTS)
         self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
-        self.iteration_tokens = Histogram(TOKEN_COUNTS)
-        self.iteration_seconds = [0.0] * len(self.iteration_tokens.counts)
-        """The model's seconds in the steps of each bucket of `iteration_tokens`."""
+        self.iteration_tokens = TimedHistogram(TOKEN_COUNTS)  # with the model's seconds
         self.event_loop_lag = Histogram(LATENCIES)
         self.recent = RecentLatencies(
             {
@@ -146,10 +144,8 @@ class EngineStats:
         if scheduler is not None:
             # After an abort the core reports its state without a step.
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
-                bucket = self.iteration_tokens.observe(scheduler.step_tokens)
-                if times is not None:
-                    spent = times.model - (known.model if known is not None else 0.0)
-                    self.iteration_seconds[bucket] += max(0.0, spent)
+                ends = [0.0 if core is None else core.model for core in (known, self.core)]
+                self.iteration_tokens.add(scheduler.step_tokens, ends[1] - ends[0])
             self.scheduler = scheduler
         self._log.on_step(self, now)
         self.last_step = now
