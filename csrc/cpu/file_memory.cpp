@@ -71,17 +71,31 @@ FileMemory::~FileMemory() {
   if (pages_ >= 0) close(pages_);
 }
 
+bool FileMemory::populate(uint8_t* data, int64_t size) {
+#if defined(MADV_HUGEPAGE)
+  madvise(data, size_of(size), MADV_HUGEPAGE);  // what is read from the disk comes on huge pages, too
+#endif
+#if defined(MADV_POPULATE_READ)
+  madvise(data, size_of(size), MADV_POPULATE_READ);
+#endif
+  return is_huge(pages_, data, data + size);
+}
+
+// Has the system read the window anew: it may have lacked huge pages before.
+bool FileMemory::populate_again(int fd, int64_t from, uint8_t* data, int64_t size) {
+  if (size != kWindow || !rereads_.load(std::memory_order_relaxed)) return false;
+  madvise(data, size_of(size), MADV_DONTNEED);
+  posix_fadvise(fd, static_cast<off_t>(from), static_cast<off_t>(size), POSIX_FADV_DONTNEED);
+  const bool huge = populate(data, size);
+  if (!huge) rereads_.store(false, std::memory_order_relaxed);  // other windows would fare no better
+  return huge;
+}
+
 int FileMemory::settle(int fd, int64_t window) {
   const int64_t from = std::max(window, begin_), to = std::min(window + kWindow, begin_ + bytes_);
   uint8_t* const data = at(from);
   const size_t size = size_of(to - from);
-#if defined(MADV_HUGEPAGE)
-  madvise(data, size, MADV_HUGEPAGE);  // what has to be read from the disk comes on huge pages, too
-#endif
-#if defined(MADV_POPULATE_READ)
-  madvise(data, size, MADV_POPULATE_READ);
-#endif
-  if (is_huge(pages_, data, data + size)) return 0;
+  if (populate(data, to - from) || populate_again(fd, from, data, to - from)) return 0;
   if (mmap(data, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
       MAP_FAILED) {
     return errno;
