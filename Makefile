@@ -52,7 +52,7 @@ newcomer: $(VENV)/.quire  ## Run forty things that a new user types, and write d
 
 soak: soak-worlds soak-server  ## Run both soaks: the scheduler's worlds, then a server with faults
 
-soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
+soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N --states")
 	@$(BIN)/python -m tests.simulation.soak $(SOAK_ARGS)
 
 soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUTES (15)

@@ -12,10 +12,11 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import count, islice
 from multiprocessing import get_context
 
 from tests.simulation.executor import ViolationError
-from tests.simulation.world import run_world
+from tests.simulation.world import has_states, run_world
 
 SEEDS = 200_000
 CHUNK = 50
@@ -32,13 +33,12 @@ def failure(seed: int) -> tuple[int, str | None]:
     return seed, None
 
 
-def soak(first: int, count: int, jobs: int) -> list[int]:
-    """Run the worlds of `count` seeds from `first` on; those that failed, in order."""
+def soak(seeds: Sequence[int], jobs: int) -> list[int]:
+    """Run the worlds of some seeds; those that failed, in order."""
     failed: list[int] = []
     begin = told = time.monotonic()
     # Steps that fail are part of the worlds, and not to be told of one by one.
     with get_context("spawn").Pool(jobs, logging.disable, (logging.ERROR,)) as pool:
-        seeds = range(first, first + count)
         for done, (seed, error) in enumerate(pool.imap_unordered(failure, seeds, CHUNK), 1):
             if error is not None:
                 failed.append(seed)
@@ -48,8 +48,8 @@ def soak(first: int, count: int, jobs: int) -> list[int]:
                 told = now
                 rate = done / (now - begin)
                 print(
-                    f"{done} of {count} worlds, {len(failed)} failed, {rate:.0f} a second, "
-                    f"{(count - done) / rate:.0f} s to go",
+                    f"{done} of {len(seeds)} worlds, {len(failed)} failed, {rate:.0f} a second, "
+                    f"{(len(seeds) - done) / rate:.0f} s to go",
                     flush=True,
                 )
     return sorted(failed)
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first one (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, help="replay this one, with its traceback")
+    parser.add_argument("--states", action="store_true", help="only worlds with recurrent layers")
     args = parser.parse_args(argv)
     if args.seed is not None:
         try:
@@ -75,9 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"seed {args.seed}: all is well")
         return 0
     begin = time.monotonic()
-    failed = soak(args.first, args.seeds, args.jobs)
+    chosen = filter(has_states, count(args.first)) if args.states else count(args.first)
+    seeds = list(islice(chosen, args.seeds))
+    failed = soak(seeds, args.jobs)
     seconds = time.monotonic() - begin
-    print(f"{args.seeds} worlds in {seconds:.0f} s: {len(failed)} failed {failed[:20] or ''}")
+    print(
+        f"{len(seeds)} worlds up to seed {seeds[-1]} in {seconds:.0f} s: "
+        f"{len(failed)} failed {failed[:20] or ''}"
+    )
     return 1 if failed else 0
 
 

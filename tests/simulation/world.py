@@ -177,21 +177,17 @@ class World:
         swap, offload = (draw.choice([0, draw.randint(1, 30)]) for _ in range(2))
         files = draw.choice([0, draw.randint(1, 20)]) if offload else 0
         draw = Random(self.seed ^ 0x71E2)
-        states = draw.randint(1, 10) if self._is_recurrent and offload else 0
+        states = draw.randint(1, 10) if has_states(self.seed) and offload else 0
         if states:
             swap = 0
         return TierConfig(swap, offload, states, "modelled" if files else None, files)
 
-    @property
-    def _is_recurrent(self) -> bool:
-        """Return whether it is one of the third of the worlds that have recurrent layers."""
-        return Random(self.seed ^ 0x57A7E).random() <= 1 / 3
-
     def _state_slots(self, config: EngineConfig) -> StateConfig | None:
         """Half of the worlds with recurrent layers have hardly any room for states."""
-        draw = Random(self.seed ^ 0x57A7E)
-        if draw.random() > 1 / 3:
+        if not has_states(self.seed):
             return None
+        draw = Random(self.seed ^ 0x57A7E)
+        draw.random()
         speculative = self.limits.speculative
         depth = speculative.num_speculative_tokens if speculative else 0
         each = 2 + depth + (config.num_scheduler_steps > 1)
@@ -329,6 +325,11 @@ class World:
             prompt = unpack_tokens(request.prompt_token_ids)
             told = [(p.token_ids[0], -p.logprobs[0]) for p in transcript.prompt_logprobs]
             assert told == [(token, i) for i, token in enumerate(prompt)][1:], "other log-probs"
+
+
+def has_states(seed: int) -> bool:
+    """Return whether a seed's world is one of the third that have recurrent layers."""
+    return Random(seed ^ 0x57A7E).random() <= 1 / 3
 
 
 def run_world(seed: int) -> World:
