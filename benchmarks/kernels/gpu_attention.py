@@ -201,7 +201,7 @@ def main() -> None:
         check(width)
     for width in (128, 64):
         few = slice(None) if width == 128 else slice(2)
-        for sequences, length in ((1, 8192), (64, 2048), (256, 1024)):
+        for sequences, length in ((1, 1024), (1, 8192), (64, 2048), (256, 1024)):
             run(Case(sequences, length, 1, width), dict([*DECODE.items()][few]), until)
         for length in (4096, 16384):
             run(Case(1, length, length, width), dict([*PREFILL.items()][few]), until)

@@ -124,10 +124,10 @@ def test_caches(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+    "dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 )
 def test_chunks_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt at once, in chunks, beside others, with and without split segments."""
+    """A prompt in tiles of 128 rows, chunks in tiles of 64, with and without split segments."""
     short_segments(monkeypatch)
     kind = str(dtype).removeprefix("torch.")
     whole = metadata([24], [24], 16)
@@ -139,6 +139,47 @@ def test_chunks_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
         chunk = metadata([last], [last - first], 16)
         found = attention.paged_attention(q[first:last], cache, chunk, 0.3)
         assert torch.equal(found, expected[first:last])
+
+
+def test_a_window_needs_the_parts_of_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are fewer than the sequence's, and the first may begin before the window."""
+    short_segments(monkeypatch)
+    monkeypatch.setattr(attention, "processors", lambda device: 1000)
+    splits = []
+
+    def noted(*args: Any, of: Any = attention.Split.of) -> attention.Split:
+        splits.append(of(*args))
+        return splits[-1]
+
+    monkeypatch.setattr(attention.Split, "of", noted)
+    meta = metadata([300], [1], 16)
+    cache = filled("float32", meta, 4, 1, 16)
+    q = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(5))
+    found = attention.paged_attention(q, cache, meta, 0.2, 14)
+    assert [(split.on, split.segments) for split in splits] == [(True, 3)]
+    expected = plain.paged_attention(q, cache, meta, 0.2, 14)
+    assert torch.allclose(found, expected, rtol=0, atol=2e-6)
+
+
+def test_when_programs_share_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If few tiles would run, and the parts are neither single nor too large."""
+    monkeypatch.setattr(attention, "processors", lambda device: 10)
+
+    def programs(keys: int, tiles: int, rows: int) -> int:
+        split = attention.Split.of(keys, tiles, (rows, 32, 128), torch.device("cpu"))
+        assert split.on == (split.parts[0] is not None) == (split.programs > 1)
+        return split.programs
+
+    segment = attention.SEGMENT
+    assert programs(segment, 1, 1) == 1
+    assert programs(segment + 1, 1, 1) == 2
+    assert programs(99 * segment, 8, 1) == 5
+    assert programs(99 * segment, 20, 1) == 2
+    assert programs(99 * segment, 21, 1) == 1
+    rows = attention.PARTS_BYTES // (4 * 32 * 128 * 4)
+    monkeypatch.setattr(torch, "empty", lambda *args, **given: torch.zeros(()))
+    assert programs(4 * segment, 8, rows) == 4
+    assert programs(4 * segment, 8, rows + 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,7 +275,7 @@ def test_a_sick_value_spoils_its_own_scale() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "int4"])
-def test_a_void_row_writes_nothing(kind: str) -> None:
+def test_a_void_row_writes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that pad a batch have slot -1, and sequences of no tokens."""
     cache = empty_cache(kind, 1, 8, 16)
     for tensor in cache.tensors:
@@ -257,6 +298,9 @@ def test_a_void_row_writes_nothing(kind: str) -> None:
         num_seqs=2,
         block_size=8,
     )
-    found = attention.paged_attention(q, cache, void, 0.1)
-    assert not found[0].any()
-    assert found[1].any()
+    for segment in (512, 4):  # one program a tile, or two
+        monkeypatch.setattr(attention, "SEGMENT", segment)
+        monkeypatch.setattr(attention, "KEYS", 4)
+        found = attention.paged_attention(q, cache, void, 0.1)
+        assert not found[0].any()
+        assert found[1].any()

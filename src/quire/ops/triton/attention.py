@@ -162,7 +162,7 @@ class Split(NamedTuple):
         return cls(programs, segments, arrivals, parts)
 
 
-PARTS_BYTES = 1 << 29
+PARTS_BYTES = 1 << 28
 """Parts may take so much memory: without them a step is slower, and has the same bits."""
 
 

@@ -138,7 +138,7 @@ def _scales(scales, slot, there, packed: tl.constexpr):
 
 @triton.jit
 def _tile(
-    blocks, all_top, all_total, all_acc, top, total, acc, start, first, query,
+    blocks, all_top, all_total, all_acc, top, total, acc, start, query,
     k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
     begin, end, row_position, row_begin, scale, softcap, window,
     masked: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
@@ -166,7 +166,7 @@ def _tile(
         rate = LOG2E
     if masked:
         scores = _seen(scores, row_position, row_begin, column, there, window, causal, windowed)
-    if not split and (start % segment == 0) & (start > first):
+    if not split and start % segment == 0:
         all_top, all_total, all_acc = merged(all_top, all_total, all_acc, top, total, acc)
         top = tl.full(top.shape, -float("inf"), tl.float32)
         total = tl.zeros(total.shape, tl.float32)
@@ -202,7 +202,7 @@ def _keys(
         blocks = _blocks(table, low, begin, end, keys, block_size)
         for start in range(low, edge, keys):
             blocks, all_top, all_total, all_acc, top, total, acc = _tile(
-                blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
+                blocks, all_top, all_total, all_acc, top, total, acc, start, query,
                 k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
                 position + token, row_begin, scale, softcap, window, False, block_size, width,
                 keys, segment, causal, windowed, capped, split, packed, compute,
@@ -210,7 +210,7 @@ def _keys(
     blocks = _blocks(table, edge, begin, end, keys, block_size)
     for start in range(edge, high, keys):
         blocks, all_top, all_total, all_acc, top, total, acc = _tile(
-            blocks, all_top, all_total, all_acc, top, total, acc, start, low, query,
+            blocks, all_top, all_total, all_acc, top, total, acc, start, query,
             k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
             position + token, row_begin, scale, softcap, window, True, block_size, width,
             keys, segment, causal, windowed, capped, split, packed, compute,
