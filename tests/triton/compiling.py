@@ -27,6 +27,7 @@ from quire.ops.triton import (
     experts,
     last_tokens,
     latent,
+    launch,
     linear,
     lora,
     recurrent,
@@ -48,7 +49,7 @@ TYPES = {
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "launch_pdl")
 ALIGNED = [["tt.divisibility", 16]]
-SHARED = {80: 163 * 1024, 90: 227 * 1024}
+SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
 
 
@@ -112,6 +113,7 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))
+    launch.shared_bytes = lambda device: SHARED[capability]
     if capability >= 90:
         early = {"overlap": True, "launch_pdl": True}
         modules = attention, experts, last_tokens, latent, linear, lora, recurrent, rows, sampling

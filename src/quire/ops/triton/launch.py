@@ -90,6 +90,27 @@ def counters(device: torch.device) -> Tensor:
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """Return the shared memory that a program may have: 99 KiB on small cards, 227 on Hopper's."""
+    if device.type != "cuda":
+        return 2**20
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
+
+
+def stages(device: torch.device, wanted: int, nbytes: int, others: int = 0) -> int:
+    """Return how many tiles are loaded ahead, at most `wanted`.
+
+    Args:
+        nbytes: of what is loaded for one step of a kernel's loop.
+        others: bytes of shared memory that the kernel needs besides.
+    """
+    room = shared_bytes(device) - others - 2048  # for sums among warps
+    spare = 1 if room > 180_000 else 0  # Hopper's asynchronous products hold one more
+    return max(1, min(wanted, room // nbytes - spare))
+
+
 def processors(device: torch.device) -> int:
     """Return how many programs the device runs at once, at least."""
     if device.type != "cuda":

@@ -19,6 +19,7 @@ from quire.ops.triton.launch import (
     overlap,
     power_of_two,
     processors,
+    stages,
     warps,
 )  # fmt: skip
 from quire.ops.triton.rows import UNGATED
@@ -128,6 +129,8 @@ def product(
     depth = 128 if given.halves else chosen.depth
     length = segment(columns, width)
     segments = -(-width // length)
+    made = 0 if given.form in ("dense", "int8") else depth * chosen.columns * x.element_size()
+    loaded = depth * chosen.rows * x.element_size() + chosen.columns * given.nbytes(depth)
     tiles_m = len(grouping.tile_experts) if grouping else -(-rows // chosen.rows)
     tiles = tiles_m * -(-columns // chosen.columns)
     split = grouping is None and segments > 1 and tiles < 2 * processors(x.device)
@@ -149,7 +152,8 @@ def product(
         early=early,
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
         compute=COMPUTE[x.dtype] if x_scale is None else tl.int8,
-        middle=COMPUTE[middle], num_warps=chosen.warps, num_stages=chosen.stages,
+        middle=COMPUTE[middle], num_warps=chosen.warps,
+        num_stages=stages(x.device, chosen.stages, loaded, made),
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
@@ -177,6 +181,12 @@ class _Given(NamedTuple):
     groups: int
     halves: bool
     stride: int
+
+    def nbytes(self, columns: int) -> int:
+        """Return the bytes of so many columns of a row."""
+        codes = self.tensors[0]
+        assert codes is not None
+        return columns * codes.element_size() >> self.halves
 
 
 def _form(weight: DeviceWeight) -> _Given:
