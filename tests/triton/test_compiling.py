@@ -19,6 +19,7 @@ def test_kernels_compile(capability: int) -> None:
     for kernel in (
         "attention", "merge", "product", "add_segments", "rope_kv_write", "hadamard", "combine",
         "write", "causal_conv1d", "gated_delta_rule", "mamba2_scan", "gated_norm", "shrink",
-        "expand", "mask", "bias", "penalize", "draw", "totals", "fill", "peaks", "settle",
+        "expand", "mask", "bias", "penalize", "totals", "fill", "peaks",
+        "narrow", "ties", "scores", "settle",
     ):  # fmt: skip
         assert kernel in done.stdout

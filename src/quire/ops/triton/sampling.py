@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
 from quire.ops.sample_row import LogitEdits, MaskWords, SampleRow
 from quire.ops.triton.kernels import sampling as kernels
-from quire.ops.triton.launch import power_of_two
+from quire.ops.triton.launch import overlap, power_of_two
 
 BLOCK = 4096
 SEARCH = 512
@@ -27,20 +27,18 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
     """See `torch_ops.sampling.sample`."""
     if not rows:
         return []
-    device = logits.device
     edits = [row.edits for row in rows if row.edits is not None]
-    edited = None
+    edited = logits
     if edits:
         numbers = [row.row for row in rows if row.edits is not None]
         edited = _edited(logits, numbers, edits)
-    tokens = torch.empty(len(rows), dtype=torch.int64, device=device)
-    draw(logits, edited, tokens, *_sent(device, *parameters(rows)))
-    found: list[int] = tokens.tolist()
-    return found
+    ints, floats = _sent(logits.device, *parameters(rows))
+    tokens = choose(logits, edited, len(rows), (ints, floats), passes_for(rows))[0]
+    return [int(token) for token in tokens.tolist()]
 
 
 def parameters(rows: Sequence[SampleRow]) -> tuple[HostArray, HostArray]:
-    """Return what `kernels.draw` reads of the rows: int64 [rows, 6] and float64 [rows, 3]."""
+    """Return what `kernels.narrow` reads of the rows: int64 [rows, 6] and float64 [rows, 3]."""
     ints = np.zeros((len(rows), 6), np.int64)
     floats = np.zeros((len(rows), 3), np.float64)
     place = 0
@@ -55,16 +53,96 @@ def parameters(rows: Sequence[SampleRow]) -> tuple[HostArray, HostArray]:
     return ints, floats
 
 
-def draw(
-    logits: Tensor, edited: Tensor | None, tokens: Tensor, ints: Tensor, floats: Tensor
-) -> None:
-    """Write a token for each row of `parameters`."""
-    vocab = logits.shape[1]
-    kernels.draw[(len(tokens),)](
-        logits, logits if edited is None else edited, ints, floats, tokens, vocab,
-        logits.stride(0), block=min(BLOCK, power_of_two(vocab)),
-        search=min(SEARCH, power_of_two(vocab)), num_warps=8, enable_fp_fusion=False,
+class Passes(NamedTuple):
+    """Whether tokens are drawn, and which searches they need."""
+
+    draws: bool
+    top_k: bool
+    top_p: bool
+
+
+def passes_for(rows: Sequence[SampleRow]) -> Passes:
+    """Return what at least one of the rows needs."""
+    drawn = [row.params for row in rows if not row.params.greedy]
+    top_k = any(params.top_k > 0 for params in drawn)
+    return Passes(bool(drawn), top_k, any(params.top_p < 1.0 for params in drawn))
+
+
+def choose(
+    logits: Tensor,
+    edited: Tensor,
+    count: int,
+    given: tuple[Tensor, Tensor] | None,
+    passes: Passes,
+    kept: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Return tokens and largest logits, float64 [2, count]; a token is -1 if that is not finite.
+
+    Args:
+        given: `parameters` of entries; None if they are the rows of `logits`, all of them greedy.
+        kept: slot of each row, and the tokens of all slots, to which they are written.
+    """
+    vocab, device = logits.shape[1], logits.device
+    block = min(BLOCK, power_of_two(vocab))
+    parts = -(-vocab // block)
+    width, early = power_of_two(parts), overlap(device)
+    tops, places, drawn = (
+        torch.empty((count, parts), dtype=dtype, device=device)
+        for dtype in (torch.float32, torch.int32, torch.int32)
+    )
+    best = torch.empty((count, parts), dtype=torch.float64, device=device)
+    ints, floats = given or (places, best)
+    kernels.peaks[(count, parts)](
+        logits, edited, ints, tops, places, vocab, logits.stride(0), given=given is not None,
+        block=block, num_warps=8, **early,
     )  # fmt: skip
+    if passes.draws:
+        rows = logits, edited, ints, floats, tops
+        shape: Any = vocab, logits.stride(0), parts
+        k_lows, k_sums, mass = _search(rows, shape, block, None) if passes.top_k else _none(best)
+        by_k = k_lows, k_sums
+        lows, sums, mass = _search(rows, shape, block, by_k) if passes.top_p else _none(best)
+        found = torch.empty((count, parts, 3), dtype=torch.float64, device=device)
+        searched = (*rows, lows, sums, mass, *by_k, found)
+        sizes: Any = {"block": block, "width": width, "num_warps": 8, "enable_fp_fusion": False}
+        if passes.top_p:
+            kernels.ties[(count, parts)](*searched, *shape, **sizes, **early)
+        kernels.scores[(count, parts)](*searched, best, drawn, *shape, **sizes, **early)
+    results = torch.empty((2, count), dtype=torch.float64, device=device)
+    kernels.settle[(count,)](
+        ints, tops, places, best, drawn, *(kept or (places, places)), results, parts,
+        given=passes.draws, kept=kept is not None, width=width, num_warps=1, **early,
+    )  # fmt: skip
+    return results
+
+
+def _none(unread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the results of a search that no row needs."""
+    return unread.view(torch.int64), unread, unread
+
+
+def _search(
+    rows: tuple[Tensor, ...],
+    shape: tuple[int, int, int],
+    block: int,
+    by_k: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch the search of top_k, or of top_p behind it; return its last bounds and sums, and what
+    all tokens weigh."""
+    tops = rows[-1]
+    count, parts = tops.shape
+    lows = torch.empty((2, count), dtype=torch.int64, device=tops.device)
+    sums = torch.empty((2, count, parts, 16), dtype=torch.float64, device=tops.device)
+    mass = torch.empty((count, parts), dtype=torch.float64, device=tops.device)
+    for turn in range(8):
+        now, before = turn % 2, (turn + 1) % 2
+        kernels.narrow[(count, parts)](
+            *rows, lows[before], lows[now], sums[before], sums[now], mass, *(by_k or (lows, sums)),
+            *shape, 28 - 4 * turn, weighted=by_k is not None, first=turn == 0, block=block,
+            search=min(SEARCH, block), width=power_of_two(parts), num_warps=8,
+            enable_fp_fusion=False, **overlap(tops.device),
+        )  # fmt: skip
+    return lows[1], sums[1], mass
 
 
 def _edited(logits: Tensor, numbers: Sequence[int], edits: Sequence[LogitEdits]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tokens from logits: the arithmetic of `ops.sample_row`, one program per row.
+"""Tokens from logits: the arithmetic of `ops.sample_row`. Each part of a row has a program.
 
 Draws use IEEE's basic operations in float64, in the order of `ops.gumbel`, so they are those of the
 CPU to the bit. Filters keep the tokens at or above a threshold, which a search finds: with top_k
@@ -81,6 +81,19 @@ def _scaled(values, peak, temperature):
 
 
 @triton.jit
+def _source(logits, edited, number, vocab, stride):
+    """Return where an entry's row begins, after its edits."""
+    own = tl.load(number + 1)
+    return edited + own * vocab if own >= 0 else logits + tl.load(number) * stride
+
+
+@triton.jit
+def _peak(tops, entry, parts, width: tl.constexpr):
+    at = tl.arange(0, width)
+    return tl.max(tl.load(tops + entry * parts + at, at < parts, -float("inf")), 0)
+
+
+@triton.jit
 def _weights(
     source, first, vocab, peak, temperature, least, least_x, weighted: tl.constexpr,
     block: tl.constexpr,
@@ -97,52 +110,109 @@ def _weights(
 
 
 @triton.jit
-def _search(
-    source, vocab, wanted, peak, temperature, least, least_x, weighted: tl.constexpr,
-    block: tl.constexpr,
-):  # fmt: skip
-    """Return the largest order such that the tokens from it on weigh `wanted`; 4 bits a pass."""
-    low = tl.full((), _LEAST, tl.int64)
-    step = tl.full((), 1 << 28, tl.int64)
-    for _ in range(8):
-        bounds = low + step * tl.arange(0, 16)
-        sums = tl.zeros((16,), tl.float64)
-        for first in range(0, vocab, block):
-            order, weight = _weights(
-                source, first, vocab, peak, temperature, least, least_x, weighted, block
-            )
-            sums += tl.sum(tl.where(order[:, None] >= bounds[None, :], weight[:, None], 0.0), 0)
-        # The first bound is known to be low enough.
-        enough = (sums >= wanted) & (tl.arange(0, 16) > 0)
-        low += step * tl.sum(enough.to(tl.int64), 0)
-        step = step >> 4
-    return low
+def _column(table, entry, parts, column, columns: tl.constexpr, width: tl.constexpr):
+    """Return a number of each part of an entry, float64 [width], 0 behind them."""
+    at = tl.arange(0, width)
+    return tl.load(table + (entry * parts + at) * columns + column, at < parts, 0.0)
 
 
 @triton.jit
-def _nucleus(source, vocab, peak, temperature, least, least_x, p, block: tl.constexpr):
-    """Return the order of the last token in the nucleus, and how many equal ones belong to it.
+def _narrowed(lows, sums, entry, wanted, step, parts, width: tl.constexpr):
+    """Return the largest order found so far such that the tokens from it on weigh `wanted`."""
+    at, bound = tl.arange(0, width), tl.arange(0, 16)
+    where = (entry * parts + at[:, None]) * 16 + bound[None, :]
+    total = tl.sum(tl.load(sums + where, at[:, None] < parts, 0.0), 0)
+    enough = (total >= wanted) & (bound > 0)  # the first bound is known to be low enough
+    return tl.load(lows + entry) + step * tl.sum(enough.to(tl.int64), 0)
 
-    A token stays while those before it, in descending order with ties by id, hold less than p.
+
+@triton.jit
+def _least(ints, lows, sums, entry, vocab, parts, width: tl.constexpr):
+    """Return the order of the last token that top_k keeps."""
+    k = tl.load(ints + entry * 6 + 3)
+    least = tl.full((), _LEAST, tl.int64)
+    if (k > 0) & (k < vocab):
+        least = _narrowed(lows, sums, entry, k.to(tl.float64), 1, parts, width)
+    return least
+
+
+@triton.jit
+def narrow(
+    logits, edited, ints, floats, tops, low_in, low_out, sum_in, sum_out, mass, k_lows, k_sums,
+    vocab, stride, parts, shift, weighted: tl.constexpr, first: tl.constexpr, block: tl.constexpr,
+    search: tl.constexpr, width: tl.constexpr, overlap: tl.constexpr,
+):  # fmt: skip
+    """Weigh a part's tokens from 16 bounds on: one pass of a search, 4 bits each.
+
+    A pass reads the sums of the one before and continues from the bound that they tell.
+
+    ints: int64 [entries, 6]; row of `logits`, row of `edited` or -1, greedy, top_k or 0, and the
+        halves of the key, the low one first.
+    floats: float64 [entries, 3]; temperature, the least scaled logit by min_p, top_p.
+    sum_in, sum_out: float64 [entries, parts, 16].
+    mass: float64 [entries, parts]; all that passes top_k and min_p.
+    weighted: search for top_p by weight, else for top_k by counting.
     """
-    total = tl.full((), 0.0, tl.float64)
-    for first in range(0, vocab, block):
+    begin(overlap)
+    entry, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    number = ints + entry * 6
+    k, p = tl.load(number + 3), tl.load(floats + entry * 3 + 2)
+    temperature, least_x = tl.load(floats + entry * 3), tl.load(floats + entry * 3 + 1)
+    wanted = k.to(tl.float64)
+    if weighted:
+        wanted = p * tl.sum(_column(mass, entry, parts, 0, 1, width), 0)
+        active = p < 1.0
+    else:
+        active = (k > 0) & (k < vocab)
+    if active & (tl.load(number + 2) == 0):
+        low = tl.full((), _LEAST, tl.int64)
+        if not first:
+            low = _narrowed(low_in, sum_in, entry, wanted, tl.full((), 16, tl.int64) << shift,
+                            parts, width)  # fmt: skip
+        tl.store(low_out + entry, low)  # the same from each part
+        least = tl.full((), _LEAST, tl.int64)
+        if weighted:
+            least = _least(ints, k_lows, k_sums, entry, vocab, parts, width)
+        source, peak = (
+            _source(logits, edited, number, vocab, stride), _peak(tops, entry, parts, width)
+        )  # fmt: skip
+        bounds = low + (tl.arange(0, 16).to(tl.int64) << shift)
+        sums = tl.zeros((16,), tl.float64)
+        for begun in range(part * block, (part + 1) * block, search):
+            order, weight = _weights(
+                source, begun, vocab, peak, temperature, least, least_x, weighted, search
+            )
+            sums += tl.sum(tl.where(order[:, None] >= bounds[None, :], weight[:, None], 0.0), 0)
+        to = entry * parts + part
+        tl.store(sum_out + to * 16 + tl.arange(0, 16), sums)
+        if weighted and first:
+            tl.store(mass + to, tl.sum(tl.where(tl.arange(0, 16) == 0, sums, 0.0), 0))
+
+
+@triton.jit
+def ties(
+    logits, edited, ints, floats, tops, lows, sums, mass, k_lows, k_sums, found, vocab, stride,
+    parts, block: tl.constexpr, width: tl.constexpr, overlap: tl.constexpr,
+):  # fmt: skip
+    """Write what top_p needs to know of a part, float64 [entries, parts, 3]: the weight of the
+    tokens before the last of the nucleus, the weight of one that equals it, and their number.
+    """
+    begin(overlap)
+    entry, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    number, p = ints + entry * 6, tl.load(floats + entry * 3 + 2)
+    if (p < 1.0) & (tl.load(number + 2) == 0):
+        wanted = p * tl.sum(_column(mass, entry, parts, 0, 1, width), 0)
+        last = _narrowed(lows, sums, entry, wanted, 1, parts, width)
+        least = _least(ints, k_lows, k_sums, entry, vocab, parts, width)
         order, weight = _weights(
-            source, first, vocab, peak, temperature, least, least_x, True, block
-        )
-        total += tl.sum(weight, 0)
-    wanted = p * total
-    last = _search(source, vocab, wanted, peak, temperature, least, least_x, True, block)
-    before = tl.full((), 0.0, tl.float64)
-    each = tl.full((), 0.0, tl.float64)
-    for first in range(0, vocab, block):
-        order, weight = _weights(
-            source, first, vocab, peak, temperature, least, least_x, True, block
-        )
-        before += tl.sum(tl.where(order > last, weight, 0.0), 0)
-        each = tl.maximum(each, tl.max(tl.where(order == last, weight, 0.0), 0))
-    room = tl.ceil((wanted - before) / tl.where(each > 0.0, each, 1.0))
-    return last, tl.where(each > 0.0, tl.minimum(room, 2.0e9), 2.0e9).to(tl.int32)
+            _source(logits, edited, number, vocab, stride), part * block, vocab,
+            _peak(tops, entry, parts, width), tl.load(floats + entry * 3), least,
+            tl.load(floats + entry * 3 + 1), True, block,
+        )  # fmt: skip
+        to = found + (entry * parts + part) * 3
+        tl.store(to, tl.sum(tl.where(order > last, weight, 0.0), 0))
+        tl.store(to + 1, tl.max(tl.where(order == last, weight, 0.0), 0))
+        tl.store(to + 2, tl.sum((order == last).to(tl.float64), 0))
 
 
 @triton.jit
@@ -181,64 +251,45 @@ def _gumbel(ids, first, second):
 
 
 @triton.jit
-def draw(
-    logits, edited, ints, floats, tokens, vocab, stride, block: tl.constexpr, search: tl.constexpr
-):
-    """Write a row's token; -1 if its largest logit is not finite.
+def scores(
+    logits, edited, ints, floats, tops, lows, sums, mass, k_lows, k_sums, found, best, places,
+    vocab, stride, parts, block: tl.constexpr, width: tl.constexpr, overlap: tl.constexpr,
+):  # fmt: skip
+    """Write the largest score of a part's tokens that the filters keep, and the first such token.
 
-    ints: int64 [rows, 6]; row of `logits`, row of `edited` or -1, greedy, top_k or 0, and the
-        halves of the key, the low one first.
-    floats: float64 [rows, 3]; temperature, the least scaled logit by min_p, top_p.
+    Of tokens that equal the last of the nucleus, the first ones stay, as long as those before
+    them, in descending order, hold less than top_p.
     """
-    entry = tl.program_id(0).to(tl.int64)
-    number = ints + entry * 6
-    source = logits + tl.load(number) * stride
-    if tl.load(number + 1) >= 0:
-        source = edited + tl.load(number + 1) * vocab
-    peak = tl.full((), -float("inf"), tl.float32)
-    token = 0
-    sick = 0
-    for first in range(0, vocab, block):
-        at, values, there = _read(source, first, vocab, block)
-        sick += tl.sum((values != values).to(tl.int32), 0)
-        values = tl.where(values != values, -float("inf"), values)
-        top = tl.max(values, 0)
-        index = tl.min(tl.where(values == top, at, _MOST), 0)
-        token = tl.where(top > peak, index, token)
-        peak = tl.maximum(peak, top)
-    if (sick > 0) | (tl.abs(peak) == float("inf")):
-        token = -1
-    elif tl.load(number + 2) == 0:
-        temperature, least_x = tl.load(floats + entry * 3), tl.load(floats + entry * 3 + 1)
-        p = tl.load(floats + entry * 3 + 2)
-        k = tl.load(number + 3)
-        least = tl.full((), _LEAST, tl.int64)
-        if (k > 0) & (k < vocab):
-            least = _search(
-                source, vocab, k.to(tl.float64), peak, temperature, least, least_x, False, search
-            )
+    begin(overlap)
+    entry, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    number, p = ints + entry * 6, tl.load(floats + entry * 3 + 2)
+    if tl.load(number + 2) == 0:
+        least = _least(ints, k_lows, k_sums, entry, vocab, parts, width)
         last = tl.full((), _LEAST - 1, tl.int64)
-        room = 0
+        room = tl.full((), 0.0, tl.float64)
         if p < 1.0:
-            last, room = _nucleus(source, vocab, peak, temperature, least, least_x, p, search)
+            wanted = p * tl.sum(_column(mass, entry, parts, 0, 1, width), 0)
+            last = _narrowed(lows, sums, entry, wanted, 1, parts, width)
+            before = tl.sum(_column(found, entry, parts, 0, 3, width), 0)
+            each = tl.max(_column(found, entry, parts, 1, 3, width), 0)
+            room = tl.ceil((wanted - before) / tl.where(each > 0.0, each, 1.0))
+            room = tl.where(each > 0.0, room, 2.0e9)
+            equals = _column(found, entry, parts, 2, 3, width)
+            room -= tl.sum(tl.where(tl.arange(0, width) < part, equals, 0.0), 0)
+        source = _source(logits, edited, number, vocab, stride)
+        at, values, there = _read(source, part * block, vocab, block)
+        order = _order(values)
+        x = _scaled(values, _peak(tops, entry, parts, width), tl.load(floats + entry * 3))
+        same = there & (order == last)
+        rank = tl.cumsum(same.to(tl.int32), 0).to(tl.float64)
+        kept = there & (order >= least) & (x >= tl.load(floats + entry * 3 + 1))
+        kept = kept & ((order > last) | (same & (rank <= room)))
         low, high = tl.load(number + 4).to(tl.uint32), tl.load(number + 5).to(tl.uint32)
-        best = tl.full((), -float("inf"), tl.float64)
-        equals = 0
-        for first in range(0, vocab, block):
-            at, values, there = _read(source, first, vocab, block)
-            order = _order(values)
-            x = _scaled(values, peak, temperature)
-            same = there & (order == last)
-            rank = equals + tl.cumsum(same.to(tl.int32), 0)
-            equals += tl.sum(same.to(tl.int32), 0)
-            kept = there & (order >= least) & (x >= least_x)
-            kept = kept & ((order > last) | (same & (rank <= room)))
-            score = tl.where(kept, x + _gumbel(at, low, high), -float("inf"))
-            top = tl.max(score, 0)
-            index = tl.min(tl.where(score == top, at, _MOST), 0)
-            token = tl.where(top > best, index, token)
-            best = tl.maximum(best, top)
-    tl.store(tokens + entry, token.to(tl.int64))
+        score = tl.where(kept, x + _gumbel(at, low, high), -float("inf"))
+        top = tl.max(score, 0)
+        tl.store(best + entry * parts + part, top)
+        place = tl.min(tl.where(score == top, at, _MOST), 0)
+        tl.store(places + entry * parts + part, place)
 
 
 @triton.jit
@@ -252,11 +303,20 @@ def fill(ids, last, count, block: tl.constexpr, overlap: tl.constexpr):
 
 
 @triton.jit
-def peaks(logits, tops, places, vocab, stride, block: tl.constexpr, overlap: tl.constexpr):
-    """Write the largest logit of a part of a row, and its first index; NaN if the part has one."""
+def peaks(
+    logits, edited, ints, tops, places, vocab, stride, given: tl.constexpr, block: tl.constexpr,
+    overlap: tl.constexpr,
+):  # fmt: skip
+    """Write the largest logit of a part of a row, and its first index; NaN if the part has one.
+
+    given: entries are those of `ints`, else the rows of `logits`.
+    """
     begin(overlap)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at, values, _ = _read(logits + row * stride, part * block, vocab, block)
+    source = logits + row * stride
+    if given:
+        source = _source(logits, edited, ints + row * 6, vocab, stride)
+    at, values, _ = _read(source, part * block, vocab, block)
     sick = tl.sum((values != values).to(tl.int32), 0)
     values = tl.where(values != values, -float("inf"), values)
     top = tl.max(values, 0)
@@ -268,28 +328,33 @@ def peaks(logits, tops, places, vocab, stride, block: tl.constexpr, overlap: tl.
 
 @triton.jit
 def settle(
-    tops, places, drawn, entries, slots, last, results, parts, draws: tl.constexpr,
-    width: tl.constexpr, overlap: tl.constexpr,
+    ints, tops, places, best, drawn, slots, last, results, parts, given: tl.constexpr,
+    kept: tl.constexpr, width: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
-    """Write a row's token to its slot of `last`, and with its largest logit to `results`.
+    """Write a row's token and its largest logit, not finite if the token is -1, to `results`.
 
-    drawn, entries: tokens of the rows that are drawn, and each row's place among them or -1.
+    best, drawn: score and token of each part, where rows are not greedy.
     results: float64 [2, rows]; tokens, then largest logits.
+    kept: write the token to its slot of `last`, too.
     """
     begin(overlap)
-    row, rows = tl.program_id(0), tl.num_programs(0)
+    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     at = tl.arange(0, width)
-    values = tl.load(tops + row * parts + at, at < parts, -float("inf"))
+    where, live = row * parts + at, at < parts
+    values = tl.load(tops + where, live, -float("inf"))
     sick = tl.sum((values != values).to(tl.int32), 0)
     peak = tl.max(tl.where(values != values, -float("inf"), values), 0)
-    index = tl.load(places + row * parts + at, at < parts, _MOST)
+    index = tl.load(places + where, live, _MOST)
     token = tl.min(tl.where(values == peak, index, _MOST), 0)
     peak = tl.where(sick > 0, float("nan"), peak)
-    if draws:
-        entry = tl.load(entries + row)
-        token = tl.where(entry >= 0, tl.load(drawn + entry, entry >= 0, 0).to(tl.int32), token)
-    token = tl.where(tl.abs(peak) < float("inf"), token, 0)  # of a sick row, any that exists
-    tl.store(last + tl.load(slots + row), token.to(tl.int64))
+    if given:  # noqa: SIM102, as Triton decides it when it compiles
+        if tl.load(ints + row * 6 + 2) == 0:
+            score = tl.load(best + where, live, -float("inf"))
+            index = tl.load(drawn + where, live, _MOST)
+            token = tl.min(tl.where(score == tl.max(score, 0), index, _MOST), 0)
+    token = tl.where(tl.abs(peak) < float("inf"), token, -1)
+    if kept:  # of a sick row, any token that exists
+        tl.store(last + tl.load(slots + row), tl.maximum(token, 0).to(tl.int64))
     tl.store(results + row, token.to(tl.float64))
     tl.store(results + rows + row, peak.to(tl.float64))
 
