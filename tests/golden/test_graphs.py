@@ -100,7 +100,11 @@ def test_a_refused_capture_leaves_single_launches(
         raise RuntimeError("the driver is too old")
 
     monkeypatch.setattr(FakeDevice, "capture", refuse)
-    tokens, _, device = generate(monkeypatch, str(write_tiny_model(tmp_path)), run=False, tokens=4)
+    tokens, launches, device = generate(
+        monkeypatch, str(write_tiny_model(tmp_path)), run=False, tokens=4
+    )
     assert [len(each) for each in tokens] == [4, 4, 4]
     assert device.replayed == 0
     assert caplog.text.count("too old") == 1
+    layer = ["rms_norm", "product", "rope_kv_write", "attention", "product", "rms_norm", "product"]
+    assert by_step(launches)[1] == [*layer, "product"] * 2 + ["rms_norm", "product"]
