@@ -9,9 +9,11 @@ import pytest
 from quire.core.config import CacheConfig
 from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import Request
+from quire.engine.handoff import HandOff
 from quire.kv.block_pool import BlockPool
 from quire.kv.loans import Loans
 from quire.kv.manager import KVCacheManager
+from quire.kv.prefix import NO_BLOCK
 from tests.unit.kv.test_manager import BLOCK, admit, request
 
 A, B, C = b"a", b"b", b"c"
@@ -116,6 +118,7 @@ def test_blocks_of_another_prompt_are_not_found_but_returned(hashes: list[bytes]
     pool, loans = borrower()
     loans.borrow("r", of((A, 0), (B, 1))[0], hashes)
     assert pool.find_run([A, B]) == []
+    assert pool.cached_blocks()[0] == []
     assert sorted(loans.settle(lives())) == [0, 1]
 
 
@@ -187,6 +190,7 @@ def test_a_request_copies_what_is_lent_to_it_as_it_begins() -> None:
     table = kv.admit(r, prefix, r.num_tokens)
     assert kv.moves == [(3, table[0]), (7, table[1])]
     assert min(table) >= 10
+    assert kv.to_copy(r, [NO_BLOCK, 9, 10]) == [9]
     assert kv.entered.blocks[-2:] == table[:2]
     assert kv.find_prefix(r) == table[:2]
     kv.check_integrity()
@@ -199,6 +203,14 @@ def test_a_request_copies_what_is_lent_to_it_as_it_begins() -> None:
     kv.begin_step()
     assert kv.moves == []
     kv.check_integrity()
+
+
+def test_copied_blocks_are_returned_behind_the_first_token() -> None:
+    kv, r = borrowing("a", copied=True)
+    handoff = HandOff(None, [], float, kv.loans)
+    assert handoff.settle({}, {"a"}) == handoff.settle({"a": r}, ()) == []
+    r.token_ids.append(5)
+    assert sorted(handoff.settle({"a": r}, ())) == [3, 7]
 
 
 def test_a_request_reads_lent_blocks_where_they_are_unless_it_copies() -> None:
