@@ -312,7 +312,9 @@ FAULTS: dict[str, Fault] = {
         ("huge_pages_off",), OPT, asks(), clients=4, start=small_pages
     ),
     "quota": Fault(("cpu_quota",), OPT, asks(), during=quota),
-    "one_cpu": Fault(("affinity",), OPT, asks(), during=held_to_one_cpu(True)),
+    "one_cpu": Fault(
+        ("affinity", "too_many_threads"), OPT, asks(), during=held_to_one_cpu(True)
+    ),
     "core_cpu": Fault(("affinity",), OPT, asks(), during=held_to_one_cpu(False)),
     "neighbours": Fault(("busy_neighbour",), OPT, asks(), during=neighbours),
     "low_priority": Fault(("low_priority", "busy_neighbour"), OPT, asks(), during=low_priority),
