@@ -93,6 +93,17 @@ def test_a_graph_has_the_launches_of_the_step(
     assert captured
 
 
+def test_a_step_is_one_graph_and_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies there, of inputs and tables; ids that the host does not know; the choice of tokens
+    in two kernels; and one copy back. Three times a sequence begins a block."""
+    model, counts = str(write_tiny_model(tmp_path)), []
+    for tokens in (4, 20):
+        _, launches, device = generate(monkeypatch, model, run=False, tokens=tokens)
+        counts.append((len(launches), device.sent, device.read))
+    few, more = counts
+    assert [b - a for a, b in zip(few, more, strict=True)] == [3 * 16, 2 * 16 + 3, 16]
+
+
 def test_a_refused_capture_leaves_single_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
