@@ -24,6 +24,7 @@ from quire.ops.triton.launch import (
     overlap,
     power_of_two,
     processors,
+    stages,
 )  # fmt: skip
 from quire.ops.triton.rows import rms_norm
 
@@ -166,12 +167,14 @@ PARTS_BYTES = 1 << 28
 """Parts may take so much memory: without them a step is slower, and has the same bits."""
 
 
-def shape_of(meta: AttentionMetadata[Tensor], compute: torch.dtype, block_group: int) -> Shape:
-    """Return the shape of tiles for a step."""
+def shape_of(
+    meta: AttentionMetadata[Tensor], compute: torch.dtype, block_group: int, block_width: int
+) -> Shape:
+    """Return the shape of tiles for a step. Wide heads leave no room for more rows."""
     if compute == torch.float32:
         return WIDE
     rows = int(np.diff(meta.query_start_loc[: meta.num_seqs + 1]).max(initial=0))
-    return FEW if rows * block_group <= FEW.rows else MANY
+    return FEW if rows * block_group <= FEW.rows or block_width > 128 else MANY
 
 
 def paged_attention(
@@ -193,7 +196,8 @@ def paged_attention(
     group = heads // kv_heads
     block_group = power_of_two(group)
     compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
-    shape = shape_of(meta, compute, block_group)
+    block_width = max(power_of_two(width), 16)
+    shape = shape_of(meta, compute, block_group, block_width)
     tokens = max(shape.rows // block_group, 1)
     tiles = tables.table(meta, q.device, tables.tiles, tokens)
     # Rotated heads are rotated back, and rounded after it.
@@ -213,11 +217,15 @@ def paged_attention(
         softcap or 1.0, window or 1, split.segments, heads, kv_heads, q.stride(0),
         meta.block_tables.stride(0),
         block_size=block_size, width=width, group=group, rows=max(shape.rows, block_group),
-        block_group=block_group, block_width=max(power_of_two(width), 16), keys=KEYS,
+        block_group=block_group, block_width=block_width, keys=KEYS,
         segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
         capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
         packed=cache.packed, compute=COMPUTE[compute],
-        num_warps=shape.num_warps, num_stages=shape.num_stages, enable_fp_fusion=False,
+        num_warps=shape.num_warps, enable_fp_fusion=False,
+        num_stages=stages(
+            q.device, shape.num_stages, 2 * KEYS * block_width * cache.k.itemsize,
+            shape.rows * block_width * compute.itemsize,
+        ),
         **overlap(q.device),
     )  # fmt: skip
     return rotate(out, wanted) if cache.packed else out
