@@ -161,6 +161,16 @@ def test_a_window_needs_the_parts_of_its_segments(monkeypatch: pytest.MonkeyPatc
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
 
 
+def test_a_prompt_has_large_tiles_unless_its_heads_are_wide() -> None:
+    def shape(rows: int, dtype: torch.dtype, width: int) -> attention.Shape:
+        return attention.shape_of(metadata([rows, 1], [rows, 1], 16), dtype, 4, width)
+
+    assert shape(16, torch.bfloat16, 128) is attention.FEW
+    assert shape(17, torch.bfloat16, 128) is attention.MANY
+    assert shape(17, torch.bfloat16, 256) is attention.FEW
+    assert shape(17, torch.float32, 128) is attention.WIDE
+
+
 def test_when_programs_share_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """If few tiles would run, and the parts are neither single nor too large."""
     monkeypatch.setattr(attention, "processors", lambda device: 10)
