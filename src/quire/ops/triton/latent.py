@@ -7,13 +7,15 @@ from torch import Tensor
 
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.torch_ops import latent as plain
-from quire.ops.triton import attention, tables
+from quire.ops.triton import attention, launch, tables
 from quire.ops.triton.kernels import latent as kernels
 from quire.ops.triton.launch import COMPUTE, overlap, power_of_two
 
 ROWS = 64
 """Rows of a tile: heads, and tokens where a token has fewer."""
 STAGES = 2
+SMALL = 128 << 10
+"""Shared memory that is too small for tiles of 64 rows."""
 
 
 def supported(cache: KVCache[Tensor], rope: int) -> bool:
@@ -59,8 +61,8 @@ def latent_attention(
     rope = columns - latent
     if not supported(cache, rope):
         return plain.latent_attention(q, q_rope, cache, meta, scale)
-    # A tile of latents in 32 bits must fit into a processor's shared memory.
-    wide = q.dtype == torch.float32
+    # A tile of latents must fit into a processor's shared memory.
+    wide = q.dtype == torch.float32 or launch.shared_bytes(q.device) < SMALL
     rows, keys = (16, 16) if wide else (ROWS, 32)
     block_heads = min(power_of_two(heads), rows)
     tiles = tables.table(meta, q.device, tables.tiles, rows // block_heads)
@@ -80,7 +82,7 @@ def latent_attention(
         block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
         block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
         segment=attention.SEGMENT, split=split.on, compute=COMPUTE[compute], num_warps=8,
-        num_stages=STAGES, enable_fp_fusion=False, **overlap(q.device),
+        num_stages=1 if wide else STAGES, enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     if split.on:
         kernels.merge[(len(tiles), heads)](
