@@ -32,6 +32,10 @@ def model_digest(config: EngineConfig) -> str:
     return digest.hexdigest()
 
 
+KV_LAYOUT = "2"
+"""How the cache stores keys and values; higher with each change of the bytes of a block."""
+
+
 def kv_facts(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> dict[str, str]:
     """Return all that the bytes of a KV block depend on, except for its key, by name.
 
@@ -52,6 +56,7 @@ def kv_facts(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> dict[str
         "dtype": config.dtype,
         "quantization": _text([config.quantization, config.quantization_config]),
         "kv_cache_dtype": config.kv_cache_dtype,
+        "layout": KV_LAYOUT,
         "calculate_kv_scales": str(config.calculate_kv_scales),
         "block_size": str(config.block_size),
         "prefix_caching_hash_algo": _text(hashes),
