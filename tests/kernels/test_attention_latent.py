@@ -91,7 +91,7 @@ def make_latents(
     world = make_world(generator, Shape(heads, 1, rope + rank, *rest), lens)
     world.v = [k[..., rope:] for k in world.k]
     cache = world.cache
-    world.cache = KVCache(cache.k, None, cache.k_scale, None, cache.k_unit)
+    world.cache = KVCache(cache.k, None, cache.k_scale, k_unit=cache.k_unit)
     return LatentWorld(world, rope)
 
 
@@ -156,7 +156,7 @@ def test_writing_is_norm_rotation_and_copy(
         def empty(stored: torch.dtype = stored) -> KVCache:
             scales = torch.zeros(4, 1, 16, dtype=B16) if stored == torch.int8 else None
             unit = 0.5 if stored in FLOAT8 else 1.0
-            return KVCache(torch.zeros(4, 1, 16, rope + rank).to(stored), None, scales, None, unit)
+            return KVCache(torch.zeros(4, 1, 16, rope + rank).to(stored), None, scales, k_unit=unit)
 
         cache, written = empty(), empty()
         turned = latent_kv_write(

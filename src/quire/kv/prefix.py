@@ -181,6 +181,8 @@ class PrefixCache:
         """
         self.pool.share([block for block in prefix if block != NO_BLOCK])
         lent = self.to_copy(request, prefix)
+        if not lent:
+            return prefix
         moves = dict(zip(lent, self.pool.allocate(len(lent)), strict=True))
         known = zip(prefix, request.block_hashes, strict=False)
         hashes = [block_hash for block, block_hash in known if block in moves]
