@@ -191,7 +191,8 @@ class EngineCore:
         if self._compiling:
             self._take_compiled()
         # Without requests, removals wait for the next batch.
-        while self._may_begin() and self.scheduler.has_ready():
+        most = partial(self.executor.most_in_flight, self.config.steps_in_flight)
+        while len(self._in_flight) < most() and self.scheduler.has_ready():
             self._begin()
         if not self._in_flight or self._in_flight[0].batch.empty:
             self._handoff.wait()
@@ -236,11 +237,6 @@ class EngineCore:
             self._enqueue(request)
         for request, why in refused:
             self._reject(request.request_id, why)
-
-    def _may_begin(self) -> bool:
-        """Return whether another step should begin before the oldest one lands."""
-        in_flight = len(self._in_flight)
-        return not in_flight or (in_flight < self.config.steps_in_flight and not self.executor.idle)
 
     def _begin(self) -> None:
         """Schedule a step and start it."""

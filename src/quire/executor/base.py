@@ -141,11 +141,13 @@ class Executor(ABC):
             step.set_exception(error)
         return step
 
-    @property
-    def idle(self) -> bool:
-        """Return whether nothing is computed beside the caller: all that `submit` began has ended,
-        so the core gains nothing from beginning another step before it lands one."""
-        return False
+    def most_in_flight(self, wanted: int) -> int:
+        """Return how many steps may be in flight at present, of those that the configuration wants.
+
+        One, if nothing is computed beside the caller: all that `submit` began has ended, so the
+        core gains nothing from beginning another step before it lands one.
+        """
+        return wanted
 
     def execute_behind(self, ahead: Pending | None, batch: SchedulerOutput) -> ModelOutput:
         """Compute a step, unless the step `ahead`, which has ended, failed."""

@@ -17,7 +17,11 @@ def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = 
         on_lost: called with the exit status of an executor's process that ended unexpectedly.
     """
     if worker_grid(config).size == 1:
-        return UniprocExecutor(config)
+        if config.device == "cpu":
+            return UniprocExecutor(config)
+        from quire.executor.queued import QueueingExecutor
+
+        return QueueingExecutor(config)
     from quire.executor.multiproc import MultiprocExecutor  # a start without it is faster
 
     return MultiprocExecutor(config, on_lost)

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig, StateConfig
-from quire.executor.base import Executor, Pending, Prepare, StepSkippedError
+from quire.executor.base import Executor, Pending, Prepare
 from quire.executor.peers import Peers
 from quire.executor.worker import Worker
 from quire.kv.lower_tiers import LowerTier
@@ -19,35 +19,14 @@ SWITCH_SECONDS = 5e-5
 as long as a step."""
 
 
-class _Queued:
-    """A step on a device's queue, or what went wrong on the way there."""
-
-    def __init__(self, worker: Worker, batch: SchedulerOutput, ahead: Pending | None) -> None:
-        self._worker = worker
-        self._output: ModelOutput | None = None
-        self._error: Exception | None = None
-        try:
-            if isinstance(ahead, _Queued) and ahead._error is not None:
-                raise StepSkippedError
-            self._output = worker.queue(batch)
-        except Exception as error:
-            self._error = error
-
-    def result(self) -> ModelOutput:
-        if self._output is None:
-            assert self._error is not None
-            raise self._error
-        return self._worker.read(self._output)
-
-
 class UniprocExecutor(Executor):
-    """Calls its worker directly. If steps overlap, an accelerator queues them; a CPU computes them
-    in a separate thread."""
+    """Calls its worker directly or, if steps overlap, from a separate thread."""
+
+    worker_type: type[Worker] = Worker
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
-        self._worker = Worker(config, peers)
-        self._queues = config.device != "cpu"
-        self._overlaps = config.steps_in_flight > 1 and not self._queues
+        self._worker = self.worker_type(config, peers)
+        self._overlaps = config.steps_in_flight > 1
         self._switch_seconds = 0.0
         """The interpreter's own interval, which `shutdown` restores."""
         self._thread = ThreadPoolExecutor(1, "quire-steps")  # its thread starts with the first step
@@ -85,13 +64,7 @@ class UniprocExecutor(Executor):
         return self._worker.execute(batch)
 
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
-        if self._queues:
-            return _Queued(self._worker, batch, ahead)
         return self._thread.submit(self.execute_behind, ahead, batch)
-
-    @property
-    def idle(self) -> bool:
-        return self._queues and not self._worker.num_unread
 
     def prepare(self, wanted: Prepare) -> Future[Any] | None:
         return self._worker.prepare(wanted)

@@ -174,22 +174,6 @@ class Worker:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
-    def queue(self, batch: SchedulerOutput) -> ModelOutput:
-        """Run `execute`, but leave what can wait to `read`; see `ModelRunner.queue`."""
-        if self._profiling is not None and self._profiling.active:
-            return self._profiling.run(batch, self._execute)
-        return self._execute(batch, queue=True)
-
-    def read(self, output: ModelOutput) -> ModelOutput:
-        """Complete an output of `queue`; see `ModelRunner.read`."""
-        assert self._runner is not None, "the worker is not started"
-        return self._runner.read(output)
-
-    @property
-    def num_unread(self) -> int:
-        """Return how many outputs of `queue` are incomplete."""
-        return self._runner.num_unread if self._runner else 0
-
     def execute_together(self, step: Step) -> ModelOutput:
         """Run `execute` as all workers do, each in its place.
 
@@ -260,7 +244,7 @@ class Worker:
             return {"error": str(error)}
         return None if digest is None else {"digest": digest}
 
-    def _execute(self, batch: SchedulerOutput, *, queue: bool = False) -> ModelOutput:
+    def _execute(self, batch: SchedulerOutput) -> ModelOutput:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
         host, seconds, report = self._tiers.host, 0.0, None
@@ -270,8 +254,7 @@ class Worker:
             seconds = time.monotonic() - begin
         failed, pending = (report.failed, report.pending) if report else ([], [])
         try:
-            compute = self._runner.queue if queue else self._runner.execute
-            output = compute(batch)
+            output = self._runner.execute(batch)
         except Exception as error:
             raise ForwardError(failed, seconds, pending) from error
         output.failed_loads, output.pending_loads, output.copy_seconds = failed, pending, seconds

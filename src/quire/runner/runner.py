@@ -17,7 +17,6 @@ from quire.core.batch import (
 )
 from quire.core.config import SchedulerConfig, SharedKV, StateConfig
 from quire.core.dtypes import DType
-from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
@@ -135,45 +134,16 @@ class ModelRunner:
         )  # fmt: skip
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
-        self.unsettled, self._unread = Unsettled(self.states), Unread(self.states)
+        self.unsettled, self.unread = Unsettled(self.states), Unread(self.states)
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
         self._passes = Passes(self.states, self._inputs, proposer)
-        self._sampled, self._batch, self._later = 0, SamplingBatch([]), False
+        self._sampled, self._batch = 0, SamplingBatch([])
 
     @property
     def meters(self) -> tuple[Sequence[OpMeter], Sequence[OpMeter]]:
         """Return the meters of the model's ops, and of those that draft for it."""
         return self.model.meters, self._passes.draft_meters
-
-    @property
-    def num_unread(self) -> int:
-        """Return how many outputs of `queue` must be completed by `read`."""
-        return len(self._unread)
-
-    def queue(self, step: SchedulerOutput) -> ModelOutput:
-        """Queue one step on the device, if the host need not see its logits.
-
-        Then the output has no tokens until `read`, and the next step may be queued before that.
-        Otherwise this is `execute`.
-        """
-        self._later = self._last is not None and step.max_new_tokens is None
-        try:
-            return self.execute(step)
-        finally:
-            self._later = False
-
-    def read(self, output: ModelOutput) -> ModelOutput:
-        """Complete an output of `queue`; they are read in their order.
-
-        Raises:
-            EngineDeadError: the device has failed.
-        """
-        try:
-            self._unread.read(output)
-        except RuntimeError as error:  # torch's; no later call would succeed
-            raise EngineDeadError(f"The device has failed: {error}") from error
-        return output
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
@@ -317,11 +287,11 @@ class ModelRunner:
         if len(entries) < len(slots):
             slots = slots[entries]
         batch = self._sampling_batch(step, slots)
-        if self._later and self._last is not None and inputs.row_slots is not None:
+        if self.unread.wanted and self._last is not None and inputs.row_slots is not None:
             there = inputs.row_slots[: len(entries)]
             chosen = self._sampler.choose(self._last, logits, there, batch)
             if chosen is not None:
-                self._unread.append(output, names, entries, slots, chosen)
+                self.unread.append(output, names, entries, slots, chosen)
                 return
         result = self._sampler.sample(logits, batch)
         sound = put(result, names, entries, output)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
-from quire.core.batch import Column, ModelOutput
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.errors import EngineDeadError
 from quire.ops.last_tokens import Chosen
 from quire.runner.state import SequenceStates
 from quire.sampling.sampler import SampleResult, result_of
@@ -37,11 +40,25 @@ class Unread:
     """
 
     def __init__(self, states: SequenceStates) -> None:
+        self.wanted = False
+        """The tokens of the step that is computed may be read later."""
         self._states = states
         self._records: deque[_Record] = deque()
 
     def __len__(self) -> int:
         return len(self._records)
+
+    @contextmanager
+    def allowed(self, step: SchedulerOutput) -> Iterator[None]:
+        """Leave the tokens of `step` unread, if the host need not see its logits.
+
+        Then its output has no tokens until `read`, and the next step may be queued before that.
+        """
+        self.wanted = step.max_new_tokens is None
+        try:
+            yield
+        finally:
+            self.wanted = False
 
     def append(
         self, output: ModelOutput, names: list[str], entries: Column, slots: Column, chosen: Chosen
@@ -56,11 +73,17 @@ class Unread:
         """Complete the output of the oldest step; another's is complete.
 
         The tokens are also written to the sequences that are still there.
+
+        Raises:
+            EngineDeadError: the device has failed.
         """
         if not self._records or self._records[0].output is not output:
             return
         record, states = self._records.popleft(), self._states
-        result = result_of(*record.chosen.read())
+        try:
+            result = result_of(*record.chosen.read())
+        except RuntimeError as error:  # torch's; no later call would succeed
+            raise EngineDeadError(f"The device has failed: {error}") from error
         here = states.born[record.slots] == record.born
         states.token_ids[record.slots[here], record.ends[here]] = result.token_ids[here]
         put(result, record.names, record.entries, output)

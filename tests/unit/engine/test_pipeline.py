@@ -14,6 +14,7 @@ from quire.core.messages import StepOutputs
 from quire.core.request import FinishReason
 from quire.engine.core import EngineCore
 from quire.executor.base import Pending, StepSkippedError
+from quire.executor.queued import QueueingExecutor
 from quire.executor.uniproc import UniprocExecutor
 from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, ModelledStep, modelled_tokens
@@ -245,19 +246,19 @@ class QueuedWorker:
 
 
 def test_an_accelerators_steps_are_queued_by_the_caller() -> None:
-    executor = UniprocExecutor(replace(engine_config(), device="cuda", async_scheduling=True))
+    executor = QueueingExecutor(replace(engine_config(), device="cuda", async_scheduling=True))
     executor._worker = worker = QueuedWorker({3}, {4})  # type: ignore[assignment]
     empty = token_columns([])
     batches = [SchedulerOutput(i, [], empty, empty, empty, [], [], 0) for i in range(6)]
     first = executor.submit(batches[1])
-    assert not executor.idle
+    assert executor.most_in_flight(2) == 2
     second = executor.submit(batches[2], first)
     assert first.result().sampled_token_ids.tolist() == [[1]]
-    assert not executor.idle
+    assert executor.most_in_flight(2) == 2
     second.result()
-    assert executor.idle
+    assert executor.most_in_flight(2) == 1
     known = executor.submit(batches[3], second)
-    assert executor.idle  # its tokens are here: the core lands it first
+    assert executor.most_in_flight(2) == 1  # its tokens are here: the core lands it first
     known.result()
     failing = executor.submit(batches[4], known)
     behind = executor.submit(batches[5], failing)
@@ -275,7 +276,8 @@ def test_no_step_begins_before_one_that_has_ended_lands(
     idle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = overlapped(16)
-    monkeypatch.setattr(type(core.executor), "idle", idle)
+    most = 1 if idle else 2
+    monkeypatch.setattr(type(core.executor), "most_in_flight", lambda self, wanted: most)
     core.add(ask("a", length=10, max_tokens=5))
     core.step()
     assert len(core._in_flight) == (0 if idle else 1)
