@@ -12,9 +12,9 @@ import torch
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.executor.queued import QueueingWorker
 from quire.ops.device import CPU
 from quire.ops.torch_ops.staged_copy import StagedCopier
-from quire.runner.runner import ModelRunner
 from quire.system.gpu import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
@@ -242,13 +242,13 @@ def test_the_next_step_is_queued_before_tokens_are_read(
     takes part in come between."""
     told: list[str] = []
     for name in ("queue", "read"):
-        real = getattr(ModelRunner, name)
+        real = getattr(QueueingWorker, name)
 
         def noted(self: Any, given: Any, name: str = name, real: Any = real) -> Any:
             told.append(name)
             return real(self, given)
 
-        monkeypatch.setattr(ModelRunner, name, noted)
+        monkeypatch.setattr(QueueingWorker, name, noted)
     ends = [list(range(0, 258, 3)), list(range(1, 258, 4)), None]
     params = [
         SamplingParams(temperature=0.0, max_tokens=3 + n % 5, stop_token_ids=ends[n % 3])
