@@ -199,6 +199,7 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
 
         page.get_by_role("button", name="Trace").click()
         page.get_by_role("button", name="Start").click()
+        page.wait_for_timeout(1500)  # the light load pauses for half a second between requests
         page.get_by_role("button", name="Stop now").click()
         expect(page.locator("dialog")).to_contain_text(".json.gz")
         page.keyboard.press("Escape")

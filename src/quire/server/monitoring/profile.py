@@ -31,11 +31,11 @@ class OpProfileRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 class ProfileStatus(msgspec.Struct, omit_defaults=True):
     """Attributes:
-    files: of the profile, once it has stopped.
+    files: of the profile, once it has stopped; none if no step was computed meanwhile.
     """
 
     status: str
-    files: list[str] = []
+    files: list[str] | None = None
 
 
 @contract(answer=ProfileStatus, errors=_ERRORS)
