@@ -97,7 +97,9 @@ def linear(x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tenso
 
 def logits(x: Tensor, packed: LinearWeight) -> Tensor:
     """See `reference.logits`."""
-    return product(x, device_weight(packed), torch.float32)
+    weight = device_weight(packed)
+    assert weight.epilogue == "none"
+    return product(x, weight, torch.float32)
 
 
 def product(

@@ -8,7 +8,7 @@
 A program adds its segments itself, or each segment has a program of its own and the last of them to
 end adds all: the same sums in the same order. Which of both depends on the number of rows, the bits
 do not. Nor do they depend on the tile: the matrix units add a row's products in the order of k,
-whatever their instruction's shape (`tests/gpu/test_products.py` shows it on the card).
+whatever their instruction's shape (`tests/gpu/test_products.py`).
 """
 
 import triton
