@@ -198,8 +198,12 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         snap("roofline")
 
         page.get_by_role("button", name="Trace").click()
+        page.locator("dialog select").select_option("10")
         page.get_by_role("button", name="Start").click()
-        page.wait_for_timeout(1500)  # the light load pauses for half a second between requests
+        page.get_by_role("button", name="Stop now").wait_for()
+        # The light load pauses between requests: without a step there is no trace.
+        body = {"prompt": "Once", "max_tokens": 2}
+        assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).is_success
         page.get_by_role("button", name="Stop now").click()
         expect(page.locator("dialog")).to_contain_text(".json.gz")
         page.keyboard.press("Escape")
