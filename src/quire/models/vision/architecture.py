@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
@@ -20,9 +20,10 @@ _GELUS: dict[object, Gelu] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _BARE = re.compile(
-    r"(class_embedding|cls_token|position_embeddings|image_newline|mm_input_projection|lambda_[12])"
-    r"(?:_weight)?$"
+    r"(class_embedding|cls_token|position_embeddings|image_newline|mm_input_projection|lambda_[12]"
+    r"|probe)(?:_weight)?$"
 )
+_JOINED = re.compile(r"(in_proj)_(weight|bias)$")
 CLIP_LAYER = {
     "attn_norm": ("layer_norm1",),
     "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -31,7 +32,14 @@ CLIP_LAYER = {
     "mlp.up": ("mlp.fc1",),
     "mlp.down": ("mlp.fc2",),
 }
-"""Names within a layer of CLIP and of SigLIP."""
+"""Names within a layer of CLIP and of SigLIP, in towers and in text models."""
+CAUSAL_LM = (
+    (r"^(?:model\.)?language_model\.lm_head\.", "lm_head."),
+    (r"^(?:model\.)?language_model\.(?:model\.)?", "model."),
+)
+"""`VisionArchitecture.text` of most models."""
+PROJECTED = r"(?:model\.)?(?:vision_tower|multi_modal_projector)\."
+"""`VisionArchitecture.tower` of most models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class VisionArchitecture:
             return None
         name = stored.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
         # Bare parameters are named like the others.
-        return re.sub(_BARE, r"\1.weight", name)
+        return re.sub(_BARE, r"\1.weight", re.sub(_JOINED, r"\1.\2", name))
 
     def text_name(self, stored: str) -> str | None:
         """Return a stored tensor's name in the text model; None if it is the tower's."""
@@ -70,6 +78,56 @@ class VisionArchitecture:
             if count:
                 return found
         return stored
+
+
+def clip_shape(vision: hf.HFConfig) -> dict[str, Any]:
+    """Return the fields of CLIP's tower."""
+    return _shape(vision, patch_size=32, activation="quick_gelu", eps=1e-5) | {
+        "class_token": True, "patch_bias": False, "embed_norm": True, "final_norm": False,
+    }  # fmt: skip
+
+
+def siglip_shape(
+    vision: hf.HFConfig, *, hidden_size: int = 768, num_heads: int = 12, patch_size: int = 16
+) -> dict[str, Any]:
+    """Return the fields of SigLIP's tower; the arguments are what absent ones mean."""
+    return _shape(vision, hidden_size, num_heads, patch_size, "gelu_pytorch_tanh", 1e-6)
+
+
+def _shape(
+    vision: hf.HFConfig,
+    hidden_size: int = 768,
+    num_heads: int = 12,
+    patch_size: int = 16,
+    activation: str = "",
+    eps: float = 0.0,
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hf.integer(vision, "hidden_size", default=hidden_size),
+        "intermediate_size": hf.integer(vision, "intermediate_size", default=3072),
+        "num_layers": hf.integer(vision, "num_hidden_layers", default=12),
+        "num_heads": hf.integer(vision, "num_attention_heads", default=num_heads),
+        "patch_size": hf.integer(vision, "patch_size", default=patch_size),
+        "image_size": hf.integer(vision, "image_size", default=224),
+        "activation": gelu(vision, "hidden_act", activation),
+        "norm_eps": hf.number(vision, "layer_norm_eps", default=eps),
+    }
+
+
+def tower_names(prefix: str, rest: dict[str, str], **fields: Any) -> WeightNames:
+    """Return the names of a tower of CLIP or SigLIP below `prefix`, and of what follows it."""
+    embeddings = f"{prefix}.embeddings"
+    top = {
+        "patch": f"{embeddings}.patch_embedding",
+        "class": f"{embeddings}.class_embedding",
+        "positions": f"{embeddings}.position_embedding",
+        "embed_norm": f"{prefix}.pre_layrnorm",
+        "norm": f"{prefix}.post_layernorm",
+    }
+    fields.setdefault("ignored", r".*\.(?:position_ids|head\..*)")
+    return WeightNames(
+        top | rest, CLIP_LAYER, f"{prefix}.encoder.layers.{{}}.", base_prefix="", **fields
+    )
 
 
 def image_token(config: hf.HFConfig, default: int | None = None) -> int:

@@ -8,7 +8,13 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
-from quire.models.vision.architecture import VisionArchitecture, gelu, image_token
+from quire.models.vision.architecture import (
+    CAUSAL_LM,
+    PROJECTED,
+    VisionArchitecture,
+    gelu,
+    image_token,
+)
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
@@ -61,7 +67,7 @@ def _side(vision: hf.HFConfig, name: str, default: int) -> int:
 
 ARCHITECTURE = VisionArchitecture(
     parse,
-    tower=r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.",
+    tower=PROJECTED,
     names=WeightNames(
         top={
             "patch": "vision_tower.embeddings.patch_embeddings.projection",
@@ -86,8 +92,5 @@ ARCHITECTURE = VisionArchitecture(
         base_prefix="",
         ignored=r".*\.mask_token",
     ),
-    text=(
-        (r"^(?:model\.)?language_model\.lm_head\.", "lm_head."),
-        (r"^(?:model\.)?language_model\.(?:model\.)?", "model."),
-    ),
+    text=CAUSAL_LM,
 )
