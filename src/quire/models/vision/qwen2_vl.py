@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
 from quire.models.vision.architecture import VisionArchitecture, gelu, image_token, sections
 
-LAYER = {
-    "attn_norm": ("norm1",),
-    "attn.qkv": ("attn.qkv",),
-    "attn.out": ("attn.proj",),
-    "mlp_norm": ("norm2",),
-}
+TOWER = r"(?:model\.)?visual\."
 TOP = {
     "patch": "visual.patch_embed.proj",
     "norm": "visual.merger.ln_q",
@@ -27,41 +24,56 @@ TEXT_TYPES = {
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
 }
-THETA = 10_000.0
+
+
+def grid(
+    config: hf.HFConfig, text: ModelConfig, hidden: int, *, layers: int = 32, patch: int = 14
+) -> dict[str, Any]:
+    """Return the fields that Qwen's towers share; the arguments are what absent ones mean."""
+    vision = hf.table(config, "vision_config")
+    merge = hf.integer(vision, "spatial_merge_size", default=2)
+    return {
+        "image_token": image_token(config, 151655),
+        "hidden_size": hidden,
+        "num_layers": hf.integer(vision, "depth", default=layers),
+        "num_heads": hf.integer(vision, "num_heads", default=16),
+        "patch_size": hf.integer(vision, "patch_size", default=patch),
+        "connector": ((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
+        "merge": merge,
+        "frames": hf.integer(vision, "temporal_patch_size", default=2),
+        "rope_theta": 10_000.0,
+        "sections": sections(config),
+    }
+
+
+def names(top: dict[str, str], mlp: dict[str, tuple[str, ...]]) -> WeightNames:
+    """Return the names of the tensors of Qwen's towers."""
+    layer = {
+        "attn_norm": ("norm1",),
+        "attn.qkv": ("attn.qkv",),
+        "attn.out": ("attn.proj",),
+        "mlp_norm": ("norm2",),
+    }
+    prefix = "visual.blocks.{}."
+    return WeightNames(top, layer | mlp, prefix, base_prefix="", ignored=r".*\.inv_freq")
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hidden = hf.integer(vision, "embed_dim", default=1280)
-    merge = hf.integer(vision, "spatial_merge_size", default=2)
     return VisionConfig(
         kind="qwen2_vl",
-        image_token=image_token(config, 151655),
-        hidden_size=hidden,
+        **grid(config, text, hidden),
         intermediate_size=int(hidden * hf.number(vision, "mlp_ratio", default=4.0)),
-        num_layers=hf.integer(vision, "depth", default=32),
-        num_heads=hf.integer(vision, "num_heads", default=16),
-        patch_size=hf.integer(vision, "patch_size", default=14),
         activation=gelu(vision, "hidden_act", "quick_gelu"),
-        connector=((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
-        merge=merge,
-        frames=hf.integer(vision, "temporal_patch_size", default=2),
         patch_bias=False,
-        rope_theta=THETA,
-        sections=sections(config),
     )
 
 
 ARCHITECTURE = VisionArchitecture(
     parse,
-    tower=r"(?:model\.)?visual\.",
-    names=WeightNames(
-        top=TOP,
-        layer=LAYER | {"mlp.up": ("mlp.fc1",), "mlp.down": ("mlp.fc2",)},
-        layer_prefix="visual.blocks.{}.",
-        base_prefix="",
-        ignored=r".*\.inv_freq",
-    ),
+    TOWER,
+    names(TOP, {"mlp.up": ("mlp.fc1",), "mlp.down": ("mlp.fc2",)}),
     text=TEXT,
     text_types=TEXT_TYPES,
 )

@@ -7,9 +7,8 @@ import math
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import WeightNames
-from quire.models.vision.architecture import VisionArchitecture, gelu, image_token, sections
-from quire.models.vision.qwen2_vl import LAYER, TEXT, THETA
+from quire.models.vision.architecture import VisionArchitecture, gelu
+from quire.models.vision.qwen2_vl import TEXT, TOWER, grid, names
 
 _DEEP_LAYERS = [8, 16, 24]
 _MOST_DEEP = 16
@@ -21,9 +20,8 @@ _MERGERS = {"connector": "merger"} | {
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hidden = hf.integer(vision, "hidden_size", default=1152)
-    merge = hf.integer(vision, "spatial_merge_size", default=2)
-    patch = hf.integer(vision, "patch_size", default=16)
-    layers = hf.integer(vision, "depth", default=27)
+    tower = grid(config, text, hidden, layers=27, patch=16)
+    layers = tower["num_layers"]
     places = hf.integer(vision, "num_position_embeddings", default=2304)
     deep = vision.get("deepstack_visual_indexes", _DEEP_LAYERS)
     most = min(_MOST_DEEP, text.num_hidden_layers - 1)
@@ -40,20 +38,11 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         raise hf.wrong("num_position_embeddings", places, "a square number")
     return VisionConfig(
         kind="qwen3_vl",
-        image_token=image_token(config, 151655),
-        hidden_size=hidden,
+        **tower,
         intermediate_size=hf.integer(vision, "intermediate_size", default=4304),
-        num_layers=layers,
-        num_heads=hf.integer(vision, "num_heads", default=16),
-        patch_size=patch,
-        image_size=side * patch,
+        image_size=side * tower["patch_size"],
         interpolated=True,
         activation=gelu(vision, "hidden_act", "gelu_pytorch_tanh"),
-        connector=((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
-        merge=merge,
-        frames=hf.integer(vision, "temporal_patch_size", default=2),
-        rope_theta=THETA,
-        sections=sections(config),
         interleaved=True,
         deep_layers=tuple(deep),
     )
@@ -61,9 +50,9 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
 
 ARCHITECTURE = VisionArchitecture(
     parse,
-    tower=r"(?:model\.)?visual\.",
-    names=WeightNames(
-        top={
+    TOWER,
+    names(
+        {
             "patch": "visual.patch_embed.proj",
             "positions": "visual.pos_embed",
             "norm": "visual.merger.norm",
@@ -77,10 +66,7 @@ ARCHITECTURE = VisionArchitecture(
                 for i in range(2)
             },
         },
-        layer=LAYER | {"mlp.up": ("mlp.linear_fc1",), "mlp.down": ("mlp.linear_fc2",)},
-        layer_prefix="visual.blocks.{}.",
-        base_prefix="",
-        ignored=r".*\.inv_freq",
+        {"mlp.up": ("mlp.linear_fc1",), "mlp.down": ("mlp.linear_fc2",)},
     ),
     # Experts share tensors [experts, in, out].
     text=((r"^model\.language_model\.(.*\.experts\.\w+_proj)$", r"model.\1.transposed"), *TEXT),
