@@ -36,7 +36,7 @@ COUNT: Rules = {
     **elsewhere.SAMPLERS,
     **elsewhere.CHAT_SAMPLING,
     "prompt": refused("Send messages instead."),
-    "max_tokens": refused("This endpoint counts only the prompt. Leave it out."),
+    "max_tokens": refused("count_tokens counts only the prompt. Leave it out."),
     "thinking_token_budget": refused("Send thinking.budget_tokens instead."),
     "speed": ignored("There is one speed.", strict=("standard",)),
     "inference_geo": ignored("The server computes where it runs."),
