@@ -61,6 +61,31 @@ class Gpu:
             memory_total=None if memory is None else memory.total,
         )
 
+    @property
+    def highest_mhz(self) -> float | None:
+        """Return the highest clock of the multiprocessors."""
+        return self._ask(self._nvml.nvmlDeviceGetMaxClockInfo, self._nvml.NVML_CLOCK_SM)  # type: ignore[no-any-return]
+
+    def slowed_seconds(self) -> tuple[float, float]:
+        """Return the seconds for which heat, and the power limit, have lowered the clock so far."""
+        nvml = self._nvml
+        policies = (nvml.NVML_PERF_POLICY_THERMAL, nvml.NVML_PERF_POLICY_POWER)
+        found = [self._ask(nvml.nvmlDeviceGetViolationStatus, policy) for policy in policies]
+        hot, capped = (0.0 if each is None else each.violationTime / 1e9 for each in found)
+        return hot, capped
+
+    def processes(self) -> set[int]:
+        """Return the processes that compute on it."""
+        found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return {process.pid for process in found or ()}
+
+    def loads(self) -> dict[int, float]:
+        """Return the share of the latest seconds in which each process computed, 0 to 1."""
+        samples: dict[int, list[int]] = {}
+        for each in self._ask(self._nvml.nvmlDeviceGetProcessUtilization, 0) or ():
+            samples.setdefault(each.pid, []).append(each.smUtil)
+        return {pid: sum(loads) / len(loads) / 100 for pid, loads in samples.items()}
+
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
         """Return NVML's answer; None if this GPU or its mode does not support the query."""
         try:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from quire.explain import cards
 from quire.explain.analyse import explain
+from quire.explain.cards import Card, cards_between, read_cards
 from quire.explain.causes.case import open_case
 from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse
 from quire.explain.limits import card_limits
+from quire.profile.nvml import Gpu
 from tests.unit.explain.made import healthy, profile
+from tests.unit.profile.fake_machine import GPU_ANSWERS, FakeNvml
 
 H100 = "NVIDIA H100 80GB HBM3"
 QUICK: dict[str, Any] = {"steps": 20_000, "step_sizes": [(8.0, 20_000)], "computed_tokens": 160_000}
@@ -89,3 +94,45 @@ def test_only_the_thread_that_submits_waits_for_a_cpu() -> None:
     report = explain(case.evidence)
     assert report.verdict.cause == "busy_neighbour"
     assert [change.flag for change in report.changes] == ["--num-threads 4"]  # fewer gain nothing
+
+
+@pytest.mark.parametrize(
+    ("card", "cause", "share", "fault"),
+    [
+        (Card("A", clock=0.6, hot=5.0), "hot_card", 0.97 * 0.5 * 0.4, True),
+        (Card("A", clock=0.6, capped=8.0), "power_limit", 0.97 * 0.8 * 0.4, False),
+        (Card("A", clock=1.0, others=0.3, neighbours=[7]), "shared_card", 0.97 * 0.3, True),
+        (Card("A", clock=0.6, hot=0.4, capped=0.4), "none", None, False),
+    ],
+)
+def test_a_card_that_is_slowed_or_shared_is_named(
+    card: Card, cause: str, share: float | None, fault: bool
+) -> None:
+    around = {"cards": [Card("idle", clock=1.0), card]}
+    verdict = explain(on_gpu(around=around, **QUICK)).verdict
+    assert (verdict.cause, verdict.fault) == (cause, fault)
+    assert share is None or verdict.share == pytest.approx(share)
+    assert explain(healthy(around=around)).verdict.cause not in {"hot_card", "shared_card"}
+
+
+def test_what_nvml_says_of_the_cards_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = GPU_ANSWERS | {
+        "nvmlDeviceGetMaxClockInfo": 2_640,
+        "nvmlDeviceGetViolationStatus": SimpleNamespace(violationTime=3_000_000_000),
+        "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=5), SimpleNamespace(pid=8)],
+        "nvmlDeviceGetProcessUtilization": [
+            SimpleNamespace(pid=5, smUtil=90),
+            SimpleNamespace(pid=8, smUtil=20),
+            SimpleNamespace(pid=8, smUtil=30),
+        ],
+    }
+    found = [Gpu(FakeNvml(1, GPU_ANSWERS), 0), Gpu(FakeNvml(1, answers), 0)]
+    monkeypatch.setattr(cards, "gpus", lambda: found)
+    [card] = read_cards([5])
+    assert card == Card("Imaginary G1", 0.75, 3.0, 3.0, 0.25, [8])
+    later = msgspec.structs.replace(card, hot=4.5)
+    assert cards_between([card], [later]) == [msgspec.structs.replace(card, hot=1.5, capped=0.0)]
+    assert cards_between([], [later])[0].hot == 0.0
+    assert read_cards([6]) == []  # which of the two is not known
+    found.pop()
+    assert read_cards([6]) == [Card("Imaginary G1")]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quire.explain.causes import (
     cache,
+    card,
     clients,
     cores,
     drafts,
@@ -38,6 +39,9 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     system.traced,
     system.python_debugging,
     system.slow_clock,
+    card.hot_card,
+    card.power_limit,
+    card.shared_card,
     system.swapping,
     system.memory_pressure,
     system.open_files,
