@@ -19,7 +19,7 @@ attention. Beyond the corner, the time grows with the tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 CORNER = 4.0
 """Exponent of the smooth maximum; infinity would be the plain maximum."""
@@ -120,6 +120,22 @@ def page_size(max_model_len: int) -> int:
     return min(max(rounded // 16, 16), 256)
 
 
+class StepParts(NamedTuple):
+    """Seconds of a step: reading weights, products, states, pairs of attention, and all else."""
+
+    weights: float
+    products: float
+    states: float
+    pairs: float
+    others: float
+
+    def seconds(self, memory: float = 1.0, compute: float = 1.0) -> float:
+        """Return the step's time if it reaches these shares of the rates of memory and products."""
+        linear = (self.weights / memory) ** CORNER + (self.products / compute) ** CORNER
+        total: float = linear ** (1.0 / CORNER) + self.states / memory + self.pairs / compute
+        return total + self.others
+
+
 @dataclass(frozen=True, slots=True)
 class RooflineCost:
     """A model on a machine. `models.cost.roofline` makes one.
@@ -165,8 +181,18 @@ class RooflineCost:
         context_tokens: int,
         attended: int | None = None,
     ) -> float:
+        return self.parts(num_tokens, num_seqs, context_tokens, attended).seconds()
+
+    def parts(
+        self,
+        num_tokens: int,
+        num_seqs: int,
+        context_tokens: int,
+        attended: int | None = None,
+    ) -> StepParts:
+        """Return what `seconds` adds up."""
         if num_tokens == 0:
-            return 0.0
+            return StepParts(0.0, 0.0, 0.0, 0.0, 0.0)
         mean_context = context_tokens / num_seqs
         pairs = float(num_tokens * mean_context if attended is None else attended)
         context = float(context_tokens)
@@ -175,17 +201,16 @@ class RooflineCost:
             context *= 1.0 - hidden
             pairs *= 1.0 - hidden
         experts = self.expert_bytes * (1.0 - self.unchosen**num_tokens)
-        reading = (self.weight_bytes + experts) / self.bytes_per_second
-        products = (
-            self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
-        ) / self.flops_per_second
-        linear: float = (reading**CORNER + products**CORNER) ** (1.0 / CORNER)
-        attention = (
-            self.kv_bytes_per_token * context / (self.kv_bytes_per_second or self.bytes_per_second)
-            + self.flops_per_pair * pairs / self.attention_flops_per_second
+        flops = self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
+        keys = self.kv_bytes_per_token * context
+        return StepParts(
+            (self.weight_bytes + experts) / self.bytes_per_second,
+            flops / self.flops_per_second,
+            2 * self.state_bytes * num_seqs / self.bytes_per_second,
+            self.flops_per_pair * pairs / self.attention_flops_per_second,
+            self.host_seconds(num_seqs)
+            + keys / (self.kv_bytes_per_second or self.bytes_per_second),
         )
-        states = 2 * self.state_bytes * num_seqs / self.bytes_per_second
-        return self.host_seconds(num_seqs) + linear + attention + states
 
     def host_seconds(self, num_seqs: int) -> float:
         """Return the part of `seconds` in which the device is idle and the host works."""

@@ -7,6 +7,7 @@ limit is scaled until the prediction for the observed steps equals their measure
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
@@ -36,6 +37,28 @@ GROWING = ("prepare", "sample", "update", "core_send")
 """Parts of a step that grow with its sequences. The others do not depend on their number."""
 
 
+class _Same:
+    """A configuration, equal only to itself: it has no hash."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+    def __hash__(self) -> int:
+        return id(self.config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.config is self.config
+
+
+@lru_cache(maxsize=64)
+def _work(
+    engine: _Same, changes: tuple[tuple[str, object], ...]
+) -> tuple[EngineConfig, RooflineCost]:
+    """Return an engine's configuration with changes, and its step cost at any rates."""
+    config = replace(engine.config, **dict(changes))  # type: ignore[arg-type]
+    return config, roofline(config, cautious_cpu(1, 0))
+
+
 class Estimator:
     """Predicts other configurations of the observed engine."""
 
@@ -46,10 +69,10 @@ class Estimator:
         self._mix = StepMix(self._window, self._config.block_size)
         self._steps = self._mix.steps
         self._reached = {"memory": 1.0, "compute": 1.0}
-        self._work: RooflineCost | None = None
-        self._uncalibrated = self._cost_of(self._config)
+        self._uncalibrated = self._cost_of()
+        self._parts = [(s.count, s.parts(self._uncalibrated)) for s in self._steps]
         self._calibrate()
-        self._cost = self._cost_of(self._config)
+        self._cost = self._cost_of()
 
     @property
     def measured(self) -> bool:
@@ -64,7 +87,7 @@ class Estimator:
         """Return the model's time with these configuration fields, relative to without."""
         if not self._steps:
             return 1.0
-        changed = self._cost_of(replace(self._config, **changes))  # type: ignore[arg-type]
+        changed = self._cost_of(None, **changes)
         return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
 
     def threads_ratio(self, before: float, after: float) -> float:
@@ -74,9 +97,7 @@ class Estimator:
         """
         if not self._steps:
             return 1.0
-        first, second = (
-            self._seconds(self._cost_of(self._config, n), self._steps) for n in (before, after)
-        )
+        first, second = (self._seconds(self._cost_of(n), self._steps) for n in (before, after))
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
@@ -103,10 +124,9 @@ class Estimator:
         observed = self._window.parts.get("model", 0.0)
         if not self._steps or observed <= 0.0:
             return 1.0
-        config = replace(self._config, **changes) if changes else self._config  # type: ignore[arg-type]
         reached, self._reached = self._reached, USUAL
         try:
-            usual = self._seconds(self._cost_of(config, threads), self._steps)
+            usual = self._seconds(self._cost_of(threads, **changes), self._steps)
         finally:
             self._reached = reached
         return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
@@ -196,15 +216,19 @@ class Estimator:
         low, high = REACHED
         for _ in range(12):
             self._reached[limit] = (low * high) ** 0.5
-            if self._seconds(self._cost_of(self._config), self._steps) > measured:
+            if sum(self._at_shares()) > measured:
                 low = self._reached[limit]
             else:
                 high = self._reached[limit]
 
+    def _at_shares(self) -> list[float]:
+        """Return the predicted times of the buckets of steps at the reached shares."""
+        memory, compute = self._reached["memory"], self._reached["compute"]
+        return [count * parts.seconds(memory, compute) for count, parts in self._parts]
+
     def _distance(self) -> float:
         """Return how far the predicted times of the buckets of steps are from the measured ones."""
-        cost, seen = self._cost_of(self._config), self._window.step_seconds
-        told = [self._seconds(cost, [step]) for step in self._steps]
+        told, seen = self._at_shares(), self._window.step_seconds
         scale = sum(told) / max(1e-9, sum(seen))
         return sum(abs(a - b * scale) for a, b in zip(told, seen, strict=True))
 
@@ -259,13 +283,10 @@ class Estimator:
         ]
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
-    def _cost_of(self, config: EngineConfig, threads: float | None = None) -> RooflineCost:
+    def _cost_of(self, threads: float | None = None, **changes: object) -> RooflineCost:
+        config, work = _work(_Same(self._config), tuple(changes.items()))
         hardware = self._hardware(config.num_threads if threads is None else threads)
-        if config is not self._config:
-            return roofline(config, hardware)
-        if self._work is None:
-            self._work = roofline(config, hardware)
-        return at_rates(self._work, config, hardware)
+        return at_rates(work, config, hardware)
 
     def _hardware(self, threads: float) -> HardwareProfile:
         limits = self._e.limits
@@ -287,13 +308,4 @@ class Estimator:
 
     @staticmethod
     def _seconds(cost: RooflineCost, steps: list[Step]) -> float:
-        return sum(
-            s.count
-            * cost.seconds(
-                max(1, round(s.tokens)),
-                max(1, round(s.seqs)),
-                max(round(s.tokens), round(s.context_tokens)),
-                round(s.attended),
-            )
-            for s in steps
-        )
+        return sum(s.count * s.parts(cost).seconds() for s in steps)

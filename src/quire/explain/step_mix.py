@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.cost import RooflineCost, StepParts
 from quire.explain.evidence import Window
 
 MIXED = 1.5
@@ -19,6 +20,15 @@ class Step:
     seqs: float
     context_tokens: float
     attended: float
+
+    def parts(self, cost: RooflineCost) -> StepParts:
+        """Return the predicted times of one of the steps."""
+        return cost.parts(
+            max(1, round(self.tokens)),
+            max(1, round(self.seqs)),
+            max(round(self.tokens), round(self.context_tokens)),
+            round(self.attended),
+        )
 
 
 class StepMix:

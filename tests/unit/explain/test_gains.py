@@ -55,7 +55,7 @@ def test_times_of_steps_by_size_tell_bandwidth_from_products() -> None:
     mixed = healthy(step_sizes=sizes, steps=930, computed_tokens=28_200, prompt_tokens=20_000)
     known = Estimator(mixed)
     known._reached = {"memory": 0.5, "compute": 0.4}
-    cost = known._cost_of(mixed.config)
+    cost = known._cost_of()
     seconds = [known._seconds(cost, [step]) for step in known._steps]
     parts = mixed.window.parts | {"model": sum(seconds)}
     window = msgspec.structs.replace(
