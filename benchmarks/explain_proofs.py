@@ -1,0 +1,97 @@
+"""Measure what the first change of a fault gains: two servers in turns, under the same load."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.explain_faults import gained, save
+from benchmarks.explain_loads import FAULTS
+from benchmarks.explain_servers import observed, serving
+from benchmarks.explain_tables import decided
+from quire.bench.prove import proof_of
+from quire.explain.evidence import Evidence
+from quire.explain.report import THROUGHPUT, Change
+from quire.explain.whatif import explained
+
+STANDBY = 12.0
+"""Seconds after which a server's standby process has imported everything."""
+PROVABLE = (
+    "seats", "tiny_kv", "preemption", "no_cache", "lora", "tokenizer", "template", "chunks",
+    "long_prompts", "stretch", "many_steps", "drafter", "ranks", "few_threads", "threads",
+    "float32", "reference", "quota", "short_context",
+)  # fmt: skip
+"""Faults whose first change is a flag of the engine."""
+MOST = 4
+"""Times as many pairs are measured at most, until they agree."""
+FEWEST = 0.25
+"""CPUs that the scheduler leaves an engine beside any load."""
+
+
+def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
+    """Return a server's flags with a change; of two equal flags, the last one counts."""
+    kept = list(flags)
+    for name in (name for name, value in change.fields.items() if value is None):
+        flag = f"--{name.replace('_', '-')}"
+        if flag in kept:
+            del kept[kept.index(flag) : kept.index(flag) + 2]
+    return (*kept, *(change.flag.split() if change.flag.startswith("--") else ()))
+
+
+def speed(evidence: Evidence, metric: str) -> float:
+    """Return tokens/s, or the p99 of tokens per second of a stream, per share of the CPUs left.
+
+    Other programs that come or go between two windows must not look like a gain.
+    """
+    w, host = evidence.window, evidence.host
+    left = 1.0
+    if host is not None:
+        left = max(FEWEST, host.cpus - host.others + host.clients) / host.cpus
+    return (w.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, w.itl_p99)) / left
+
+
+def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
+    """Return the row of the first change of the right cause, if a flag makes it."""
+    fault = FAULTS[name]
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
+        before = stack.enter_context(serving(fault, folders[0]))
+        evidence = observed(before, fault)
+        report = explained(msgspec.structs.replace(evidence, halves=[]))
+        causes = [finding.cause for finding in report.causes]
+        row = {"fault": name, "causes": causes[:4], "text": report.verdict.text}
+        change = next((c for c in report.changes if c.fields), None)
+        if not set(causes[:1]) & set(fault.causes) or change is None:
+            return row
+        other = replace(fault, flags=changed(fault.flags, change))
+        after = stack.enter_context(serving(other, folders[1]))
+        time.sleep(STANDBY)
+        sides = [(before, fault), (after, other)]
+        pairs: list[tuple[float, float]] = []
+        most = 0.0
+        while len(pairs) < MOST * repetitions:
+            turn = -1 if len(pairs) % 2 else 1
+            seen = [observed(*side) for side in sides[::turn]][::turn]
+            first, second = (speed(one, change.metric) for one in seen)
+            pairs.append((first, second))
+            most = max(most, *(one.host.others for one in seen if one.host is not None))
+            found = row | {"others": most, "pairs": pairs} | judged(change, pairs)
+            if len(pairs) >= repetitions and decided(found):
+                break
+        if kept is not None:
+            save(evidence, kept / f"{name}.json")
+            save(seen[1], kept / f"{name}_after.json")
+        return found
+
+
+def judged(change: Change, pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    """Return the gain of paired windows: the median; of five or more, the extremes do not count."""
+    ordered = sorted(pairs, key=lambda pair: pair[1] / max(1e-9, pair[0]))
+    cut = len(pairs) // 5
+    return gained(change, proof_of(change, ordered[cut : len(ordered) - cut]))

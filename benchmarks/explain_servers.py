@@ -1,0 +1,108 @@
+"""Run a server with a fault, its clients, and `quire explain` beside them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from benchmarks.explain_injections import Server
+from benchmarks.explain_loads import Fault
+from quire.bench.serving.server_process import free_port, is_ready, stop
+from quire.cli.explain import ask
+from quire.explain.evidence import Evidence
+
+WINDOW, WARM = 3.0, 1.0
+LEAVING = 5.0
+"""Seconds that all clients together may take to leave."""
+NUMBERS = itertools.count()
+"""Of requests: no fault repeats the prompts of another."""
+
+
+@contextmanager
+def serving(fault: Fault, folder: Path) -> Iterator[Server]:
+    port = free_port()
+    model, *others = fault.flags  # a change is the last of them, and the last of equal flags counts
+    flags = [model, *(fault.prepare(folder) if fault.prepare else ()), *others]
+    flags += ["--host", "127.0.0.1", "--port", str(port)]
+    url = f"{'https' if '--ssl-certfile' in flags else 'http'}://127.0.0.1:{port}"
+    with (folder / "log").open("w+") as log:
+        with fault.start():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "quire", "serve", *flags],
+                stdout=log, stderr=subprocess.STDOUT, env=os.environ | fault.environment,
+            )  # fmt: skip
+        try:
+            while not is_ready(url):
+                if process.poll() is not None:
+                    raise SystemExit((folder / "log").read_text()[-2000:])
+                time.sleep(0.1)
+            yield Server(url, process.pid, folder)
+        finally:
+            stop(process)
+
+
+@contextmanager
+def load(fault: Fault, url: str) -> Iterator[None]:
+    """Send requests from all clients until the end of the block."""
+    over, address = threading.Event(), urlsplit(url)
+    model = fault.flags[0]
+
+    def client() -> None:
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        extra = {"context": ssl._create_unverified_context()} if kind is HTTPSConnection else {}
+        while not over.wait(fault.pause):
+            connection = kind(address.hostname, address.port, timeout=60, **extra)
+            try:
+                if fault.received:
+                    connection.sock = narrow(address, fault.received)
+                body = {"model": model} | fault.body(next(NUMBERS))
+                head = {"Content-Type": "application/json"}
+                connection.request("POST", fault.path, json.dumps(body), head)
+                answer = connection.getresponse()
+                while not over.is_set() and fault.reads(answer):
+                    pass
+                if answer.status != 200:
+                    time.sleep(0.05)
+            except (OSError, HTTPException):
+                time.sleep(0.05)
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(fault.clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        end = time.monotonic() + LEAVING
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def narrow(address: SplitResult, received: int) -> socket.socket:
+    """Connect a socket that holds few received bytes."""
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, received)
+    connected.settimeout(60.0)
+    connected.connect((address.hostname, address.port))
+    return connected
+
+
+def observed(server: Server, fault: Fault) -> Evidence:
+    """Return a window of the server under its load."""
+    with load(fault, server.url), fault.during(server):
+        time.sleep(WARM)
+        return ask(server.url, WINDOW)

@@ -1,0 +1,94 @@
+"""Tables of docs/explain.md, from the rows of `explain_served`."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.explain_loads import FAULTS, HEALTHY_LOADS
+
+LOADED = 0.5
+"""CPUs that other programs use from which a window counts as one beside other load."""
+DECIDED = 0.15
+"""A proof whose repetitions differ by more from their median, as speeds, decides nothing."""
+
+
+def decided(row: dict[str, Any]) -> bool:
+    """Return whether a proof's repetitions agree; older rows have only the load beside them."""
+    if "pairs" not in row:
+        return bool(row.get("others", 0.0) < LOADED)
+    return bool(row["spread"] <= DECIDED * (1.0 + row["proven_gain"]))
+
+
+def tables(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield all tables."""
+    named = [row for row in rows if "first" in row]
+    yield from (*table(named), "", *rates(named), "")
+    yield from gains([row for row in rows if row.get("uncertainty") is not None])
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the confusion table: what was named first for each fault, beside load or not."""
+    yield f"| fault | right | first verdicts | beside {LOADED} busy CPUs or more |"
+    yield "|---|---|---|---|"
+    for name, fault in (FAULTS | HEALTHY_LOADS).items():
+        mine = [row for row in rows if row["fault"] == name]
+        if not mine:
+            continue
+        right = "no cause" if name in HEALTHY_LOADS else f"`{fault.causes[0]}`"
+        cells = [_verdicts(row for row in mine if _loaded(row) is busy) for busy in (False, True)]
+        yield f"| {name} | {right} | {' | '.join(cells)} |"
+
+
+def _loaded(row: dict[str, Any]) -> bool:
+    return bool((row["neighbours"] or 0.0) >= LOADED)
+
+
+def _verdicts(rows: Iterator[dict[str, Any]]) -> str:
+    counts = Counter(row["causes"][0] for row in rows)
+    return ", ".join(f"{cause} {n}" if n > 1 else cause for cause, n in counts.most_common())
+
+
+def rates(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how many rows name the right cause first, and among the first three."""
+    for busy in (False, True):
+        for healthy in (False, True):
+            some = [
+                r for r in rows if _loaded(r) is busy and (r["fault"] in HEALTHY_LOADS) is healthy
+            ]
+            if some:
+                where = f"beside {LOADED} busy CPUs or more" if busy else "else"
+                first, third = (sum(r[key] for r in some) for key in ("first", "in_three"))
+                if healthy:
+                    yield f"healthy, {where}: {first} of {len(some)} without a fault"
+                else:
+                    yield f"faults, {where}: {first} of {len(some)} first, {third} in three"
+
+
+def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of estimated and proven gains, and how far they are apart.
+
+    A proof that decides nothing is left out.
+    """
+    yield "| fault | cause | first change | metric | estimated | measured |"
+    yield "|---|---|---|---|---|---|"
+    errors, ratios = [], []
+    for row in (row for row in rows if decided(row)):
+        seen, told = row["proven_gain"], row["estimated_gain"]
+        cause = row["cause"] if "cause" in row else row["causes"][0]
+        yield (
+            f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {told:+.0%} ± "
+            f"{100 * told * row['uncertainty']:.0f} | {seen:+.0%} ± {100 * row['spread']:.0f} |"
+        )
+        errors.append(abs(told - seen) / max(1e-9, abs(seen)))
+        ratios.append(told / max(1e-9, seen))
+    if errors:
+        yield ""
+        yield (
+            f"median error {statistics.median(errors):.0%}; {sum(r > 2.0 for r in ratios)} of "
+            f"{len(ratios)} estimates above twice the measured gain"
+        )
+    if unsure := [row["fault"] for row in rows if not decided(row)]:
+        yield f"undecided: {', '.join(unsure)}"
