@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import quantiles
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from quire.system.hardware import detect
 
 OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Setup("gpt2")
 ONE = Load(1, 128, 64)
+GRID = [(count, context) for count in (1, 2, 8, 32) for context in (64, 512, 2048)]
+"""Sequences of decode attention, and their contexts."""
+MOST_ROUNDS = 6000
 
 
 def subject(wanted: Subject) -> Callable[[int], Seen]:
@@ -132,43 +135,60 @@ def marked_rows(repetitions: int) -> Seen:
 
 def variants(repetitions: int) -> Seen:
     """13141: the better of both variants of decode attention (threads share a sequence's keys, or
-    do not) over the one that the rule takes, at the worst of a grid."""
-    from quire.bench.kernels.timing import Clock
+    do not) over the one that the rule takes, at the worst of a grid.
 
+    All run in turns, call by call. Half of the rounds choose the better variant. The others compare
+    it with the rule, by the median of the rounds' ratios: a maximum of two noisy times would always
+    win. Rounds go on until the median is known to 1 %.
+    """
     kernels, pool = native_kernels(), Threads(detect().cores)
-    worst, grid = 1.0, {}
-    for sequences in (1, 2, 8, 32):
-        for context in (64, 512, 2048):
-            call = partial(paged_attention, kernels, pool, *_decode(sequences, context), 64**-0.5)
-            clocks = {
-                split: Clock(lambda _, call=call, split=split: call(split=split), 0.005)
-                for split in (None, True, False)
-            }
-            turns = list(clocks.values())
-            for _ in range(45):
-                turns.append(turns.pop(0))  # each is first in a third of the rounds
-                for clock in turns:
-                    clock.repeat()
-            # Of the quicker rounds: nothing else ran in them.
-            rule, shared, apart = (quantiles(clocks[s].samples, n=6)[0] for s in clocks)
-            share = min(shared, apart) / rule
-            grid[f"{sequences} x {context}"] = round(share, 3)
-            worst = min(worst, share)
-    return seen([worst], grid=grid)
+    even = [((context,) * count, kv) for kv in (4, 1) for count, context in GRID]
+    grid = {}
+    for lengths, kv_heads in [*even, ((2048,) + (64,) * 7, 4), ((2048,) + (64,) * 7, 1)]:
+        case = _decode(lengths, kv_heads)
+        call = partial(paged_attention, kernels, pool, *case, 64**-0.5)
+        name = f"{len(lengths)} x {lengths[0]}, {kv_heads} kv heads"
+        grid[name if len(set(lengths)) == 1 else f"uneven {name}"] = _of_best(call)
+    return seen([min(middle for middle, _, _ in grid.values())], grid=grid)
 
 
-def _decode(sequences: int, context: int) -> tuple[np.ndarray, KVCache, AttentionMetadata]:
-    """A token each of so many sequences, 8 heads of 64 with 4 of keys and values."""
-    each, random = -(-context // 16), np.random.default_rng(sequences)
-    shape = (sequences * each, 4, 16, 64)
-    k, v, q = (noise(random, s, BFLOAT16) for s in (shape, shape, (sequences, 8, 64)))
-    tables = random.permutation(sequences * each).reshape(sequences, each).astype(np.int32)
+def _of_best(call: Callable[..., np.ndarray]) -> tuple[float, float, float]:
+    """Return the better variant's time over that of the rule: the median and its 95 % interval."""
+    times: dict[bool | None, list[float]] = {None: [], True: [], False: []}
+    turns = list(times)
+    while True:
+        for turn in range(300):
+            for split in (turns[turn % 3 :] + turns[: turn % 3])[:: -1 if turn % 2 else 1]:
+                begin = time.perf_counter()
+                call(split=split)
+                times[split].append(time.perf_counter() - begin)
+        rule, shared, apart = times.values()
+        sooner = median([s / a for s, a in zip(shared[::2], apart[::2], strict=True)]) < 1.0
+        other = shared if sooner else apart
+        ratios = sorted(b / r for b, r in zip(other[1::2], rule[1::2], strict=True))
+        middle = len(ratios) // 2
+        reach = round(0.98 * len(ratios) ** 0.5)  # of the ranks of a median's 95 % interval
+        low, high = ratios[middle - reach], ratios[middle + reach]
+        if high - low < 0.02 or len(rule) >= MOST_ROUNDS:
+            return round(ratios[middle], 3), round(low, 3), round(high, 3)
+
+
+def _decode(
+    lengths: tuple[int, ...], kv_heads: int
+) -> tuple[np.ndarray, KVCache, AttentionMetadata]:
+    """A token each of sequences with these contexts, 8 heads of 64."""
+    count, each = len(lengths), -(-max(lengths) // 16)
+    random = np.random.default_rng(count)
+    shape = (count * each, kv_heads, 16, 64)
+    k, v, q = (noise(random, s, BFLOAT16) for s in (shape, shape, (count, 8, 64)))
+    tables = random.permutation(count * each).reshape(count, each).astype(np.int32)
+    ends = np.array(lengths, np.int32) - 1
     meta = AttentionMetadata(
-        query_start_loc=np.arange(sequences + 1, dtype=np.int32),
-        seq_lens=np.full(sequences, context, np.int32),
+        query_start_loc=np.arange(count + 1, dtype=np.int32),
+        seq_lens=ends + 1,
         block_tables=tables,
-        slot_mapping=tables[:, -1].astype(np.int64) * 16 + (context - 1) % 16,
-        num_seqs=sequences,
+        slot_mapping=tables[np.arange(count), ends // 16].astype(np.int64) * 16 + ends % 16,
+        num_seqs=count,
         block_size=16,
     )
     return q, KVCache(k, v), meta
