@@ -18,6 +18,7 @@ from quire.core.messages import SpecDecodingStats
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.profile.layerwise import layerwise_profile
 from quire.spec.draft_passes import DraftPasses
+from quire.system.hardware import detect
 
 ASSETS = Path(quire.__file__).parent / "assets"
 PROMPTS = ["Once upon a time", "The cat and the dog", "One day, a girl named Lily found", "Tom"]
@@ -60,8 +61,15 @@ def plain() -> list[Any]:
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"async_scheduling": True, "max_num_batched_tokens": 7, "max_num_seqs": 4}],
-    ids=["alone", "small-steps"],
+    [
+        {},
+        {"async_scheduling": True, "max_num_batched_tokens": 7, "max_num_seqs": 4},
+        pytest.param(
+            {"pipeline_parallel_size": 2, "async_scheduling": True, "num_threads": 2},
+            marks=pytest.mark.skipif(detect().cores < 2, reason="every stage needs a core"),
+        ),
+    ],
+    ids=["alone", "small-steps", "stages"],
 )
 def test_a_draft_model_changes_no_answer(plain: list[Any], flags: dict[str, Any]) -> None:
     found, drafted, _ = answers(speculative_config=DRAFT, **flags)

@@ -15,6 +15,7 @@ from quire import LLM, SamplingParams
 from quire.core.batch import Column
 from quire.core.errors import ConfigError
 from quire.runner.state import SequenceStates
+from quire.system.hardware import detect
 from tests.golden.torch_heads import TorchHead, make_head
 
 MOST = 3
@@ -125,6 +126,36 @@ def test_tensors_must_be_those_of_the_head(made: Made, tmp_path: Path) -> None:
         both = {**config, "model": str(tmp_path)} if "model" in config else config
         with pytest.raises(ConfigError, match=f"has no draft head that fits: .*{why}"):
             engine(folder if "model" in config else tmp_path, both)
+
+
+@pytest.mark.parametrize(
+    "made", ["eagle3", *(pytest.param(f, marks=pytest.mark.slow) for f in ("mtp", "qwen3-next"))],
+    indirect=True,
+)  # fmt: skip
+@pytest.mark.skipif(detect().cores < 2, reason="every stage needs a core of its own")
+def test_stages_draft_what_one_process_does(made: Made) -> None:
+    """The last stage drafts, from rows of all; so each draft is accepted or not as before."""
+    _, folder, config = made
+    asked = [prompt(seed, 20 + 7 * seed) for seed in range(4)]
+    params = [
+        SamplingParams(
+            temperature=0.7 * (i % 2), seed=i, max_tokens=24, ignore_eos=True, logprobs=1
+        )
+        for i in range(4)
+    ]
+    found = []
+    for stages in (1, 2):
+        flags = {"num_threads": stages, "num_gpu_blocks_override": 100}
+        with engine(folder, config, pipeline_parallel_size=stages, **flags) as llm:
+            outputs = llm.generate(asked, params, use_tqdm=False)
+            scheduler = llm.stats.scheduler
+        assert scheduler is not None
+        drafted = scheduler.spec_decoding
+        assert drafted is not None
+        assert drafted.num_draft_tokens > drafted.num_accepted_tokens > 0
+        counts = drafted.num_draft_tokens, drafted.num_accepted_tokens_per_pos
+        found.append((counts, [repr(output.outputs[0].logprobs) for output in outputs]))
+    assert found[0] == found[1]
 
 
 @BOTH

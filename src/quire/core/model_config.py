@@ -176,6 +176,10 @@ class ModelConfig:
     """The first of these two layers has a bias."""
     draft_head: DraftHeadConfig | None = None
     """Set if this is no model of its own, but a head that drafts for one."""
+    head_embeds: bool = False
+    """The last of several stages has the embeddings, too, for a draft head."""
+    head_taps: tuple[int, ...] = ()
+    """Layers whose inputs go with the rows to the last of several stages, for a draft head."""
     vision: VisionConfig | None = None
     """The tower that reads images; None if the model reads text only."""
     bos_token_id: int | None = None
@@ -208,6 +212,11 @@ class ModelConfig:
     @property
     def in_last_stage(self) -> bool:
         return self.layers.stop == self.num_hidden_layers
+
+    @property
+    def own_taps(self) -> list[int]:
+        """Return those of `head_taps` that are its layers."""
+        return [tap for tap in self.head_taps if tap in self.layers]
 
     def window(self, layer: int) -> int | None:
         """Return the sliding window of `layer`; None for full attention."""

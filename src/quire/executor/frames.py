@@ -7,7 +7,7 @@ worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -61,6 +61,13 @@ class Call(msgspec.Struct, tag=True, array_like=True):
     args: list[Any]
 
 
+class Landed(NamedTuple):
+    """A step's `ModelOutput.sampled_token_ids` and `ModelOutput.drafts`."""
+
+    tokens: Column
+    drafts: Column | None = None
+
+
 class Step(msgspec.Struct, tag=True, array_like=True):
     """Compute a step.
 
@@ -68,15 +75,15 @@ class Step(msgspec.Struct, tag=True, array_like=True):
         number: counts the executor's steps, from 1.
         batch: without `request_ids` if they equal those of the previous step.
         same_requests: whether they do.
-        landed: tokens of the steps that have landed since the last message, in order, for the
-            stages that did not sample them (`ModelOutput.sampled_token_ids`).
+        landed: steps that have landed since the last message, in order, for the stages that did not
+            sample their tokens.
         again: a step has failed. Forget it and all behind it, and compute on.
     """
 
     number: int
     batch: SchedulerOutput
     same_requests: bool = False
-    landed: list[Column] = []
+    landed: list[Landed] = []
     again: bool = False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
@@ -26,7 +26,7 @@ from quire.executor.base import (
 )
 from quire.executor.cluster import Cluster
 from quire.executor.facts import summed_facts
-from quire.executor.frames import Call, Outcome, Step
+from quire.executor.frames import Call, Landed, Outcome, Step
 from quire.executor.peers import shared_bytes
 from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
@@ -54,7 +54,7 @@ class MultiprocExecutor(UniprocExecutor):
         super().__init__(shares[0], self._team)
         self._number = 0
         self._sent_version = 0
-        self._landed: list[Column] = []
+        self._landed: list[Landed] = []
         self._again = False
         self._others: list[dict[str, int]] = []
         count = self._grid.stages if self._grid.stages > 1 else 0
@@ -152,7 +152,7 @@ class MultiprocExecutor(UniprocExecutor):
             stage.hop_bytes += leader.hops.nbytes
             stage.hops += leader.hops.steps
         if self._grid.stages > 1 and output.sampled_token_ids.size:
-            self._landed.append(output.sampled_token_ids)
+            self._landed.append(Landed(output.sampled_token_ids, output.drafts))
         return output
 
     def prepare(self, wanted: Prepare) -> Future[Any] | None:

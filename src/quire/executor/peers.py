@@ -110,7 +110,7 @@ def _group(config: EngineConfig, share: RankShare, memory: int) -> RankGroup | T
 def shared_bytes(config: EngineConfig) -> int:
     """Return the bytes of memory that an engine's workers share."""
     ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
-    return stages * group_bytes(ranks) + (stages - 1) * ranks * _row_shape(config).nbytes
+    return stages * group_bytes(ranks) + (stages - 1) * ranks * _link_bytes(config)
 
 
 def group_bytes(ranks: int) -> int:
@@ -128,19 +128,27 @@ def _link(config: EngineConfig, memory: int, pipe: int, sender: int, receiver: i
     share = config.share
     if pipe == NO_PIPE or share is None:
         return None
-    shape, grid = _row_shape(config), Grid(share.ranks, share.stages, config.cluster.nnodes)
+    grid = Grid(share.ranks, share.stages, config.cluster.nnodes)
+    begin = sum(config.stage_layers[: grid.stage(receiver)])
+    shape = _row_shape(config, sum(tap < begin for tap in config.model.head_taps))
     if grid.node(sender) != grid.node(receiver):
         return FarLink(pipe, shape, receives=share.worker == receiver)
-    offset = share.stages * group_bytes(share.ranks) + sender * shape.nbytes
+    offset = share.stages * group_bytes(share.ranks) + sender * _link_bytes(config)
     return NearLink(memory, offset, pipe, shape)
 
 
-def _row_shape(config: EngineConfig) -> RowShape:
+def _link_bytes(config: EngineConfig) -> int:
+    """Return the bytes of memory for each link: what the one with the most rows needs."""
+    return _row_shape(config, len(config.model.head_taps)).nbytes
+
+
+def _row_shape(config: EngineConfig, taps: int) -> RowShape:
+    """Return the shape of rows, with those of `taps` layers beside them."""
     from quire.core.dtypes import dtype_of
 
     return RowShape(
         config.scheduler.max_num_batched_tokens,
-        config.model.hidden_size,
+        config.model.hidden_size * (1 + taps),
         dtype_of(config.dtype),
         config.steps_in_flight,
     )

@@ -181,8 +181,8 @@ class Worker:
             StepSkippedError: a step ahead of it has failed, and nobody has said to go on.
         """
         assert self._runner is not None, "the worker is not started"
-        for tokens in step.landed:
-            self._runner.unsettled.settle(tokens)
+        for landed in step.landed:
+            self._runner.unsettled.settle(*landed)
         if step.again:
             self._runner.unsettled.forget()
             self._skips = False

@@ -59,7 +59,7 @@ class Decoder:
         head = layout.head
         self._lm_head = None if head is None else build.linear(head, head=True)
         self.embedding: Embedding | None = None
-        if config.in_first_stage and layout.tables:
+        if layout.tables and (config.in_first_stage or config.head_embeds):
             self.embedding = build.embedding(self._lm_head)
         self.rotations = build.rotations()
         """The table of `config.rope`; None without RoPE."""
@@ -128,7 +128,7 @@ class Decoder:
         if rows is not None and self.config.in_last_stage:
             wanted = rows, row_adapter
         residual = input_ids
-        if self.embedding is not None:
+        if self.embedding is not None and self.config.in_first_stage:
             residual = self.embedding.forward(ops, input_ids, positions, embeds)
         x, residual = self.enter(ops, residual)
         if self._own_inputs is not None:

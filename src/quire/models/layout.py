@@ -60,7 +60,8 @@ class Layout:
         # Its lookups are of the packed head's numbers, so the first stage has that, too.
         has_head = config.lm_head and (last or (first and tied))
         self.tables = []
-        if vocab and (first or (has_head and tied)) and (draft is None or draft.own_embedding):
+        embeds = first or (has_head and tied) or (config.head_embeds and last)
+        if vocab and embeds and (draft is None or draft.own_embedding):
             self.tables.append(self._table("embed", vocab, "rows"))
         if first and (offset := config.learned_positions_offset) is not None:
             self.tables.append(self._table("positions", config.max_position_embeddings + offset))

@@ -215,7 +215,13 @@ def _with_draft(
     if wanted is not None and wanted.method in HEAD_METHODS:
         from quire.resolve.heads import resolve_head  # reads weights, so it imports NumPy
 
-        return dataclasses.replace(config, draft=resolve_head(args, config, wanted, notes))
+        draft = resolve_head(args, config, wanted, notes)
+        head, model = draft.model.draft_head, config.model
+        if config.stage_layers and head is not None:
+            model = dataclasses.replace(
+                model, head_embeds=not head.own_embedding, head_taps=head.taps
+            )
+        return dataclasses.replace(config, model=model, draft=draft)
     if wanted is None or wanted.model is None:
         return config
     draft = resolve(EngineArgs(**draft_fields(args, wanted)), hardware).config

@@ -9,7 +9,6 @@ import msgspec
 
 from quire.core.config import (
     ON_TORCH,
-    TEXT_METHODS,
     ClusterConfig,
     EngineConfig,
     SchedulerConfig,
@@ -140,10 +139,6 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
     ):
         if asked:
             raise _error(args, _STAGES, what)
-    drafts = config.scheduler.speculative
-    if drafts is not None and drafts.method not in TEXT_METHODS:
-        why = f"only the last stage can draft by {drafts.method}, and all must know the drafts; "
-        raise _error(args, _STAGES, f"{why}use {' or '.join(TEXT_METHODS)}.")
 
 
 def _with_own_drafts(scheduler: SchedulerConfig, notes: list[str]) -> SchedulerConfig:

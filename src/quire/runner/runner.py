@@ -16,7 +16,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import SchedulerConfig, SharedKV, StateConfig
-from quire.core.dtypes import DType
+from quire.core.dtypes import DType, HostArray
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
@@ -79,6 +79,8 @@ class ModelRunner:
         given_rows: prompts may have embeddings, or images, which `encoder` reads.
     """
 
+    _carried: Sequence[Array] = ()  # of this pass, the tapped rows of earlier stages
+
     def __init__(
         self,
         model: ModelConfig,
@@ -125,7 +127,7 @@ class ModelRunner:
             decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,
             capture_sizes=capture_sizes if plain else (),
             adapters=adapters is not None, given_rows=given_rows,
-            taps=() if reader is None else reader.taps,
+            taps=model.own_taps if reader is None or stage is not None else reader.taps,
         )  # fmt: skip
         self._inputs = StepInputBuilder(
             self.states, scheduler.max_num_batched_tokens, block_size,
@@ -134,7 +136,7 @@ class ModelRunner:
         )  # fmt: skip
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
-        self.unsettled, self.unread = Unsettled(self.states), Unread(self.states)
+        self.unsettled, self.unread = Unsettled(self.states, proposer), Unread(self.states)
         self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
         self._passes = Passes(self.states, self._inputs, proposer)
@@ -175,6 +177,9 @@ class ModelRunner:
                 output = self._compute(step, slots)
             else:
                 output = self._passes.run(step, slots, step.max_new_tokens, self._compute)
+            if self.unsettled.foreseen is not None:
+                self.unsettled.foreseen.draft(states, step, slots, output)
+                self._watch.lap("prepare")
         except BaseException:
             self._masks.end()
             states.num_tokens[slots] = num_tokens
@@ -209,7 +214,8 @@ class ModelRunner:
         inputs = self._inputs.build(step, slots, drafts)
         if self._stage is not None and not self._begins:
             self._watch.lap("prepare")
-            inputs = replace(inputs, input_ids=self._stage.take())
+            rows, *self._carried = self._side_by_side(self._stage.take())
+            inputs = replace(inputs, input_ids=rows)
             self._watch.lap("wait")
         if self._stage is not None and not self._ends:
             return self._pass_on(step, slots, inputs, self._stage)
@@ -255,10 +261,24 @@ class ModelRunner:
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, stage: Stage
     ) -> ModelOutput:
         """Compute this stage's layers, and hand their rows to the next stage."""
-        rows = self._forward(step, slots, inputs, inputs.sampling_rows)
-        stage.give(self._ops.numpy(rows))
+        taps, wanted = self.model.decoder.config.head_taps, inputs.sampling_rows
+        if taps:
+            wanted = self._ops.array(np.arange(len(inputs.input_ids)))
+        rows = self._ops.numpy(self._forward(step, slots, inputs, wanted))
+        if taps:
+            tapped = map(self._ops.numpy, (*self._carried, *self.model.tapped))
+            rows = np.concatenate([rows, *tapped], axis=1)
+        stage.give(rows)
         self._watch.lap("model")
         return ModelOutput(no_tokens(len(slots)))
+
+    def _side_by_side(self, rows: HostArray) -> list[Array]:
+        """Return a stage's rows, and those of each tapped layer before it."""
+        width = self.model.decoder.config.hidden_size
+        if rows.shape[1] == width:
+            return [self._ops.array(rows)]
+        parts = np.split(rows, rows.shape[1] // width, axis=1)
+        return [self._ops.array(np.ascontiguousarray(part)) for part in parts]
 
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
@@ -268,7 +288,7 @@ class ModelRunner:
         hidden = self.model.forward(inputs, rows)
         if self._reader is not None:
             start, counts = step.num_computed_tokens, step.num_scheduled_tokens
-            tapped = self.model.tapped or [hidden]
+            tapped = [*self._carried, *self.model.tapped] or [hidden]
             self._reader.read(self.states, slots, start, counts, tapped)
         return hidden
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from quire.core.batch import Column, SchedulerOutput
 from quire.core.errors import EngineDeadError
+from quire.runner.drafts import Proposer
+from quire.runner.foreseen import Foreseen
 from quire.runner.state import SequenceStates
 
 
@@ -27,9 +29,14 @@ class _Record(NamedTuple):
 
 
 class Unsettled:
-    """Completes the state of sequences once their tokens are known, or takes steps back."""
+    """Completes the state of sequences once their tokens are known, or takes steps back.
 
-    def __init__(self, states: SequenceStates) -> None:
+    Attributes:
+        foreseen: drafts that come with the tokens; None if none do.
+    """
+
+    def __init__(self, states: SequenceStates, proposer: Proposer | None = None) -> None:
+        self.foreseen = proposer if isinstance(proposer, Foreseen) else None
         self._states = states
         self._records: deque[_Record] = deque()
 
@@ -38,12 +45,13 @@ class Unsettled:
         new = [new.request_id for new in step.new_sequences]
         self._records.append(_Record(step.request_ids, new, samples, computed))
 
-    def settle(self, tokens: Column) -> None:
+    def settle(self, tokens: Column, drafts: Column | None = None) -> None:
         """Append the tokens of the oldest step, [B, k], to sequences that are still there.
 
         Args:
             tokens: of each sequence in order, then -1. Drafts, whose keys and values this stage has
                 computed, are among them if they were accepted.
+            drafts: of each sequence for its next step, [B, k].
 
         The last stage, which sampled them, has no such step.
         """
@@ -58,6 +66,8 @@ class Unsettled:
             states.append(slots[came >= 0], came[came >= 0])
         # Also of a row that should have sampled and did not: it computes its last token again.
         states.num_computed[slots] = states.num_tokens[slots] - 1
+        if drafts is not None and self.foreseen is not None:
+            self.foreseen.note(states, slots, drafts[samples])
 
     def forget(self) -> None:
         """Take back all steps that are not settled, as if none of them had begun.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quire.core.batch import Column
-from quire.core.config import HEAD_METHODS, EngineConfig, SchedulerConfig
+from quire.core.config import HEAD_METHODS, TEXT_METHODS, EngineConfig, SchedulerConfig
 from quire.core.errors import CheckpointError
 from quire.runner.drafts import Agrees, Proposer, RowReader, is_draft, synthetic
+from quire.runner.foreseen import Foreseen
 from quire.spec.head import HeadProposer
 from quire.spec.synthetic import FullDrafts
 from quire.spec.text_index import ngram_proposer, suffix_proposer
@@ -42,16 +43,22 @@ def new_proposer(
         return None, None
     proposer: Proposer
     reader: RowReader | None = None
+    foreseen = bool(config.stage_layers) and wanted.method not in TEXT_METHODS
+    most = wanted.num_speculative_tokens
+    if foreseen and not config.model.in_last_stage:
+        return Foreseen(limits.max_num_seqs, most, None), None
     if wanted.method in HEAD_METHODS:
         proposer = reader = _head(config, num_blocks, ops, target)
     elif wanted.method == "draft_model":
-        proposer = _draft_model(config, num_blocks, ops, wanted.num_speculative_tokens)
+        proposer = _draft_model(config, num_blocks, ops, most)
     elif wanted.method == "suffix":
         proposer = suffix_proposer(wanted, limits.max_num_seqs)
     else:
         proposer = ngram_proposer(wanted, limits.max_num_seqs)
     if wanted.synthetic_acceptance:
         proposer = FullDrafts(proposer)
+    if foreseen:
+        proposer = Foreseen(limits.max_num_seqs, most, proposer)
     return proposer, reader
 
 

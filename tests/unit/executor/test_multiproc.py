@@ -33,7 +33,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError, StepSkippedError, error_text
 from quire.executor.choice import make_executor
 from quire.executor.crew import rank_cpus
-from quire.executor.frames import Outcome, Step, ToWorker, decoder, encode
+from quire.executor.frames import Landed, Outcome, Step, ToWorker, decoder, encode
 from quire.executor.multiproc import MultiprocExecutor, check_agreement
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.registry import model_config
@@ -283,9 +283,10 @@ def test_steps_survive_their_way() -> None:
     batch.new_sequences[0] = dataclasses.replace(
         batch.new_sequences[0], token_ids=array("i", [1, 2, 3])
     )
-    landed = np.array([[5], [-1]])
+    landed = Landed(np.array([[5], [-1]]), np.array([[6, 7], [-1, -1]]))
     sent = decoder(ToWorker).decode(encode(Step(7, batch, landed=[landed])))
-    np.testing.assert_array_equal(sent.landed, [landed])
+    for column, same in zip(sent.landed[0], landed, strict=True):
+        np.testing.assert_array_equal(column, same)
     got = sent.batch
     assert got.request_ids == ["a"]
     assert got.new_blocks.shape == (3, 1)

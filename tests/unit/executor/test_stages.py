@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from quire.core.batch import Column, SchedulerOutput
+from quire.core.batch import SchedulerOutput
 from quire.core.options import RequestInputs
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, StepSkippedError
 from quire.executor.crew import node_ends
-from quire.executor.frames import Step
+from quire.executor.frames import Landed, Step
 from quire.executor.peers import Ends, shared_bytes
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
@@ -68,7 +68,7 @@ class Steps:
     number = 0
 
     def __init__(self) -> None:
-        self.landed: list[Column] = []
+        self.landed: list[Landed] = []
 
     def of(self, batch: SchedulerOutput, *, again: bool = False) -> Step:
         Steps.number += 1
@@ -81,7 +81,7 @@ def run(stages: tuple[Worker, Worker], steps: Steps, batch: SchedulerOutput, **h
     step = steps.of(batch, **how)
     first, last = (worker.execute_together(step) for worker in stages)
     assert first.sampled_token_ids.tolist() == [[-1]]
-    steps.landed.append(last.sampled_token_ids)
+    steps.landed.append(Landed(last.sampled_token_ids))
     return int(last.sampled_token_ids[0, 0])
 
 

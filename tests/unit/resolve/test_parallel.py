@@ -71,10 +71,6 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
         ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
         ({"ops": "reference"}, "the reference ops work with one stage"),
         ({"num_scheduler_steps": 2}, "omit num_scheduler_steps"),
-        (
-            {"speculative_config": '{"method": "draft_model", "model": "qwen3-0.6b"}'},
-            "can draft by draft_model, and all must know the drafts; use ngram or suffix",
-        ),
     ],
 )
 def test_what_stages_cannot_do(fields: dict[str, Any], why: str) -> None:

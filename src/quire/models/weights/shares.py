@@ -34,7 +34,7 @@ from quire.core.layers import MoEConfig
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
-from quire.models.memory import kv_bytes_of, loaded_bytes
+from quire.models.memory import draft_weight_bytes, kv_bytes_of, loaded_bytes
 from quire.models.parameters import Parameter
 from quire.parallel.grid import Grid
 
@@ -87,7 +87,7 @@ def stage_config(config: EngineConfig, stage: int) -> EngineConfig:
     parts = {i: _with_layers(config, i) for i in worker_grid(config).stages_beside(stage)}
     own = parts[stage]
     kv = {i: kv_bytes_of(part) or 1 for i, part in parts.items()}
-    weights = {i: loaded_bytes(part) for i, part in parts.items()}
+    weights = {i: loaded_bytes(part) + draft_weight_bytes(part) for i, part in parts.items()}
     left, cache = config.memory_budget_bytes - sum(weights.values()), config.kv_cache_memory_bytes
     share = kv[stage], sum(kv.values())
     return replace(
@@ -101,7 +101,11 @@ def _with_layers(config: EngineConfig, stage: int) -> EngineConfig:
     counts = config.stage_layers
     run = sum(counts[:stage]), counts[stage]
     config = replace(config, model=replace(config.model, layer_run=run))
-    return replace(config, images=config.images if stage == 0 else None)  # it has the tower
+    return replace(
+        config,
+        images=config.images if stage == 0 else None,  # it has the tower
+        draft=config.draft if stage == len(counts) - 1 else None,  # it drafts
+    )
 
 
 def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
