@@ -41,6 +41,7 @@ from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.runner.images import EncoderCache
 from quire.runner.runner import ModelRunner
+from quire.runner.stage_rows import StageRows
 from quire.sampling.grammars import Grammars
 from quire.spec.proposers import acceptance, new_proposer
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -151,7 +152,7 @@ def new_runner(
             reader=reader,
             agrees=acceptance(config.scheduler),
             states=plan.states,
-            stage=stage,
+            stage=None if stage is None else StageRows(stage, ops, config.model),
             given_rows=given,
             encoder=encoder,
         )

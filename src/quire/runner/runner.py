@@ -16,7 +16,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import SchedulerConfig, SharedKV, StateConfig
-from quire.core.dtypes import DType, HostArray
+from quire.core.dtypes import DType
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
@@ -34,6 +34,7 @@ from quire.runner.kv_tensors import (
 from quire.runner.passes import Passes
 from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import add_prompt_logprobs, any_prompt_logprobs
+from quire.runner.stage_rows import StageRows
 from quire.runner.state import SequenceStates
 from quire.runner.unread import Unread, no_tokens, put
 from quire.runner.unsettled import Unsettled
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from quire.models.decoder import Decoder
     from quire.ops.interface import Ops
     from quire.ops.op_times import OpMeter
-    from quire.parallel.stage import Stage
 
 NO_TOKENS = token_columns([])
 
@@ -79,8 +79,6 @@ class ModelRunner:
         given_rows: prompts may have embeddings, or images, which `encoder` reads.
     """
 
-    _carried: Sequence[Array] = ()  # of this pass, the tapped rows of earlier stages
-
     def __init__(
         self,
         model: ModelConfig,
@@ -102,7 +100,7 @@ class ModelRunner:
         agrees: Agrees = is_draft,
         reader: RowReader | None = None,
         states: StateConfig | None = None,
-        stage: Stage | None = None,
+        stage: StageRows | None = None,
         given_rows: bool = False,
         encoder: EncoderCache | None = None,
     ) -> None:
@@ -214,8 +212,7 @@ class ModelRunner:
         inputs = self._inputs.build(step, slots, drafts)
         if self._stage is not None and not self._begins:
             self._watch.lap("prepare")
-            rows, *self._carried = self._side_by_side(self._stage.take())
-            inputs = replace(inputs, input_ids=rows)
+            inputs = replace(inputs, input_ids=self._stage.take())
             self._watch.lap("wait")
         if self._stage is not None and not self._ends:
             return self._pass_on(step, slots, inputs, self._stage)
@@ -258,27 +255,13 @@ class ModelRunner:
         return output
 
     def _pass_on(
-        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, stage: Stage
+        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, stage: StageRows
     ) -> ModelOutput:
         """Compute this stage's layers, and hand their rows to the next stage."""
-        taps, wanted = self.model.decoder.config.head_taps, inputs.sampling_rows
-        if taps:
-            wanted = self._ops.array(np.arange(len(inputs.input_ids)))
-        rows = self._ops.numpy(self._forward(step, slots, inputs, wanted))
-        if taps:
-            tapped = map(self._ops.numpy, (*self._carried, *self.model.tapped))
-            rows = np.concatenate([rows, *tapped], axis=1)
-        stage.give(rows)
+        rows = self._forward(step, slots, inputs, stage.wanted(inputs))
+        stage.give(rows, self.model.tapped)
         self._watch.lap("model")
         return ModelOutput(no_tokens(len(slots)))
-
-    def _side_by_side(self, rows: HostArray) -> list[Array]:
-        """Return a stage's rows, and those of each tapped layer before it."""
-        width = self.model.decoder.config.hidden_size
-        if rows.shape[1] == width:
-            return [self._ops.array(rows)]
-        parts = np.split(rows, rows.shape[1] // width, axis=1)
-        return [self._ops.array(np.ascontiguousarray(part)) for part in parts]
 
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
@@ -288,7 +271,8 @@ class ModelRunner:
         hidden = self.model.forward(inputs, rows)
         if self._reader is not None:
             start, counts = step.num_computed_tokens, step.num_scheduled_tokens
-            tapped = [*self._carried, *self.model.tapped] or [hidden]
+            carried = () if self._stage is None else self._stage.carried
+            tapped = [*carried, *self.model.tapped] or [hidden]
             self._reader.read(self.states, slots, start, counts, tapped)
         return hidden
 
