@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 VisionKind = Literal[
+    "clip",
     "gemma3",
     "idefics3",
     "internvl",
@@ -17,6 +18,7 @@ VisionKind = Literal[
     "qwen2_5_vl",
     "qwen2_vl",
     "qwen3_vl",
+    "siglip",
 ]
 
 
@@ -88,6 +90,8 @@ class VisionConfig:
             residual stream behind its first layers, one each.
         resolutions: heights and widths of images that are cut into tiles; () if none are.
         interpolated: learned positions are interpolated, else the nearest before counts.
+        pool: an image has one row, its embedding: the class row, or what a learned query finds.
+            It is no input of the text model.
     """
 
     kind: VisionKind
@@ -126,6 +130,7 @@ class VisionConfig:
     deep_layers: tuple[int, ...] = ()
     resolutions: tuple[tuple[int, int], ...] = ()
     interpolated: bool = False
+    pool: Literal["class", "attention"] | None = None
 
     @property
     def row_patches(self) -> int:

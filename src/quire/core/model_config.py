@@ -169,7 +169,12 @@ class ModelConfig:
     lm_head: bool = True
     """Whether the model computes logits."""
     num_labels: int = 0
-    """Outputs of the classification head, which replaces the lm_head; 0 if there is none."""
+    """Outputs of the head that replaces the lm_head: labels of a classifier, or the numbers of an
+    embedding that ends in a product (CLIP); 0 if there is none."""
+    projection_bias: bool = False
+    """This product has a bias (SigLIP)."""
+    padded: bool = False
+    """Texts are padded to `max_position_embeddings`, and padding is attended to (SigLIP)."""
     classifier_activation: Literal["tanh", "relu", "relu2", "gelu", "gelu_tanh"] | None = None
     """Between the two layers of an encoder's classification head; None if it has one layer."""
     classifier_bias: bool = True

@@ -20,6 +20,7 @@ from quire.core.outputs import (
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.each import one_each
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
 from quire.frontend.input.pooling_task import check_task, instructed
@@ -150,7 +151,7 @@ def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Any) -> PoolingR
 
 def _as_list(prompts: Prompts) -> list[PoolingPrompt]:
     """Return a list of prompts. A list of integers is one prompt."""
-    if isinstance(prompts, str | Mapping | TextPair):
+    if isinstance(prompts, str | Mapping | TextPair | ImagePrompt):
         return [prompts]
     if prompts and isinstance(prompts[0], int):
         return [cast(list[int], list(prompts))]

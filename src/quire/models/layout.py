@@ -278,7 +278,8 @@ class Layout:
     def _classifier(self) -> ClassifierSpec:
         config, hidden = self._config, self._config.hidden_size
         inner, labels = config.classifier_activation, (config.num_labels,)
-        out = LinearSpec("head.out", labels, hidden, inner is not None, kind="head")
+        bias = inner is not None or config.projection_bias
+        out = LinearSpec("head.out", labels, hidden, bias, kind="head")
         if inner is None:
             return None, None, out
         # tanh is no epilogue, but an op of its own.

@@ -74,12 +74,16 @@ _ENCODERS = {
     "Roberta": "roberta",
     "XLMRoberta": "xlm-roberta",
 }
+PAIRED = ("clip_text_model", "siglip_text_model")
+"""Text models whose embeddings lie beside those of images."""
 _MODULES = {
+    "clip_text_model": "clip_text",
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
     "llama4_text": "llama4",
     "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_5_text": "qwen3_5",
+    "siglip_text_model": "siglip_text",
     "xlm-roberta": "roberta",
 }
 _TEXT = {
@@ -97,7 +101,7 @@ ARCHITECTURES = Registry(
     "architecture",
     {
         name: f"quire.models.architectures.{_MODULES.get(name, name)}:ARCHITECTURE"
-        for name in (*_DECODERS.values(), *_ENCODERS.values())
+        for name in (*_DECODERS.values(), *_ENCODERS.values(), *PAIRED)
     },
 )
 """Keys are Hugging Face's `model_type`; those of `ModelConfig.architecture` are among them."""
@@ -121,7 +125,8 @@ def task(hf_config: Mapping[str, Any]) -> Literal["generate", "embed", "classify
             if name.endswith(_CLASSIFIER):
                 return "classify"
             return "generate" if name.endswith(("ForCausalLM", "LMHeadModel")) else "embed"
-    return "embed" if hf_config.get("model_type") in _ENCODERS.values() else "generate"
+    embed = (*_ENCODERS.values(), "clip", "siglip")
+    return "embed" if hf_config.get("model_type") in embed else "generate"
 
 
 def weight_names(model: ModelConfig) -> WeightNames:
@@ -142,7 +147,7 @@ def weight_names(model: ModelConfig) -> WeightNames:
 
 def is_encoder(model: ModelConfig) -> bool:
     """Return whether the architecture encodes texts and does not generate them."""
-    return model.architecture in _ENCODERS.values()
+    return model.architecture in (*_ENCODERS.values(), *PAIRED)
 
 
 def architecture(name: str) -> Architecture:

@@ -24,6 +24,7 @@ _CLIP = {
 }
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _DEFAULTS: dict[str, dict[str, Any]] = {
+    "clip": _CLIP | {"resample": 3},
     "llava": _CLIP | {"resample": 3},
     "qwen2_vl": _CLIP | {"resample": 3},
     "qwen2_5_vl": _CLIP | {"resample": 3},
@@ -33,6 +34,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "llava_next": _CLIP | {"resample": 3},
     "paligemma": _HALF | {"resample": 3},
     "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
+    "siglip": _HALF | {"resample": 3},
 }
 """By kind: what a missing field of preprocessor_config.json means."""
 _PIXELS = (56 * 56, 28 * 28 * 1280)
@@ -43,6 +45,7 @@ _FLAG = "--mm-processor-kwargs"
 _CHANGEABLE = {
     "qwen2_vl": ("min_pixels", "max_pixels", "size"),
     "qwen2_5_vl": ("min_pixels", "max_pixels", "size"),
+    "clip": (),
     "gemma3": (),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
@@ -50,6 +53,7 @@ _CHANGEABLE = {
     "llava_next": (),
     "paligemma": (),
     "qwen3_vl": ("min_pixels", "max_pixels", "size"),
+    "siglip": (),
 }
 """By kind: the settings that `--mm-processor-kwargs` may change."""
 
@@ -117,7 +121,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
-    if kind in ("gemma3", "internvl", "paligemma"):
+    if kind in ("gemma3", "internvl", "paligemma", "siglip"):
         hf.only(settings, "do_pan_and_scan", False, "whole images")
         sides = {size.get(name, image_size) for name in ("height", "width")}
         if sides != {image_size}:
@@ -139,7 +143,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
                 f"{image_size}."
             )
         return {"crop": image_size}
-    if kind == "llava":
+    if kind in ("clip", "llava"):
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
         return {

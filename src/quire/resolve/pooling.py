@@ -71,7 +71,7 @@ def resolve_pooling(
     _refuse_generation_flags(args)
     hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
     task = _task(args, made_for)
-    labels = _num_labels(source.config) if task == "classify" else 0
+    labels = _num_labels(source.config) if task == "classify" else model.num_labels
     causal = model.causal and _is_causal(source.config)
     model = replace(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
@@ -140,7 +140,7 @@ def _config(
     notes: list[str],
 ) -> PoolingConfig:
     said = _pooler_config(args)
-    usual: PoolingType = "LAST" if model.causal else "CLS"
+    usual: PoolingType = "LAST" if model.causal or model.padded else "CLS"
     if not is_encoder(model) and not model.causal:
         usual = "MEAN" if task == "embed" else "LAST"
     if task == "classify":
@@ -284,6 +284,13 @@ def _arguments(
                 param="swap_space" if args.swap_space else "kv_offloading_size",
             )
         changes["enable_prefix_caching"] = False
+    if model.padded and args.max_model_len not in (None, model.max_position_embeddings):
+        raise ConfigError(
+            f"max_model_len is {args.max_model_len}; this model pads texts to "
+            f"{model.max_position_embeddings} tokens.",
+            fix="Leave it unset.",
+            param="max_model_len",
+        )
     if not model.causal:
         tokens = args.max_num_batched_tokens
         if tokens is not None and tokens < longest:

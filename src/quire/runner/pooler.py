@@ -10,6 +10,7 @@ from quire.core.dtypes import FLOAT32, converted
 from quire.core.model_config import PoolingConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputs
 from quire.runner.model import Model
 from quire.runner.state import SequenceStates
@@ -30,7 +31,10 @@ class Pooler:
         states: SequenceStates,
         model: Model,
         ops: Ops,
+        encoder: EncoderCache | None = None,
     ) -> None:
+        self._encoder = encoder
+        self._has_head = model.decoder.config.num_labels > 0
         self._config = config
         self._ops = ops
         self._states = states
@@ -45,9 +49,13 @@ class Pooler:
             pooled = self._model.forward(inputs, inputs.sampling_rows)
         else:
             pooled, unfinished = self._with_earlier(step, slots, inputs, done)
-        if self._config.task == "classify" and len(done):
+        if self._has_head and len(done):
             pooled = self._model.logits(pooled)
         vectors = converted(self._ops.numpy(pooled), FLOAT32)
+        for row, slot in enumerate(slots[done].tolist() if self._states.images else ()):
+            if (images := self._states.images.get(slot)) is not None:
+                assert self._encoder is not None, "the engine reads no images"
+                vectors[row] = converted(self._encoder.rows(images.spans[0])[0], FLOAT32)
         for entry, vector in zip(done.tolist(), vectors, strict=True):
             name = step.request_ids[entry]
             if np.isfinite(vector).all():

@@ -124,7 +124,7 @@ class ModelRunner:
         self.model = new_model(
             decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,
             capture_sizes=capture_sizes if plain else (),
-            adapters=adapters is not None, given_rows=given_rows,
+            adapters=adapters is not None, given_rows=given_rows and pooling is None,
             taps=model.own_taps if reader is None or stage is not None else reader.taps,
         )  # fmt: skip
         self._inputs = StepInputBuilder(
@@ -135,7 +135,7 @@ class ModelRunner:
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
         self.unsettled, self.unread = Unsettled(self.states, proposer), Unread(self.states)
-        self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
+        self._pooler = Pooler(pooling, self.states, self.model, ops, encoder) if pooling else None
         self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
         self._passes = Passes(self.states, self._inputs, proposer)
         self._sampled, self._batch = 0, SamplingBatch([])

@@ -39,7 +39,7 @@ class ImageChunks:
     def __init__(self, most: int) -> None:
         self.num_encoded = 0
         self._most = most
-        self._streams = False
+        self._streams = self._embeds = False
         self._next: ImageSpan | None = None
         self._begun = b""
         self._read: OrderedDict[bytes, None] = OrderedDict()
@@ -67,6 +67,7 @@ class ImageChunks:
             wanted: tokens that each has to compute; 1 means it decodes.
         """
         self._streams, self._next = bool((wanted == 1).any()), None
+        self._embeds = False
         waits = True
         for row in ((wanted > 1) & (scheduled > 0)).nonzero()[0].tolist():
             start, count = int(computed[row]), int(scheduled[row])
@@ -86,7 +87,15 @@ class ImageChunks:
         return max(0, (span.whole or (span.start, 0))[0] - start)
 
     def waits(self, request: Request, start: int) -> bool:
-        """Return whether a request's token at `start` has to wait for an image."""
+        """Return whether a request's token at `start` has to wait for an image.
+
+        Of prompts that are an image alone, to be embedded, a step takes one: texts behind it do not
+        wait for the images of many.
+        """
+        images = request.inputs.images
+        if images and images[0].rows == request.num_tokens:
+            waits, self._embeds = self._embeds, True
+            return waits
         count = _unsplit(request, start, 1, self._most)
         return self._unread(request, start, start + count) is not None
 

@@ -10,7 +10,7 @@ import pytest
 
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.models.registry import ARCHITECTURES, HF_CLASSES, architecture, model_config
+from quire.models.registry import ARCHITECTURES, HF_CLASSES, PAIRED, architecture, model_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -69,7 +69,7 @@ def test_presets_are_understood(name: str) -> None:
 
 
 def test_every_class_leads_to_an_architecture() -> None:
-    assert set(HF_CLASSES.values()) == set(ARCHITECTURES.names())
+    assert {*HF_CLASSES.values(), *PAIRED} == set(ARCHITECTURES.names())
     for name in ARCHITECTURES.names():
         assert architecture(name).names.sources("embed.weight")
 
@@ -279,7 +279,7 @@ def test_model_type_stands_in_for_architectures() -> None:
     [
         (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"did you mean LlamaForCausalLM"),
         (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM"),
-        ({"model_type": "rwkv"}, r"rwkv.*known: bamba, bert, bitnet, cohere2"),
+        ({"model_type": "rwkv"}, r"rwkv.*known: bamba, bert, bitnet, clip_text_model, cohere2"),
         (LLAMA | {"rope_scaling": {"type": "spiral"}}, r"spiral.*known: default, linear"),
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),

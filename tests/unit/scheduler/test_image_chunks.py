@@ -331,3 +331,17 @@ def test_a_step_in_which_the_tower_read_teaches_nothing() -> None:
         s.abort("a")
         s.add(text("a", 4, max_tokens=50))
         assert bool(scales._count) is (rows == 0)
+
+
+def test_a_step_embeds_one_image_and_texts_overtake_the_others() -> None:
+    s = Scheduler(SchedulerConfig(1000, 8, 64), CacheConfig(BLOCK, 64), Tokens())
+    for name in "abc":
+        alone = text(name, 1)
+        alone.inputs = RequestInputs(images=(ImageSpan(0, 1, name.encode(), None, (8, 8), b""),))
+        s.add(alone)
+    s.add(text("t", 4))
+    first = s.schedule(0.0)
+    assert first.request_ids == ["a", "t"]
+    s.abort(["a", "t"])
+    s.update(first, sampled(s, first, 5), 0.0)
+    assert s.schedule(0.0).request_ids == ["b"]

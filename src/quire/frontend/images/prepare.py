@@ -302,6 +302,7 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
 
 
 _TILES = {
+    "clip": _cropped,
     "gemma3": _square,
     "idefics3": _split,
     "internvl": _canvas,
@@ -311,6 +312,7 @@ _TILES = {
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,
     "qwen3_vl": _whole,
+    "siglip": _square,
 }
 
 

@@ -23,6 +23,7 @@ from quire.frontend.images.expand import (
     expand,
     with_images,
 )
+from quire.frontend.images.pooled import check_pooled, span_of
 from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
@@ -233,6 +234,13 @@ class Intake:
         assert self.processor is not None, "the engine was not started"
         pooling = PoolingInput(self.processor)
         place: dict[str, Any] = {"arrival_time": _arrival(options), "options": options}
+        pictured = with_images(prompt)
+        if isinstance(pictured, ImagePrompt):
+            vision = check_pooled(pictured, self.processor.model.vision)
+            [image] = await self._images.prepare(pictured.images)
+            return pooling.request(
+                request_id, [vision.image_token], 0, images=(span_of(image),), **place
+            )
         if self._pool is not None and _is_long(prompt):
             checked = pooling.check(prompt, params)
             assert isinstance(checked, PooledText)

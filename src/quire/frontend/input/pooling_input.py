@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quire.core.errors import ContextLengthError, InvalidRequestError
+from quire.core.images import ImageSpan
 from quire.core.messages import AddRequest
 from quire.core.model_config import PoolingConfig
 from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_options
 from quire.frontend.input.pooling_task import check_task
 from quire.frontend.workers.tokenizer_worker import PooledText
@@ -29,8 +31,8 @@ class TextPair(NamedTuple):
     second: str
 
 
-PoolingPrompt = str | list[int] | TextPair | Mapping[str, Any]
-"""Text, token ids, a pair, or a mapping with one of "prompt" and "prompt_token_ids"."""
+PoolingPrompt = str | list[int] | TextPair | ImagePrompt | Mapping[str, Any]
+"""Text, token ids, a pair, an image, or a mapping with one of "prompt" and "prompt_token_ids"."""
 
 
 class PoolingInput:
@@ -102,6 +104,7 @@ class PoolingInput:
         *,
         arrival_time: float,
         options: RequestOptions = NO_OPTIONS,
+        images: tuple[ImageSpan, ...] = (),
     ) -> ProcessedRequest:
         """Do what `process` does, for a prompt that is checked and tokenized."""
         check_options(options)
@@ -113,12 +116,26 @@ class PoolingInput:
         second = second_text if self._processor.model.token_types > 1 else 0
         message = AddRequest(
             request_id=request_id,
-            prompt_token_ids=pack_tokens(token_ids),
+            prompt_token_ids=pack_tokens(token_ids if images else self._padded(token_ids)),
             sampling_params=_NO_TOKENS,
             arrival_time=arrival_time,
-            inputs=RequestInputs(options, second_text=second),
+            inputs=RequestInputs(options, second_text=second, images=images),
         )
         return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])
+
+    def _padded(self, token_ids: list[int]) -> list[int]:
+        """Return a text's tokens with the padding that the model was trained with."""
+        model, tokenizer = self._processor.model, self._processor.tokenizer
+        if not model.padded:
+            return token_ids
+        pad = tokenizer.token_to_id(tokenizer.special_tokens.get("pad_token", ""))
+        if pad is None:
+            raise InvalidRequestError(
+                "This model pads texts, but its tokenizer names no pad_token.",
+                fix="Name it in tokenizer_config.json.",
+                param="prompt",
+            )
+        return token_ids + [pad] * (model.max_position_embeddings - len(token_ids))
 
     def _bounded(self, prompt: PooledText) -> PooledText:
         """Return `prompt`; raise if it is not truncated and has too many tokens for certain."""
@@ -133,7 +150,8 @@ class PoolingInput:
     def _check_dimensions(self, dimensions: int | None) -> None:
         if dimensions is None:
             return
-        size, allowed = self._processor.model.hidden_size, self._config.matryoshka
+        model, allowed = self._processor.model, self._config.matryoshka
+        size = model.num_labels or model.hidden_size
         why = None
         if self._config.task != "embed":
             why = "this model returns classes, no embedding"

@@ -9,7 +9,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.parameters import Parameter
-from quire.models.specs import LinearSpec
+from quire.models.specs import LinearSpec, NormSpec
 
 
 def tower_model(vision: VisionConfig) -> ModelConfig:
@@ -61,6 +61,17 @@ def _products(vision: VisionConfig, stem: str) -> list[LinearSpec]:
     return found
 
 
+def pool_linears(vision: VisionConfig) -> list[LinearSpec]:
+    """Return the products of `attention_pool`, in order."""
+    hidden, inner = vision.hidden_size, vision.intermediate_size
+    return [
+        LinearSpec("pool.qkv", (hidden,) * 3, hidden, True),
+        LinearSpec("pool.out", (hidden,), hidden, True),
+        LinearSpec("pool.up", (inner,), hidden, True, activation=vision.activation),
+        LinearSpec("pool.down", (hidden,), inner, True),
+    ]
+
+
 @lru_cache(maxsize=8)
 def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     """Return all parameters of the tower, in the order of the computation."""
@@ -80,6 +91,11 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
         for i in range(vision.num_layers):
             for stem in ("attn_scale", "mlp_scale"):
                 found.append(Parameter(f"layers.{i}.{stem}.weight", (hidden,), (hidden,), "bias"))
+    if vision.pool == "attention":
+        found.append(Parameter("pool.probe.weight", (1, 1, hidden), (1,), "bias"))
+        found += NormSpec("pool.norm", hidden, bias=True).parameters()
+        for linear in pool_linears(vision):
+            found += linear.parameters()
     if vision.connector_norm is not None:
         width = hidden if vision.connector_norm == "rms" else hidden * vision.row_patches
         for kind in ("weight",) if vision.connector_norm == "rms" else ("weight", "bias"):

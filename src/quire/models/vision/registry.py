@@ -10,6 +10,7 @@ from quire.models import hf
 from quire.models.vision.architecture import VisionArchitecture
 
 CLASSES: dict[str, VisionKind] = {
+    "CLIPModel": "clip",
     "Gemma3ForConditionalGeneration": "gemma3",
     "Idefics3ForConditionalGeneration": "idefics3",
     "InternVLForConditionalGeneration": "internvl",
@@ -20,6 +21,7 @@ CLASSES: dict[str, VisionKind] = {
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl",
+    "SiglipModel": "siglip",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
 _KINDS = Registry(
@@ -54,6 +56,8 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
     if nested and config.get("tie_word_embeddings"):
         text["tie_word_embeddings"] = True
     text = _DEFAULTS.get(str(text.get("model_type")), {}) | text
+    if kind == "clip":
+        text["projection_dim"] = config.get("projection_dim", 512)
     if kind == "paligemma":  # of prompts (`VisionConfig.whole`)
         text.pop("use_bidirectional_attention", None)
     types = vision_architecture(kind).text_types

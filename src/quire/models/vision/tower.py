@@ -15,6 +15,7 @@ from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.models.builder import Builder
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource
+from quire.models.vision.attention_pool import AttentionPool
 from quire.models.vision.layer_scale import Scaled
 from quire.models.vision.layout import connector, deep_connectors, tower_model
 from quire.models.vision.pieces import bounds_of, layers_in_pieces, rows_at_once
@@ -54,6 +55,10 @@ class Tower:
         self._decoder = Decoder(model, Scaled(source) if vision.layer_scale else source, 1, ops)
         self._connector_norm = _connector_norm(vision, source, ops)
         self._connector = [build.linear(linear) for linear in connector(vision)]
+        self._pool = None
+        if vision.pool == "attention":
+            norm = _layer_norm("pool.norm", source, ops, vision.norm_eps)
+            self._pool = AttentionPool(vision, source, ops, build, norm)
         self._newline = source.tensor("newline.weight") if vision.resolutions else None
         self._deep = [
             (
@@ -120,7 +125,12 @@ class Tower:
             self._rotations(grid[order]),
             vision.deep_layers,
         )
-        rows = rows[int(vision.class_token) :]
+        if self._pool is not None:
+            rows = self._pool.forward(rows)
+        elif vision.pool == "class":
+            rows = rows[:1]
+        else:
+            rows = rows[int(vision.class_token) :]
         if windows:
             restored = np.empty_like(rows)
             restored[order] = rows
@@ -218,7 +228,8 @@ def _connector_norm(
 ) -> RMSNorm | LayerNorm | None:
     """Return the norm before the products behind the layers; None without one."""
     if vision.connector_norm == "layer":
-        return _layer_norm("connector_norm", source, ops, 1e-5)
+        eps = vision.norm_eps if vision.pool else 1e-5
+        return _layer_norm("connector_norm", source, ops, eps)
     if vision.connector_norm is None:
         return None
     gain = converted(source.tensor("connector_norm.weight"), FLOAT32) + np.float32(1)

@@ -16,6 +16,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.model_config import PoolingConfig
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
+from quire.frontend.images.pooled import plain_prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
 from quire.frontend.scoring import Scoring, paired
@@ -156,7 +157,7 @@ class _Call(Generic[B]):
         return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
 
     async def prompts(self, body: OfInput) -> list[PoolingPrompt]:
-        """Return the texts of `input`, or the rendered text of `messages`.
+        """Return the texts of `input`, or the rendered text or the image of `messages`.
 
         Raises:
             ApiError: 400 if both are given, or neither.
@@ -178,6 +179,9 @@ class _Call(Generic[B]):
             chat_template_kwargs=body.chat_template_kwargs,
         )
         prompt = chat_prompt(plain_form(chat), self.server.options.chat_template)
+        vision = self.server.engine.resolved.config.model.vision
+        if vision is not None and vision.pool is not None:
+            return [plain_prompt(prompt)]
         work = self.server.engine.tokenize(prompt, False)
         with renamed(lambda name: "messages" if name == "image" else name):
             return [await while_connected(work, self.request.receive)]
@@ -218,7 +222,7 @@ class _Call(Generic[B]):
         try:
             outputs = await while_connected(self._run(prompts, params), self.request.receive)
         except InvalidRequestError as error:
-            if error.param == "prompt":  # no field has this name here
+            if error.param in ("prompt", "image"):  # no field has this name here
                 error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
