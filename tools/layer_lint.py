@@ -113,6 +113,7 @@ OWNERS: dict[str, set[str]] = {
     "quire._native": {"ops", "spec", "text"},
     "triton": {"ops.triton"},
     "ray": {"ray"},
+    "dataclasses.dataclass": {"bench.peers"},  # others: the cheap one of `system.records`
 }
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "system.env"

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.results.report import Row, summarise
 from quire.bench.serving.workload import token_prompts
+from quire.system.records import dataclass
 
 KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
 WHOLE_PROMPTS = 2**13

@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
@@ -27,6 +27,7 @@ from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
+from quire.system.records import dataclass
 
 OURS = "quire"
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quire.bench.split import Reading, read_stats
@@ -17,6 +17,7 @@ from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.models.memory import expert_bytes
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM

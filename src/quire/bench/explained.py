@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.collect import collect
 from quire.explain.evidence import Evidence, Window
 from quire.explain.probe import Probe
+from quire.system.records import dataclass
 
 PROFILED_STEPS = 100_000
 """More steps than a run has, so that all of them are profiled."""

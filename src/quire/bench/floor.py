@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.core.model_config import ModelConfig
 from quire.models.memory import looked_up_bytes, unchosen
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from quire.bench.results.report import Row
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM

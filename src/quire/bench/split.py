@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from quire.bench.results.report import Row
 from quire.core.errors import QuireError
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.metrics.stats import EngineStats

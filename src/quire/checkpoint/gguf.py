@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from quire.checkpoint.gguf_types import TENSOR_TYPES, TensorType
 from quire.checkpoint.mapped_file import MappedFile
 from quire.checkpoint.weight_files import split_files
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.system.records import dataclass
 
 _MAX_STRING_BYTES = 1 << 24
 _MAX_ARRAY_ITEMS = 1 << 24

@@ -29,7 +29,6 @@ Ternary types, 256 values with one scale:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +36,7 @@ import numpy.typing as npt
 
 from quire.checkpoint.gguf_types import TensorType
 from quire.core.quantized import Floats, QuantizedWeight
+from quire.system.records import dataclass
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from quire.checkpoint.gguf_experts import expert_keys, latent_keys
@@ -17,6 +17,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import QueryGrowth, yarn_magnitude
 from quire.core.model_config import ModelConfig, RopeConfig
+from quire.system.records import dataclass
 
 ARCHITECTURES = {
     **{

@@ -7,7 +7,9 @@ stands for it (`models.weights.stacks`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from quire.system.records import dataclass
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _GATED = ("gate_proj", "up_proj", "down_proj")

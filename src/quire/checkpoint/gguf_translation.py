@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_names import MIXTRAL, NAMES, Names
 from quire.core.errors import UnsupportedModelError
+from quire.system.records import dataclass
 
 Array = npt.NDArray[Any]
 Reorder = Literal[

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy.typing as npt
 
 from quire.core.dtypes import BFLOAT16
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.system.records import dataclass
 
 Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
 """The value of a metadata key. Integers are written as uint32, or as int32 or (u)int64 if they do

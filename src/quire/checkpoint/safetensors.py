@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from quire.checkpoint.mapped_file import MappedFile
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.system.records import dataclass
 
 MAX_HEADER_BYTES = 100_000_000
 """The reference implementation's own limit."""

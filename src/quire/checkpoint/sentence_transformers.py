@@ -10,13 +10,14 @@ config_sentence_transformers.json   prompts
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.json_file import read_json, read_json_list
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.model_config import PoolingType
+from quire.system.records import dataclass
 
 _TYPES: dict[str, PoolingType] = {
     "pooling_mode_cls_token": "CLS",

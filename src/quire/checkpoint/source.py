@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from quire.checkpoint.weight_files import split_names
 from quire.core.config import LoadFormat
 from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from quire.core.registry import closest, did_you_mean
+from quire.system.records import dataclass
 
 EMBEDDED = {"embedded": "story", "embedded-draft": "story-draft"}
 _ASSETS = Path(__file__).parent.parent / "assets"

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, TextIO
 
 from quire.cli import serve
@@ -15,6 +15,7 @@ from quire.resolve.engine import Resolved, resolve
 from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_values
 from quire.system import env
 from quire.system.hardware import detect
+from quire.system.records import dataclass
 
 _HIDDEN = {"api_key"}
 _NO_SETTINGS = {

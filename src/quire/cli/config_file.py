@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from quire.core.errors import ConfigError
 from quire.core.registry import closest
 from quire.resolve.config_file import Setting, read_settings
 from quire.resolve.vllm_flags import PREFIX
+from quire.system.records import dataclass
 
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SAME = {"model": "model_tag"}

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from quire.core.errors import ConfigError
 from quire.system import env
 from quire.system.gpu import first_gpu, torch_cuda_version, torch_folder
 from quire.system.hardware import cpu_name, detect
+from quire.system.records import dataclass
 
 GIB = 2**30
 LEAST_MEMORY, LEAST_DISK = 2 * GIB, 5 * GIB

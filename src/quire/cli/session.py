@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +18,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.resolve.arguments import EngineArgs
 from quire.system import env
 from quire.system.garbage import no_collection
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.core.outputs import RequestOutput

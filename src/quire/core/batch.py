@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from quire.core.images import ImageSpan
 from quire.core.messages import TokenLogprobs
 from quire.core.options import NO_INPUTS, RequestInputs
 from quire.core.sampling_params import SamplingParams
+from quire.system.records import dataclass
 
 Column = NDArray[np.int64]
 BlockRun = tuple[int, int, Sequence[int]]

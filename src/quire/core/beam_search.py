@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import msgspec
@@ -11,6 +10,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.sampling_params import MAX_LOGPROBS
 from quire.core.typed import check_types
+from quire.system.records import dataclass
 
 MAX_WIDTH = MAX_LOGPROBS // 2
 """A step considers twice as many continuations per beam, because some may end the text."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from quire.core.lora import LoRAConfig
 from quire.core.model_config import ModelConfig, PoolingConfig
 from quire.core.quantization import Form
 from quire.system import env
+from quire.system.records import dataclass
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]

@@ -18,8 +18,10 @@ attention. Beyond the corner, the time grows with the tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+from quire.system.records import dataclass
 
 CORNER = 4.0
 """Exponent of the smooth maximum; infinity would be the plain maximum."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+
+from quire.system.records import dataclass
 
 VisionKind = Literal[
     "clip",

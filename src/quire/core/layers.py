@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
+
+from quire.system.records import dataclass
 
 
 def yarn_magnitude(params: Mapping[str, Any]) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
+
+from quire.system.records import dataclass
 
 
 class LoRARequest(msgspec.Struct, array_like=True, frozen=True):

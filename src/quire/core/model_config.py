@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from quire.core.images import VisionConfig
@@ -15,6 +15,7 @@ from quire.core.layers import (
     RecurrentConfig,
     SubLayerKind,
 )
+from quire.system.records import dataclass
 
 PoolingType = Literal["LAST", "CLS", "MEAN"]
 PoolingTask = Literal["embed", "classify"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

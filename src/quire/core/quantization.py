@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from quire.system.records import dataclass
 
 CodeType = Literal["uint8", "int8", "float8_e4m3fn", "float8_e5m2"]
 

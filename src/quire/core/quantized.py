@@ -11,13 +11,14 @@ value is the codebook's entry if there is a codebook, else the code itself, a sm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.dtypes import FLOAT8, DType, HostArray, converted
+from quire.system.records import dataclass
 from quire.system.user_arrays import host_array
 
 Floats = NDArray[np.float32]

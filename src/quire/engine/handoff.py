@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from quire.core.config import TransferConfig
@@ -13,6 +12,7 @@ from quire.core.request import Request
 from quire.kv.hashing import BlockHasher
 from quire.kv.loans import Loans, copies_loan
 from quire.kv.lower_tiers import LowerTier
+from quire.system.records import dataclass
 
 HOLD_SECONDS = 5.0
 """How long an output waits for its blocks. Then it names those that are there."""

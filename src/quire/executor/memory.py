@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
@@ -13,6 +13,7 @@ from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT, most_blocks
 from quire.models.memory import lora_bytes, state_bytes
 from quire.models.vision.layout import tower_activation_bytes
+from quire.system.records import dataclass
 
 FLOAT32 = 4
 PREFIX_SHARE = 4

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from quire.explain.proc import quick
+from quire.system.records import dataclass
 
 SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from quire.metrics.histogram import Histogram, quantile
 from quire.metrics.recorded import since
 from quire.metrics.request_mix import RequestMix
 from quire.metrics.stats import EngineStats
+from quire.system.records import dataclass
 
 _OF_CORE = (
     *("steps", "preemptions", "loaded_blocks", "load_failures"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
 from quire.core.op_profile import OpProfile, OpTime
 from quire.explain.evidence import Evidence
 from quire.explain.report import Bound, LimitsUsed, OpLine
+from quire.system.records import dataclass
 
 STALE = 1.05
 """A measured limit is stale if operations exceed it by this factor."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.core.cost import RooflineCost, StepParts
 from quire.explain.evidence import Window
+from quire.system.records import dataclass
 
 MIXED = 1.5
 """Tokens of a step, relative to its rows without prompts, from which it contains prompts."""

@@ -10,7 +10,6 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, me
 from quire.explain.host import COMPUTING, SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, quick, text
 from quire.explain.python import debugging, tracing
+from quire.system.records import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 
 from quire.core.batch import BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
 from quire.kv.lower_tiers import LowerTier
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from quire.core.batch import NO_STATE, BlockLoad, FirstState
 from quire.core.config import StateConfig
@@ -22,6 +22,7 @@ from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT
 from quire.kv.host_tier import HostTier
+from quire.system.records import dataclass
 
 
 def snapshot_distance(num_tokens: int, most: int) -> int:

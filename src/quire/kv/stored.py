@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from quire.kv.prefix import NO_BLOCK, TO_LOAD
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from quire.layers.norm import Norm, Scale
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache, LayerStates
+from quire.system.records import dataclass
 
 Cache = KVCache | LayerStates
 """What a sub-layer keeps of earlier tokens."""

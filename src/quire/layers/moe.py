@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quire.core.dtypes import FLOAT32
 from quire.core.layers import MoEConfig, RouteSpec
 from quire.layers.layer import Tokens
@@ -13,6 +11,7 @@ from quire.layers.norm import NoNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.weights import LinearWeight
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

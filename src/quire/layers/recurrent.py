@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from quire.core.layers import DeltaConfig, Mamba2Config
 from quire.layers.layer import Tokens
@@ -11,6 +10,7 @@ from quire.layers.linear import Linear
 from quire.ops.array import Array
 from quire.ops.interface import ConvKind, Ops
 from quire.ops.metadata import LayerStates
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from quire.checkpoint.json_file import read_json
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.quant.bits import float32
+from quire.system.records import dataclass
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from quire.core.errors import CheckpointError, QuireError
 from quire.core.lora import LoRAConfig, LoRARequest
 from quire.lora.peft import Delta, LoRATarget, read_adapter
 from quire.ops.lora import LoraTable
+from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
+
+from quire.system.records import dataclass
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 

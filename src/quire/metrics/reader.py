@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from quire.metrics.families import Family
 from quire.metrics.prometheus import MetricsCollector
 from quire.metrics.stats import EngineStats
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from quire.core.layers import HeadForm
 from quire.core.model_config import ModelConfig
 from quire.models.parameters import Parameter
 from quire.models.weights.stacks import Stacked
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

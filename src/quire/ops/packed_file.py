@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
 from quire import _native
+from quire.system.records import dataclass
 
 Shape = tuple[int, int, int, int, int, int, int, bool, bool, float, int]
 """Kind, epilogue, n, k, group, what a group has apart from its scale, the zero of all, whether it

@@ -18,7 +18,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +31,7 @@ from quire.ops.interface import Ops
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.plan_meter import PlanMeter
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire import _native

@@ -8,7 +8,7 @@ where it likes, and with it the rounding of a row.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow, filtered, top_k
 from quire.ops.gumbel import draw
+from quire.system.records import dataclass
 
 TokenIds = NDArray[np.int64]
 MaskWords = NDArray[np.int32]

@@ -10,13 +10,13 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from quire.core.batch import Hops
 from quire.parallel.shared_memory import whole_pages
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.core.dtypes import DType, HostArray

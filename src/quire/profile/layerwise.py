@@ -14,13 +14,14 @@ import csv
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import msgspec
 
 from quire.core.op_profile import OpProfile, OpTime, expert_balances
+from quire.system.records import dataclass
 
 MAX_STEPS = 2**31 - 1
 FROM_CACHE = 1.1

@@ -10,7 +10,6 @@ W[n, k] = scales[g, n] · (code − zero)          g = k // group
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Stored
+from quire.system.records import dataclass
 
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Row within a group of eight of the i-th 4 bits of a word."""

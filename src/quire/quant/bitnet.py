@@ -9,7 +9,6 @@ W[n, k] = (code − 1) / weight_scale     ("bitlinear", Transformers' default)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import Fields, skipped
 from quire.quant.scheme import FLOATS, Scheme, Stored
+from quire.system.records import dataclass
 
 _PER_BYTE = 4
 

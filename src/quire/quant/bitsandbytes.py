@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
 from quire.quant.fields import Fields, skipped
 from quire.quant.scheme import FLOATS, Scheme, Stored
+from quire.system.records import dataclass
 
 BLOCK = 64
 _STATE = "weight.quant_state.bitsandbytes__"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +31,7 @@ from quire.quant.fields import Fields
 from quire.quant.fp4 import Mxfp4, Nvfp4
 from quire.quant.fp8 import Fp8
 from quire.quant.scheme import FLOATS, Scheme, Stored
+from quire.system.records import dataclass
 
 _STRATEGIES = {name: name for name in ("tensor", "channel", "group", "block", "tensor_group")}
 _FORMATS = {

@@ -11,7 +11,6 @@ W[n, k] = e2m1[code] · (weight_scale / weight_global_scale)        (NVFP4; Mode
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from quire.quant.bits import nibbles
 from quire.quant.fields import Fields, skipped
 from quire.quant.fp8 import Fp8
 from quire.quant.scheme import Scheme, Stored
+from quire.system.records import dataclass
 
 _ONE = ((), (1,))
 

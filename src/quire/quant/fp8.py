@@ -13,7 +13,6 @@ Activations are not rounded: no CPU multiplies 8-bit floats, so rounding would o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from quire.core.quantization import CodeType, Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import Fields, skipped
 from quire.quant.scheme import FLOATS, Shape, Stored
+from quire.system.records import dataclass
 
 _TYPES: dict[str, CodeType] = {
     "F8_E4M3": "float8_e4m3fn",

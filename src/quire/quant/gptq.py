@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import permutation_of, unpack_rows
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Stored
+from quire.system.records import dataclass
 
 _BITS = {2: 2, 3: 3, 4: 4, 8: 8}
 _FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}

@@ -5,11 +5,11 @@ The front end reads the names too, so numpy is imported only for rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from quire.core.quantization import CodeType, Form
 from quire.quant.gguf import fitting_form
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.core.dtypes import HostArray

@@ -10,10 +10,10 @@ and memory can be checked first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from quire.core.quantization import Form
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.core.dtypes import HostArray

@@ -8,7 +8,6 @@ are the rows that the router sends to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from quire.models.layout import Layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.system.records import dataclass
 
 _BATCH_TOKENS = 2048
 """Tokens computed at once: some tens of MB of a wide feed-forward."""

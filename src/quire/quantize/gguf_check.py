@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models.registry import model_config
+from quire.system.records import dataclass
 
 _OTHER = ("architecture", "dtype", "bos_token_id", "eos_token_ids", "max_position_embeddings")
 """Fields of a model that may differ: names, and what the tokenizer's keys or the tensors say."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from quire.checkpoint.gguf_blocks import quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
 from quire.core.dtypes import BFLOAT16, FLOAT32, Floats, HostArray, converted, dtype_of
 from quire.quant.ggml import fitting_type, quantize_rows
+from quire.system.records import dataclass
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 _HALVES = {"F16": dtype_of("float16"), "BF16": BFLOAT16}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from quire.core.dtypes import (
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import float8
 from quire.quant.chunks import for_chunks
+from quire.system.records import dataclass
 
 _FLOAT8_MOST = float(finfo(FLOAT8_E4M3).max)
 _SHRINK = tuple(1.0 - 0.04 * step for step in range(12))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from quire import __version__
@@ -26,6 +26,7 @@ from quire.quantize.work import Content, WorkFolder
 from quire.quantize.write_compressed import write_compressed
 from quire.quantize.write_gguf import gguf_metadata, write_gguf
 from quire.system.blas import blas_threads
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
 Progress = Callable[[str, int, int], None]

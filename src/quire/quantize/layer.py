@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics, Statistics
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
+from quire.system.records import dataclass
 
 _LINEAR = ("silu_mul", "gelu_mul", "gelu_tanh_mul", "relu2_mul", "relu")
 """Activations that are linear in up, or a ReLU, which commutes with scales; gpt-oss's is not."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
+from quire.system.records import dataclass
 
 Method = Literal["rtn", "awq", "gptq"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from quire.models.parameters import Parameter
 from quire.models.registry import is_encoder, model_config, weight_names
 from quire.models.weights.sources import Piece, match
 from quire.quantize.work import Content, dense
+from quire.system.records import dataclass
 
 _DTYPES = {"F32": FLOAT32, "BF16": BFLOAT16, "F16": dtype_of("float16")}
 

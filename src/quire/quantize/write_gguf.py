@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
 from quire.quantize.work import Content
+from quire.system.records import dataclass
 from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
 
 _ROUTER = ".ffn_gate_inp"

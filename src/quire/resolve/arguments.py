@@ -6,7 +6,6 @@ frozen `EngineConfig`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from quire.core.config import (
@@ -20,6 +19,7 @@ from quire.core.config import (
     ProfilerConfig,
 )
 from quire.resolve.vllm_arguments import takes_vllm_names
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -6,11 +6,11 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     import yaml

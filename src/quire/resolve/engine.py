@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +48,7 @@ from quire.resolve.transfer import with_transfer
 from quire.resolve.values import check_values, step_tokens, value_error
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.tokenizer import load_tokenizer as open_tokenizer
 

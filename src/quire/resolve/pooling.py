@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,7 @@ from quire.models import hf
 from quire.models.registry import is_encoder
 from quire.models.registry import task as task_of
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 Activation = Literal["none", "sigmoid", "softmax"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
@@ -19,6 +19,7 @@ from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.quant.registry import GGUF, METHODS, method, quantization_config
 from quire.quant.scheme import Method
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

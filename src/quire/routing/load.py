@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.cost import StepCost
 from quire.core.messages import SchedulerStats
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from quire.ops.copiers import open_copier
 from quire.ops.metadata import KVCache, LayerStates
 from quire.runner.kv_files import BlockFiles
 from quire.runner.kv_reads import BlockReader, BlockSource, ReadBlock
+from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
 

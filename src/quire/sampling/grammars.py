@@ -6,7 +6,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, RLock
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from quire.core.structured_outputs import StructuredOutputsParams, WrittenStruct
 from quire.sampling.masks import TokenRow
 from quire.sampling.thinking import ThinkingLimit
 from quire.system.native_marks import Mark, make_marks
+from quire.system.records import dataclass
 from quire.text.structures import grammar_key, structure_key
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from quire.ops.filters import FloatRow
 from quire.ops.last_tokens import Chosen, LastTokens
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.sampling.state import SamplingState
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops

@@ -9,7 +9,6 @@ shares it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from quire.core.batch import BlockLoad
 from quire.core.request import Request, RequestStatus
@@ -18,6 +17,7 @@ from quire.kv.prefix import NO_BLOCK
 from quire.kv.stored import Stored
 from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.running import Admitted
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

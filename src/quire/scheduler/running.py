@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass
 from itertools import compress, count
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import Column
 from quire.core.request import Request
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

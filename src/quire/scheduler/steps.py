@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import compress
 
 import numpy as np
@@ -23,6 +23,7 @@ from quire.core.request import Request
 from quire.kv.manager import KVCacheManager
 from quire.kv.prefix import Entered
 from quire.scheduler.running import Admitted, RunningBatch
+from quire.system.records import dataclass
 
 NO_BLOCKS = block_columns([])
 ALL_ROWS = slice(None)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message
 
 from quire.core.errors import ConfigError, QuireError
 from quire.server.engine import Engine
+from quire.system.records import dataclass
 
 URLS = (
     "/v1/chat/completions",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import ErrorBody
+from quire.system.records import dataclass
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 E = TypeVar("E", bound=Endpoint)

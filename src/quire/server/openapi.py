@@ -10,7 +10,6 @@ import asyncio
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +22,7 @@ from quire import __version__
 from quire.resolve.field_flags import module_docs
 from quire.server.contract import EVENTS, JSON, Contract, contract, contract_of
 from quire.server.http.middleware import OPEN_PATH, ApiKeyMiddleware
+from quire.system.records import dataclass
 
 _CONVERTED = re.compile(r"\{(\w+):\w+\}")
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -18,7 +18,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.errors import ConfigError
@@ -34,6 +33,7 @@ from quire.server.http.server import BACKLOG, HttpServer
 from quire.server.options import AppOptions
 from quire.server.tools.table import choose_parsers
 from quire.system.heap import share_one_heap
+from quire.system.records import dataclass
 
 MAX_CONNECTIONS = 16_384
 """Connections at once; fewer if the system limits open files."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -20,6 +19,7 @@ from quire.server.errors import ApiError, invalid
 from quire.server.http.request_ids import choose_request_id
 from quire.server.options import AppOptions
 from quire.server.tools.table import Parsers
+from quire.system.records import dataclass
 
 HASH_BYTES = 32
 """Of a KV block's hash."""

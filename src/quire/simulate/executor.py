@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import StateConfig
 from quire.core.cost import StepCost
 from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
+from quire.system.records import dataclass
 
 
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:

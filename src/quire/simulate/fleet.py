@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
 from quire.simulate.stages import ModelledStage, modelled_stages
 from quire.simulate.workload import Workload
+from quire.system.records import dataclass
 
 SERIES = 2_000
 """A replica's history is halved when it has more than twice as many points."""

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from quire.core.registry import did_you_mean
 from quire.models.cost import product_dtype, roofline
 from quire.simulate.probe import probe
 from quire.system.hardware import detect
+from quire.system.records import dataclass
 
 THIS = "this"
 STREAMS = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from quire.core.config import EngineConfig
 from quire.core.cost import RooflineCost
 from quire.core.sampling_params import SamplingParams
 from quire.executor.uniproc import UniprocExecutor
+from quire.system.records import dataclass
 
 SHORT, LONG, CHUNK, STREAMS = 64, 1024, 128, 16
 """Tokens of a short and of a long context, of a chunk, and sequences that decode together."""

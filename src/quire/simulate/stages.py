@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost
 from quire.core.dtypes import dtype_of
 from quire.models.cost import roofline
 from quire.models.weights.shares import stage_config, worker_grid
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 from quire.text.trace import read_lines
 
 Distribution = Literal["fixed", "uniform", "lognormal"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from quire.core.batch import Column
 from quire.core.config import EngineConfig
 from quire.core.dtypes import HostArray
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 _CONTROL = b"\xff"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from quire.system.records import dataclass
 
 _NAME_BYTES = 256
 

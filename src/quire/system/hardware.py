@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 
 from quire.system.gpu import Gpu, detect_gpu
+from quire.system.records import dataclass
 
 AVAILABLE_SHARE = 0.9
 """Share of the free memory that an engine may use."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 _RESERVED = frozenset(

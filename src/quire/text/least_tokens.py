@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
+from quire.system.records import dataclass
 from quire.text.tokenizers.byte_pairs import BytePairs
 from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 

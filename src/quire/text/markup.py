@@ -5,8 +5,9 @@ Such a format is data: its reader is `server/tools/markup`, and its grammar `cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

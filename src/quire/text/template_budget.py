@@ -11,11 +11,13 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import Any
 
 from jinja2.exceptions import SecurityError
+
+from quire.system.records import dataclass
 
 MAX_CHARS = 8 << 20
 """Maximum characters of one string, or items of one list."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from quire.resolve.engine import resolve
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.workload import Workload
 from quire.system.hardware import Hardware
+from quire.system.records import dataclass
 from quire.tune.objective import Measurement, best_rate
 from quire.tune.space import Configuration, apply, key
 

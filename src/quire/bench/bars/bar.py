@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self
 
 from quire.bench.results.report import Row
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from quire.bench.bars.bar import Against, Bar, Floor, Seen, Subject, row_of
@@ -13,6 +12,7 @@ from quire.bench.bars.table import line, print_table, print_where
 from quire.bench.results.report import Row
 from quire.ops.isa import available_isas
 from quire.system import env
+from quire.system.records import dataclass
 
 AMX = "amx"
 NO_AMX = (

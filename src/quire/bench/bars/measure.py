@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from quire.bench.startup import sample, start_child
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 BLOCK_SIZE = 16
 START_TOKENS = 16

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from quire.core.dtypes import DType, HostArray, dtype_of
+from quire.system.records import dataclass
 
 Call = Callable[[int], object]
 """Runs the op on the arguments of turn i; turns rotate through the copies."""

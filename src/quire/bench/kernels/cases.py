@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.native.gemm import PackedLinear
 from quire.ops.weights import GATED, Epilogue, LinearWeight
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from quire.bench.kernels.case import Call, Case, Variant, noise
 from quire.bench.results.report import percentile
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.bench.peers.torch_calls import TorchCalls

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
 import numpy as np
+
+from quire.system.records import dataclass
 
 CONFIDENCE = 0.95
 

@@ -14,7 +14,7 @@ import math
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from quire.bench.serving.workload import lengths, text_prompts, token_prompts
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 from quire.text.trace import read_lines
 
 _TEXTS = Path(__file__).with_name("texts")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from quire.bench.serving.datasets import DATASETS, Ask, complete
 from quire.bench.serving.workload import Ramp, arrival_times
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"

@@ -6,13 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from quire.bench.progress import progress
 from quire.bench.serving.http_client import ConnectionLostError, HTTPClient, Pieces, events
 from quire.bench.serving.load import Load, Request, next_body
 from quire.core.errors import QuireError
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

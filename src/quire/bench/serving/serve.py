@@ -7,7 +7,7 @@ import asyncio
 import math
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TextIO
 
 from quire.bench.energy import EnergyMeter, is_here
@@ -24,6 +24,7 @@ from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import engine_flags_from
 from quire.system import env
+from quire.system.records import dataclass
 
 _SIZES = (
     *("dataset_name", "num_prompts", "input_len", "output_len", "num_prefixes", "prefix_len"),

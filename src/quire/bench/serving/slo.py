@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
 """Names of a request's latencies."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import ConfigError
+from quire.system.records import dataclass
 
 _WORDS = """
 time year people way day man thing woman life child world school state family student group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 import msgspec
@@ -14,6 +14,7 @@ from quire.explain.evidence import CORE, FRONT, Evidence, Window
 from quire.explain.replicas import mean_replica
 from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
+from quire.system.records import dataclass
 
 WORTH = 0.05
 """Causes that cost a smaller share of the time are not reported."""

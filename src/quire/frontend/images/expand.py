@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any
 
@@ -13,6 +13,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
 from quire.frontend.images.prepare import Prepared
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 DATA = "multi_modal_data"

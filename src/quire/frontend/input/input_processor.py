@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from quire.frontend.input.params import (
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
 from quire.resolve.engine import Resolved
+from quire.system.records import dataclass
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizers.tokenizer import Tokenizer

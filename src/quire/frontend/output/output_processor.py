@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AbortRequests, AddRequest, CoreOutput, StepOutputs
@@ -19,6 +19,7 @@ from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
 from quire.metrics.stats import EngineStats, LoraUse
+from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.timeline import Span, Timeline
 from quire.resolve.arguments import EngineArgs
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

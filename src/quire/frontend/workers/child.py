@@ -6,10 +6,10 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from quire.frontend.workers.pipe import LENGTH_BYTES, LONGEST
 from quire.system.parent import interrupts_blocked
+from quire.system.records import dataclass
 
 LOST = (OSError, asyncio.IncompleteReadError)
 """What `Child` raises if the process has ended."""

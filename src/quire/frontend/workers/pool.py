@@ -7,10 +7,10 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from quire.core.errors import EngineDeadError
 from quire.frontend.workers.child import LOST, Child
+from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
+from quire.system.records import dataclass
 
 Gelu = Literal["quick_gelu", "gelu", "gelu_tanh"]
 _GELUS: dict[object, Gelu] = {

@@ -7,7 +7,6 @@ each layer all rows first store their keys and values; then each part attends to
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from quire.models.decoder import Decoder
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.system.records import dataclass
 
 PIECE_FLOPS = 5e8
 """Of a piece: some milliseconds of two cores. Smaller ones read the weights too often."""

@@ -4,10 +4,11 @@ torch-free. `ops.native.quantized` makes these choices from the weights themselv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from quire.core.quantization import Form
 from quire.models.parameters import Parameter
+from quire.system.records import dataclass
 
 _GROUPS = (128, 64, 32, 16)
 _BITS = (2, 3, 4, 5, 6, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CheckpointError
@@ -15,6 +15,7 @@ from quire.models.parameters import Parameter
 from quire.models.weights.stacks import Cut, Stacked, stacks
 from quire.quant.gguf import GGUF_FORMS
 from quire.quant.scheme import Method, Scheme, Stored
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.checkpoint.weights import Weights

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.models.parameters import Parameter
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.core.dtypes import HostArray

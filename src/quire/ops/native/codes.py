@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from quire.core.dtypes import FLOAT8, HostArray
 from quire.core.quantized import QuantizedWeight, same
+from quire.system.records import dataclass
 
 GROUPS = (128, 64, 32, 16)
 CodeKind = Literal["u2", "u3", "u4", "u4_book", "u5", "u6", "u8"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from quire.core.dtypes import HostArray
 from quire.core.quantized import QuantizedWeight as HostWeight
 from quire.ops.torch_ops.arrays import tensor
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,6 @@ device   [ buffer 0 ] [ buffer 1 ]                 the layer in use, and the nex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -22,6 +21,7 @@ from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
 from quire.ops.torch_ops.reference import DenseWeight, dense_weight
 from quire.ops.weights import Epilogue, LinearWeight
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

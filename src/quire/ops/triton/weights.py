@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,6 +14,7 @@ from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton.launch import has_float8
 from quire.ops.weights import Epilogue, LinearWeight
+from quire.system.records import dataclass
 
 Form = Literal["codes", "e2m1", "zeros", "offsets", "book", "int8"]
 PAIR = 64

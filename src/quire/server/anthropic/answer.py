@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from quire.server.http.json_text import encode, named_event, read_arguments
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import completions
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
+from quire.system.records import dataclass
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _KINDS = {"content": "text", "reasoning": "thinking"}

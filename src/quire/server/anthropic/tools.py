@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -21,6 +21,7 @@ from quire.server.openai.protocol import (
     ToolDefinition,
 )
 from quire.server.rules import Rules
+from quire.system.records import dataclass
 
 Choice = Literal["none", "auto", "required"]
 _CHOICES: dict[str, Choice] = {"auto": "auto", "any": "required", "none": "none"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from starlette.requests import Request
@@ -31,6 +31,7 @@ from quire.server.openai.protocol import (
     Part,
     TextPart,
 )
+from quire.system.records import dataclass
 
 BLOCKS_PER_TURN = 512
 """Blocks to read before yielding to the event loop: one or two milliseconds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Scope
 from quire.server.errors import ApiError, encode_error
 from quire.server.http.exchange import Exchange, Flow
 from quire.server.http.linger import LINGER_SECONDS
+from quire.system.records import dataclass
 
 _TRANSPORT = "quire.transport"
 

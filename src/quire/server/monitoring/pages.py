@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from quire.system.records import dataclass
 
 FOLDER = Path(__file__).parent / "dashboard"
 PAGE_PATH = "/"

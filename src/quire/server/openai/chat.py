@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from msgspec import UNSET
@@ -47,6 +47,7 @@ from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.state import request_id, request_options, server_state
 from quire.server.tool_results import mend_chat
+from quire.system.records import dataclass
 
 
 @contract(body=ChatRequest, answer=ChatResponse, events=ChatChunk, errors=OF_GENERATION)

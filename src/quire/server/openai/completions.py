@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET
@@ -35,6 +35,7 @@ from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.state import ServerState, request_id, request_options, server_state
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt

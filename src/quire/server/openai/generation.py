@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -41,6 +41,7 @@ from quire.server.openai.answers import (
 )
 from quire.server.openai.protocol import StreamOptions
 from quire.server.state import ServerState
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt

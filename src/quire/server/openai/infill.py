@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ContextLengthError
 from quire.server.errors import invalid
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
@@ -54,6 +53,7 @@ from quire.server.openai.pooling_protocol import (
 )
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
 from quire.server.state import ServerState, request_id, request_options, server_state
+from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.output.pooling_output import Floats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.output import ValueTypes
 from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import Parsers, ToolFormat
+from quire.system.records import dataclass
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizers.tokenizer import Tokenizer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.server.errors import describe
@@ -31,6 +30,7 @@ from quire.server.responses.protocol import (
 from quire.server.responses.tools import ToolSet
 from quire.server.responses.writer import ItemWriter
 from quire.server.tools.deltas import Delta, TextDelta
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

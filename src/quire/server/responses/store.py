@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from quire.server.errors import ApiError
@@ -14,6 +13,7 @@ from quire.server.responses.events import EventLog
 from quire.server.responses.item_types import Item
 from quire.server.responses.items import as_input, new_id
 from quire.server.responses.protocol import ResponseObject
+from quire.system.records import dataclass
 
 MAX_STORED_BYTES = 256 * 2**20
 """Maximum bytes of all responses as JSON; each turn is counted once."""

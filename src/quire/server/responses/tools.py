@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +35,7 @@ from quire.server.responses.tool_types import (
     Tool,
     ToolChoice,
 )
+from quire.system.records import dataclass
 from quire.text.lark_regex import regex_of
 
 _KINDS: dict[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool}

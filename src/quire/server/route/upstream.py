@@ -7,12 +7,12 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import h11
 
 from quire.core.errors import ConfigError, QuireError
+from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from quire.core.outputs import PositionLogprobs
+from quire.system.records import dataclass
 
 
 @dataclass(slots=True)

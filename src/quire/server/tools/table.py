@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from quire.core.errors import ConfigError
@@ -16,6 +15,7 @@ from quire.server.tools.markup import markup
 from quire.server.tools.output import Output
 from quire.server.tools.pythonic import pythonic
 from quire.server.tools.stream import Input, Wait
+from quire.system.records import dataclass
 from quire.text.markup import MARKUP
 
 Rule = Callable[[Input, Output], Wait]

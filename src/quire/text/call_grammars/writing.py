@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
 
+from quire.system.records import dataclass
 from quire.text.composition import Specials, pieces, slashes
 from quire.text.string_formats import FORMATS
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from quire.system.records import dataclass
 from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, MARK, Names, Scope
 
 MAX_WORK = 60_000

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from quire.system.records import dataclass
 from quire.text.json_schema.literals import matched_by
 from quire.text.json_schema.scope import TYPES, Schema, Scope, canonical
 

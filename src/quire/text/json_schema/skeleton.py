@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from quire.system.records import dataclass
 from quire.text.json_schema.exponents import scientific
 from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema, SchemaError, check_types
 

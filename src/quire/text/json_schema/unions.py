@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from quire.system.records import dataclass
 from quire.text.json_schema.complement import Complement, all_of, any_of, complement
 from quire.text.json_schema.scope import (
     ANNOTATIONS,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Literal
 
 import tokenizers
 
 from quire.core.errors import InvalidRequestError
+from quire.system.records import dataclass
 from quire.text.least_tokens import least_tokens
 from quire.text.tokenizers.byte_pairs import BytePairs
 from quire.text.tokenizers.post_processor import Frame, frame_of

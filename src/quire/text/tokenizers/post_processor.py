@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tokenizers
 from tokenizers import models, processors
+
+from quire.system.records import dataclass
 
 
 def surround(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:

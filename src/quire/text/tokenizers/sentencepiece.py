@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.system.records import dataclass
 
 SPACE = "▁"
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
 from quire.core.errors import UnsupportedModelError
+from quire.system.records import dataclass
 
 
 def _byte_alphabet() -> dict[str, int]:

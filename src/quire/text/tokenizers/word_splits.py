@@ -6,7 +6,7 @@ case, `&&` intersects two sets, `\p{…}` is a Unicode property.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from quire.ops.tuning import (
     tuned_folder,
 )
 from quire.system.hardware import detect
+from quire.system.records import dataclass
 from quire.tune.kernels.search import search
 from quire.tune.kernels.subjects import Task, attention, products
 

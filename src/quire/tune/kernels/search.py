@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.timing import Clock
 from quire.bench.results.report import percentile
+from quire.system.records import dataclass
 
 LEAST_GAIN = 0.02
 """A smaller gain is not written."""

@@ -6,7 +6,7 @@ The cases are those of `quire bench kernels`. Their arguments are too large for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +28,7 @@ from quire.ops.tuning import (
     TunedGemm,
 )
 from quire.ops.weights import LinearWeight
+from quire.system.records import dataclass
 from quire.tune.kernels.search import Found, Subject, Values
 
 _KIB = 1 << 10
