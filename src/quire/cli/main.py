@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from quire import __version__
 from quire.core.errors import ConfigError, QuireError
 from quire.core.registry import did_you_mean
 from quire.system import env
 from quire.system.garbage import no_collection
+
+if TYPE_CHECKING:
+    from quire.frontend.client.core_process import CoreProcess
 
 COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
@@ -32,6 +35,7 @@ COMMANDS = {
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 
+HELP = {"-h", "--help"}
 _ELSEWHERE = {
     "run": "chat or run-batch",
     "generate": "complete",
@@ -68,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, QuireError):
             raise
         if env.log_level() == "DEBUG":
+            import traceback
+
             traceback.print_exc()
         print(f"error: {error} [{error.code}]", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -85,7 +91,7 @@ def _run(words: list[str]) -> int:
         words = [*words[1:], "--help"]
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:count]) or "--help", words[count:]
-    if name in {"-h", "--help"}:
+    if name in HELP:
         print(_help())
         return 0
     if name in {"-V", "--version", "version"}:
@@ -105,14 +111,29 @@ def _unknown(word: str) -> ConfigError:
 
 
 def _run_command(name: str, words: Sequence[str]) -> int:
-    from quire.cli.parser import Parser
-
-    module, text = COMMANDS[name]
+    if name != "serve" or HELP & set(words):
+        return _run_with(name, words, None)
     with no_collection():
+        from quire.frontend.client.core_process import CoreProcess
+
+    core = CoreProcess()  # it imports its modules beside this program
+    try:
+        return _run_with(name, words, core)
+    finally:
+        core.kill()
+
+
+def _run_with(name: str, words: Sequence[str], core: CoreProcess | None) -> int:
+    """Run a command; `core` waits for a configuration, if the command is `serve`."""
+    with no_collection():
+        from quire.cli.parser import Parser
+
+        module, text = COMMANDS[name]
         command = import_module(module)
     parser = Parser(prog=f"quire {name}", description=f"{text[0].upper()}{text[1:]}.")
     command.add_arguments(parser)
     namespace = parser.parse(words)
+    namespace.core = core
     status: int = command.run(namespace)
     return status
 

@@ -152,13 +152,16 @@ def run(namespace: argparse.Namespace) -> int:
         QuireError: the server cannot start.
     """
     with no_collection():
-        from quire.frontend.client.commands import core_command
+        from quire.frontend.client.commands import CORE_COMMAND, core_command
         from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
-    if namespace.headless or namespace.node_rank:
+    lends, command = namespace.headless or namespace.node_rank > 0, core_command(args)
+    if lends or command != CORE_COMMAND:
+        namespace.core.kill()
+    if lends:
         return lend(args, namespace.node_rank, headless=namespace.headless)
-    core = ProcessClient(core_command(args))
+    core = ProcessClient(command, namespace.core if command == CORE_COMMAND else None)
 
     def leave(*_: object) -> None:
         core.shutdown()

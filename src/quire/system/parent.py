@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,6 +17,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with(parent: int) -> None:
     """Exit when the parent is gone, even if this process is busy or stopped."""
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:

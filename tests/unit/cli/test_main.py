@@ -1,5 +1,7 @@
 """The command's front: what it prints, what it returns, what it imports."""
 
+import contextlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import quire
 from quire import __version__
 from quire.cli.main import COMMANDS, main
+from quire.frontend.client.core_process import CoreProcess
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -50,6 +53,33 @@ def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
         main([name, "--help"])
     assert caught.value.code == 0
     assert f"quire {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        (["serve", "--nonsense"], 1),
+        (["serve", "a", "--model", "b"], 1),
+        (["serve", "--node-rank", "1"], 1),
+        (["serve", "--help"], 0),
+        (["help", "serve"], 0),
+        (["plan", "--nonsense"], 0),
+    ],
+)
+def test_a_core_that_nobody_configures_ends(
+    words: list[str], begun: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sleeper(CoreProcess):
+        def __init__(self) -> None:
+            super().__init__((sys.executable, "-c", "import time; time.sleep(60)"))
+            cores.append(self)
+
+    cores: list[Sleeper] = []
+    monkeypatch.setattr("quire.frontend.client.core_process.CoreProcess", Sleeper)
+    with contextlib.suppress(SystemExit):
+        assert main(words) != 0
+    assert len(cores) == begun
+    assert all(c.popen.returncode == -signal.SIGKILL and not c.directory.exists() for c in cores)
 
 
 @pytest.mark.parametrize("name", ["serve", "plan", "quantize"])

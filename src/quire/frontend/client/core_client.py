@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import subprocess
 import threading
@@ -26,11 +25,10 @@ from quire.core.messages import (
     Shutdown,
     Standing,
 )
-from quire.engine.suspects import Suspects
 from quire.frontend.client.commands import CORE_COMMAND
+from quire.frontend.client.core_process import CoreProcess
 from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.system.frames import ClosedError, FrameSocket
-from quire.system.parent import interrupts_blocked
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +50,16 @@ class ProcessClient:
 
     One client serves one process; another core needs another client. All methods but `begin`,
     `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
+
+    Args:
+        process: one that has begun already.
     """
 
     separate = True
 
-    def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
+    def __init__(
+        self, command: Sequence[str] = CORE_COMMAND, process: CoreProcess | None = None
+    ) -> None:
         self.patience = SHUTDOWN_SECONDS
         self._command = command
         self.frames = FrameDecoder[CoreMessage](CoreMessage)
@@ -68,6 +71,8 @@ class ProcessClient:
         self._reading = False
         self._directory: Path | None = None
         self._socket: FrameSocket | None = None
+        if process is not None:
+            self._take(process)
 
     @classmethod
     def begun(cls, command: Sequence[str]) -> ProcessClient:
@@ -77,8 +82,9 @@ class ProcessClient:
         return client
 
     def begin(self) -> None:
-        """Start the core's process, which imports its modules until `configure`."""
-        self._spawn()
+        """Start the core's process, unless it runs; it imports its modules until `configure`."""
+        if self._process is None:
+            self._spawn()
 
     def configure(self, config: EngineConfig) -> None:
         """Send the core its configuration, once; it then loads its model. `start` calls this."""
@@ -111,8 +117,7 @@ class ProcessClient:
         self._ready = self._loop.create_future()
         self._on_message, self._on_death = on_message, on_death
         try:
-            if self._process is None:
-                self.begin()
+            self.begin()
             threading.Thread(
                 target=self._watch, args=(self._process,), name="core-watch", daemon=True
             ).start()
@@ -186,19 +191,13 @@ class ProcessClient:
 
     def _spawn(self, *words: str) -> None:
         """Start a core's process, which waits for its configuration."""
-        from tempfile import mkdtemp
+        self._take(CoreProcess(self._command, *words))
 
-        self._directory = Path(mkdtemp(prefix="quire-"))  # only this user can read it
-        self.suspects = Suspects(self._directory / "marks")
-        self._socket, theirs = FrameSocket.pair()
-        with theirs, interrupts_blocked():
-            end = theirs.fileno()
-            self._process = subprocess.Popen(
-                [*self._command, str(self._directory), str(os.getpid()), str(end), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # the core's prints must not mix with the user's output
-                pass_fds=[end],
-            )
+    def _take(self, process: CoreProcess) -> None:
+        self.suspects = process.suspects
+        self._directory = process.directory
+        self._socket = process.socket
+        self._process = process.popen
 
     def _end_process(self) -> None:
         """Kill the process, if there is one, and wait for its end."""

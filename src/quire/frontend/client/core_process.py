@@ -1,0 +1,59 @@
+"""The process of an engine core.
+
+It imports little, because `quire serve` begins with it: the core then imports its modules while the
+program reads its flags.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from quire.engine.suspects import Suspects
+from quire.frontend.client.commands import CORE_COMMAND
+from quire.system.frames import FrameSocket
+from quire.system.parent import interrupts_blocked
+
+
+class CoreProcess:
+    """A process that imports its modules, and then waits for its configuration.
+
+    Args:
+        words: after the command's own arguments.
+
+    Attributes:
+        popen: the process itself.
+        socket: our end of the connection.
+        directory: of the core's files; only this user can read it.
+        suspects: see `CoreClient`.
+    """
+
+    def __init__(self, command: Sequence[str] = CORE_COMMAND, *words: str) -> None:
+        from tempfile import mkdtemp
+
+        self.directory = Path(mkdtemp(prefix="quire-"))
+        self.suspects = Suspects(self.directory / "marks")
+        self.socket, theirs = FrameSocket.pair()
+        with theirs, interrupts_blocked():
+            end = theirs.fileno()
+            self.popen = subprocess.Popen(
+                [*command, str(self.directory), str(os.getpid()), str(end), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # the core's prints must not mix with the user's output
+                pass_fds=[end],
+            )
+
+    def kill(self) -> None:
+        """End the process and remove its files. Harmless when repeated."""
+        self.popen.kill()
+        self.popen.wait()
+        self.remove()
+
+    def remove(self) -> None:
+        """Close the connection and remove the files."""
+        from shutil import rmtree
+
+        self.socket.close()
+        rmtree(self.directory, ignore_errors=True)
