@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from quire.system.hardware import detect
+from tests.e2e.serving import Server
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.fuzz.engines import write_model
 from tests.golden.gguf_model import write_gguf_model
@@ -76,6 +79,16 @@ def test_no_variant_imports_torch(tiny_model: Path, tmp_path: Path) -> None:
         variants.append({"model": str(tiny_model), "tensor_parallel_size": 2})
     words = [str(adapter), json.dumps(variants)]
     subprocess.run([sys.executable, "-c", PROGRAM, *words], check=True)
+
+
+def test_no_process_of_a_server_imports_torch(server: Server) -> None:
+    assert server.text(structured_outputs={"regex": "ab"}) == "ab"
+    program = psutil.Process(server.process.pid)
+    found = {each.pid: " ".join(each.cmdline()) for each in (program, *program.children())}
+    for module in ("engine.process", "tokenizer_worker", "grammar_worker"):
+        assert any(module in command for command in found.values()), found
+    maps = {command: Path(f"/proc/{pid}/maps").read_text() for pid, command in found.items()}
+    assert not [command for command, libraries in maps.items() if "libtorch" in libraries]
 
 
 def test_no_pooling_model_imports_torch(tmp_path: Path) -> None:
