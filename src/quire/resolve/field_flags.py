@@ -14,7 +14,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quire.core.config import ProfilerConfig
 from quire.resolve.profiler import parse_profiler_config
@@ -44,6 +44,27 @@ _UNITS = (
 )
 
 
+class _FieldHelp(str):
+    """A flag's help: its field's docstring and a note. The source is read when help is printed.
+
+    As a string it is the field's name.
+    """
+
+    kind: type[Any]
+    note: str
+
+    def __new__(cls, name: str, kind: type[Any], note: str) -> Self:
+        made = super().__new__(cls, name)
+        made.kind, made.note = kind, note
+        return made
+
+    def __mod__(self, values: Any) -> str:
+        """Return the text, as argparse formats it."""
+        docs = field_docs(self.kind)  # type: ignore[arg-type]  # for mypy, type[Any] has no hash
+        note: str = self.note % values
+        return docs.get(self, "") + note
+
+
 def add_flags(
     kind: type[Any],
     parser: argparse.ArgumentParser,
@@ -59,22 +80,19 @@ def add_flags(
         defaults: defaults that differ from the dataclass's own.
     """
     group = parser.add_argument_group("engine")
-    docs = field_docs(kind)  # type: ignore[arg-type]  # for mypy, type[Any] has no hash
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         default = (defaults or {}).get(field.name, field.default)
         flag = "--" + field.name.replace("_", "-")
         aliases = ["--" + field.name] if "_" in field.name else []
         aliases += _SHORT.get(field.name, [])
-        text = docs.get(field.name, "").replace("%", "%%")
         if hints[field.name] in (bool, bool | None):
-            _add_switch(group, field.name, flag, aliases, text, default=default)
+            _add_switch(group, kind, field.name, flag, aliases, default=default)
             continue
         if field.name == "profiler_config":
             _add_dotted(group)
         options = value_options(field.name, hints[field.name])
-        if default is not None:
-            text += " (default: %(default)s)"
+        text = _FieldHelp(field.name, kind, "" if default is None else " (default: %(default)s)")
         group.add_argument(flag, dest=field.name, default=default, help=text, **options)
         for alias in aliases:
             group.add_argument(
@@ -173,19 +191,20 @@ def _parse_length(text: str) -> int:
 
 def _add_switch(
     group: argparse._ArgumentGroup,
+    kind: type[Any],
     name: str,
     flag: str,
     aliases: list[str],
-    text: str,
     *,
     default: bool | None,
 ) -> None:
     """Add a boolean: `--flag` with help; `--no-flag` and underscored spellings without help."""
     off = "--no-" + flag.removeprefix("--")
     if default is None:
-        text += f" ({flag} or {off})"
+        note = f" ({flag} or {off})"
     else:
-        text += f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
+        note = f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
+    text = _FieldHelp(name, kind, note)
     group.add_argument(flag, dest=name, action="store_true", default=default, help=text)
     hidden: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     if aliases:

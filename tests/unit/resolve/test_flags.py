@@ -130,5 +130,5 @@ def test_each_flags_help_begins_with_a_short_sentence() -> None:
     EngineArgs.add_cli_args(parser)
     for action in parser._actions:
         if action.help and action.help is not argparse.SUPPRESS:
-            first = re.split(r"[.;:]\s", action.help)[0]
+            first = re.split(r"[.;:]\s", action.help % vars(action))[0]
             assert len(first.split()) <= 15, f"{action.option_strings[0]}: {first}"
