@@ -55,4 +55,4 @@ def test_what_cannot_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["profile", "--num-prompts", "0"])
     assert caught.value.code == 2
-    assert "0 is less than 1" in capsys.readouterr().err
+    assert "0 is not at least 1" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS
 from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 
@@ -30,17 +30,11 @@ DEFAULTS = CHOICES | {
 """Values that are measured by default, without synonyms and near-duplicates."""
 
 
-def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
+def add_flags(add: Flags, **defaults: list[str]) -> None:
     """Add `--dtype`, `--quantization` and `--kv-cache-dtype`, each with any number of values."""
     for name, values in CHOICES.items():
         default = defaults.get(name, DEFAULTS[name])
-        group.add_argument(
-            "--" + name.replace("_", "-"),
-            nargs="+",
-            choices=values,
-            default=default,
-            help=f"(default: {' '.join(default)})",
-        )
+        add("--" + name.replace("_", "-"), default, choices=values)
 
 
 def combinations(

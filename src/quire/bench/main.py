@@ -14,6 +14,7 @@ from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.registry import Registry
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag
 
 BENCHMARKS = Registry(
@@ -48,34 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     for name, (text, add) in _FLAGS.items():
         bench = benches.add_parser(name, help=text, description=text)
-        add(bench.add_argument_group("workload"))
-        results = bench.add_argument_group("results")
+        add(Flags(bench.add_argument_group("workload")))
+        results = Flags(bench.add_argument_group("results"))
         if name == "serve":
             serve_flags.add_results(results)
         if name != "quality":  # it measures no time
-            repetitions = 9 if name == "kernels" else 3
-            results.add_argument(
-                "--repetitions",
-                type=flags.count,
-                default=repetitions,
-                metavar="N",
-                help=flags.DEFAULT,
-            )
-        results.add_argument(
-            "--json",
-            type=Path,
-            metavar="FILE",
-            help="write the rows there; append to a .jsonl file",
-        )
+            results("--repetitions", 9 if name == "kernels" else 3)
+        results("--json", None, "write the rows there; append to a .jsonl file", type=Path)
         drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
-        results.add_argument(
-            "--plot-dir",
-            "--plot_dir",
-            type=Path,
-            metavar="DIR",
-            help=f"draw PNGs there: {drawn}; needs matplotlib",
-        )
-        results.add_argument("--note", metavar="TEXT", help="text to store in the row")
+        text = f"draw PNGs there: {drawn}; needs matplotlib"
+        results("--plot-dir", None, text, type=Path, metavar="DIR")
+        results("--note", None, "text to store in the row", metavar="TEXT")
         if name not in _MANY_ENGINES:
             add_config_flag(bench)
             EngineArgs.add_cli_args(bench, defaults=_DEFAULTS.get(name))
@@ -134,13 +118,13 @@ def cleaning_up_when_terminated() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-_FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
+_FLAGS: dict[str, tuple[str, Callable[[Flags], None]]] = {
     "latency": (
         "one batch offline: prefill, decode, and the share of the memory floor",
         flags.latency,
     ),
     "throughput": ("many prompts offline: tokens and requests per second", flags.throughput),
-    "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add),
+    "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add_load),
     "interference": (
         "the wait of decoding streams while long prompts arrive",
         flags.interference,

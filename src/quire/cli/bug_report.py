@@ -27,6 +27,7 @@ from typing import Any
 from quire import __version__
 from quire.cli import config, doctor, serve
 from quire.core.errors import ConfigError, QuireError
+from quire.resolve.declare import Flags
 from quire.system import env
 
 LOG_BYTES = 2**20
@@ -50,21 +51,12 @@ _ADDRESS = re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}\b")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the report's flags, and all of `quire serve`, to `parser`."""
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the .zip to write (default: quire-bug-report-DATE.zip, here)",
-    )
-    parser.add_argument("--url", metavar="URL", help="include the state of this running server")
-    parser.add_argument(
-        "--log",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="include the end of this log; repeatable",
-    )
+    add = Flags(parser)
+    text = "the .zip to write (default: quire-bug-report-DATE.zip, here)"
+    add("--output", None, text, type=Path)
+    add("--url", None, "include the state of this running server", metavar="URL")
+    text = "include the end of this log; repeatable"
+    add("--log", [], text, type=Path, action="append", metavar="FILE")
     serve.add_arguments(parser)
 
 

@@ -9,6 +9,7 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag
 
 INTERRUPTED = 130
@@ -19,12 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "prompt", nargs="?", metavar="PROMPT", help="the text; standard input if absent or -"
     )
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="send the prompt as a user's message, through the model's chat template",
-    )
-    add_chat_template_flag(parser)
+    text = "send the prompt as a user's message, through the model's chat template"
+    Flags(parser)("--chat", False, text)
+    add_chat_template_flag(Flags(parser))
     add_sampling_flags(parser)
     add_config_flag(parser)
     EngineArgs.add_cli_args(parser)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ConfigError
+from quire.resolve.declare import Flags
 from quire.system import env
 from quire.system.gpu import first_gpu, torch_cuda_version, torch_folder
 from quire.system.hardware import cpu_name, detect
@@ -48,19 +49,15 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the output, the measurement and the port to `parser`."""
-    parser.add_argument("--json", action="store_true", help="print a JSON list of the findings")
-    parser.add_argument(
+    add = Flags(parser)
+    add("--json", False, "print a JSON list of the findings")
+    add(
         "--measure",
-        action="store_true",
-        help="measure memory bandwidth and product rates; takes some seconds. Stop other programs "
-        "first",
+        False,
+        "measure memory bandwidth and product rates; takes some seconds. Stop other programs first",
     )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address of `quire serve` (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="port of `quire serve` (default: 8000)"
-    )
+    add("--host", "127.0.0.1", "address of `quire serve`")
+    add("--port", 8000, "port of `quire serve`", type=int)
 
 
 def run(namespace: argparse.Namespace) -> int:

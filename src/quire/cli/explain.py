@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import engine_flags_from
 from quire.system import env
 
@@ -37,48 +38,31 @@ class SilentServerError(QuireError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the source, the load, the results and the engine to `parser`."""
-    add = parser.add_argument_group("what to explain (default: an offline run)").add_argument
-    add("--url", metavar="URL", help="watch a running server, such as http://127.0.0.1:8000")
-    add(
-        "--window",
-        type=float,
-        default=5.0,
-        metavar="SECONDS",
-        help="seconds to watch the server of --url (default: %(default)s)",
-    )
-    add("--profile", type=Path, metavar="FILE", help="explain a file of --save-profile")
+    add = Flags(parser.add_argument_group("what to explain (default: an offline run)"))
+    text = "watch a running server, such as http://127.0.0.1:8000"
+    add("--url", None, text, metavar="URL")
+    add("--window", 5.0, "seconds to watch the server of --url", metavar="SECONDS")
+    add("--profile", None, "explain a file of --save-profile", type=Path)
     add(
         "--measure",
-        action="store_true",
-        help="measure this machine's limits again; takes some seconds. Stop other programs first",
+        False,
+        "measure this machine's limits again; takes some seconds. Stop other programs first",
     )
-    load = parser.add_argument_group("load of an offline run").add_argument
+    add = Flags(parser.add_argument_group("load of an offline run"))
     for name, (default, text) in _LOAD.items():
-        load(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            default=default,
-            metavar="N",
-            help=f"{text} (default: %(default)s)",
-        )
-    prove = parser.add_argument_group("proof").add_argument
-    prove(
+        add(f"--{name.replace('_', '-')}", default, text, type=int)
+    add = Flags(parser.add_argument_group("proof"))
+    add(
         "--prove",
-        action="store_true",
-        help="measure each change: run the engine without and with it, in turns. With --url, start "
-        "own servers with the same load",
+        False,
+        "measure each change: run the engine without and with it, in turns. With --url, start own "
+        "servers with the same load",
     )
-    prove(
-        "--repetitions",
-        type=int,
-        default=3,
-        metavar="N",
-        help="repetitions per pair (default: %(default)s)",
-    )
-    results = parser.add_argument_group("results").add_argument
-    results("--json", type=Path, metavar="FILE", help="write the report as JSON")
-    results("--plot", type=Path, metavar="FILE", help="write the roofline plot as PNG")
-    results("--save-profile", type=Path, metavar="FILE", help="write the evidence, for --profile")
+    add("--repetitions", 3, "repetitions per pair", type=int)
+    add = Flags(parser.add_argument_group("results"))
+    add("--json", None, "write the report as JSON", type=Path)
+    add("--plot", None, "write the roofline plot as PNG", type=Path)
+    add("--save-profile", None, "write the evidence, for --profile", type=Path)
     EngineArgs.add_cli_args(parser)
 
 

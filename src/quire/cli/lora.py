@@ -9,24 +9,15 @@ import msgspec
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 
 
-def add_lora_flags(http: argparse._ArgumentGroup) -> None:
+def add_lora_flags(add: Flags) -> None:
     """Add the flags of served adapters."""
-    http.add_argument(
-        "--lora-modules",
-        "--lora_modules",
-        nargs="+",
-        default=[],
-        metavar="NAME=DIR",
-        help='adapters to serve, each as a model; also as JSON: {"name": …, "path": …}',
-    )
-    http.add_argument(
-        "--lora-dir",
-        "--lora_dir",
-        metavar="DIR",
-        help="folder from which clients may load adapters (/v1/load_lora_adapter; default: none)",
-    )
+    text = 'adapters to serve, each as a model; also as JSON: {"name": …, "path": …}'
+    add("--lora-modules", [], text, nargs="+", metavar="NAME=DIR")
+    text = "folder from which clients may load adapters (/v1/load_lora_adapter; default: none)"
+    add("--lora-dir", None, text, metavar="DIR")
 
 
 def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple[str, str], ...]:

@@ -14,11 +14,11 @@ from quire.checkpoint.presets import preset_config
 from quire.cli import serve
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag, engine_flags_from
 
 if TYPE_CHECKING:
     from quire.explain.fit import Fit
-    from quire.resolve.arguments import EngineArgs
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -26,23 +26,16 @@ _MIB, _GIB = 2**20, 2**30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the output and the engine's flags to `parser`."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
+    add = Flags(parser)
+    add("--json", False, "print the report as JSON")
+    add(
         "--measure",
-        action="store_true",
-        help="measure this machine's limits first; takes some seconds. Stop other programs first",
+        False,
+        "measure this machine's limits first; takes some seconds. Stop other programs first",
     )
-    network = parser.add_argument_group("network between machines (--nnodes)").add_argument
-    network(
-        "--link-gbps", type=float, default=10.0, metavar="X", help="Gbit/s (default: %(default)s)"
-    )
-    network(
-        "--link-ms",
-        type=float,
-        default=0.1,
-        metavar="X",
-        help="delay of a message, one way (default: %(default)s)",
-    )
+    add = Flags(parser.add_argument_group("network between machines (--nnodes)"))
+    add("--link-gbps", 10.0, "Gbit/s")
+    add("--link-ms", 0.1, "delay of a message, one way")
     add_config_flag(parser)
     EngineArgs.add_cli_args(parser)
 

@@ -15,6 +15,7 @@ from quire.cli.serve import engine_args
 from quire.core.config import ProfilerConfig
 from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
@@ -26,28 +27,17 @@ Prompts = list[list[int]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the run, the outputs and the engine's flags to `parser`."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    run_group = parser.add_argument_group("run")
-    for flag, default, text in (
-        ("--input-len", 128, "tokens per prompt"),
-        ("--output-len", 32, "tokens generated per prompt; 1 profiles prompts only"),
-        ("--num-prompts", 4, "number of prompts, sent at once"),
-    ):
-        text += " (default: %(default)s)"
-        run_group.add_argument(flag, type=_positive, default=default, metavar="N", help=text)
-    out = parser.add_argument_group("output")
-    out.add_argument("--layerwise", action="store_true", help="print all modules as a tree")
-    out.add_argument("--json", type=Path, metavar="FILE", help="write both tables, nested")
-    out.add_argument(
-        "--csv", type=Path, metavar="FILE",
-        help="write the table of ops, or with --layerwise of modules",
-    )  # fmt: skip
-    out.add_argument(
-        "--trace", type=Path, metavar="DIR", help="run again and write a trace for Perfetto"
-    )
-    out.add_argument(
-        "--python", type=Path, metavar="DIR",
-        help="run again with front end and core under cProfile, and write files for pstats",
-    )  # fmt: skip
+    add = Flags(parser.add_argument_group("run"))
+    add("--input-len", 128, "tokens per prompt")
+    add("--output-len", 32, "tokens generated per prompt; 1 profiles prompts only")
+    add("--num-prompts", 4, "number of prompts, sent at once")
+    add = Flags(parser.add_argument_group("output"))
+    add("--layerwise", False, "print all modules as a tree")
+    add("--json", None, "write both tables, nested", type=Path)
+    add("--csv", None, "write the table of ops, or with --layerwise of modules", type=Path)
+    add("--trace", None, "run again and write a trace for Perfetto", type=Path, metavar="DIR")
+    text = "run again with front end and core under cProfile, and write files for pstats"
+    add("--python", None, text, type=Path, metavar="DIR")
     EngineArgs.add_cli_args(parser)
 
 
@@ -180,10 +170,3 @@ async def _profiled(
     finally:
         engine.shutdown()
     return front, core
-
-
-def _positive(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return count

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
+from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
 from quire.server.http import listener
 
@@ -19,30 +20,18 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the servers' addresses and the router's own to `parser`."""
-    parser.add_argument(
+    add = Flags(parser)
+    add(
         "--replica",
+        None,
+        "address of a server, such as http://10.0.0.2:8000; repeat it for each",
         action="append",
         required=True,
         metavar="URL",
-        help="address of a server, such as http://10.0.0.2:8000; repeat it for each",
     )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=8080,
-        metavar="N",
-        help="0 is any free port (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-body-bytes",
-        type=parse_size,
-        default="32MiB",
-        metavar="SIZE",
-        help="largest request body (default: %(default)s)",
-    )
+    add("--host", "127.0.0.1", "address to listen on")
+    add("--port", 8080, "0 is any free port", type=int)
+    add("--max-body-bytes", "32MiB", "largest request body", type=parse_size)
 
 
 def run(namespace: argparse.Namespace) -> int:

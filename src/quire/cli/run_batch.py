@@ -14,36 +14,28 @@ from quire.cli.serve import add_answer_flags, engine_args
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the files, the flags of answers and the engine's flags to `parser`."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    files = parser.add_argument_group("batch")
-    files.add_argument(
-        "-i",
-        "--input-file",
-        "--input_file",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="one request per line with custom_id, url and body: completions, chats, responses, "
+    files = Flags(parser.add_argument_group("batch"))
+    files(
+        "-i --input-file",
+        None,
+        "one request per line with custom_id, url and body: completions, chats, responses, "
         "embeddings, scores, rankings",
-    )
-    files.add_argument(
-        "-o",
-        "--output-file",
-        "--output_file",
         type=Path,
         required=True,
-        metavar="FILE",
-        help="one answer per line, in order of completion, with its custom_id",
     )
-    files.add_argument(
+    text = "one answer per line, in order of completion, with its custom_id"
+    files("-o --output-file", None, text, type=Path, required=True)
+    files(
         "--resume",
-        action="store_true",
-        help="skip requests that succeeded in the output file; without it the file is overwritten",
+        False,
+        "skip requests that succeeded in the output file; without it the file is overwritten",
     )
     add_answer_flags(files)
     add_chat_template_flag(files)

@@ -17,6 +17,7 @@ from quire.cli.lora import add_lora_flags, lora_dir, lora_modules
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
 from quire.resolve.flags import add_config_flag
 from quire.server.http import listener
@@ -34,109 +35,62 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the HTTP flags and the engine's flags to `parser`."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    http = parser.add_argument_group("http")
-    http.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    http.add_argument(
-        "--port",
-        type=_port,
-        default=8000,
-        metavar="N",
-        help="0 is any free port (default: %(default)s)",
-    )
-    http.add_argument(
+    http = Flags(parser.add_argument_group("http"))
+    http("--host", "127.0.0.1", "address to listen on")
+    http("--port", 8000, "0 is any free port", type=_port, metavar="N")
+    http(
         "--api-key",
-        "--api_key",
+        None,
+        "key that clients send as a bearer token; repeatable (default: QUIRE_API_KEY)",
         action="append",
         metavar="KEY",
-        help="key that clients send as a bearer token; repeatable (default: QUIRE_API_KEY)",
     )
-    http.add_argument(
-        "--allow-no-key",
-        action="store_true",
-        help="listen beyond this machine without an API key",
-    )
-    node = parser.add_argument_group("several machines; see docs/cluster.md")
-    node.add_argument(
-        "--node-rank",
-        "--node_rank",
-        type=int,
-        default=0,
-        metavar="N",
-        help="which of --nnodes machines this is; 0 answers requests (default: %(default)s)",
-    )
-    node.add_argument(
+    http("--allow-no-key", False, "listen beyond this machine without an API key")
+    node = Flags(parser.add_argument_group("several machines; see docs/cluster.md"))
+    text = "which of --nnodes machines this is; 0 answers requests"
+    node("--node-rank", 0, text, type=int)
+    node(
         "--headless",
-        action="store_true",
-        help="serve no HTTP: lend this machine's workers to node 0; needs --node-rank 1 or higher",
+        False,
+        "serve no HTTP: lend this machine's workers to node 0; needs --node-rank 1 or higher",
     )
     add_answer_flags(http)
-    http.add_argument(
-        "--max-body-bytes",
-        type=parse_size,
-        default="32MiB",
-        metavar="SIZE",
-        help="largest request body (default: %(default)s)",
-    )
-    http.add_argument(
+    http("--max-body-bytes", "32MiB", "largest request body", type=parse_size)
+    http(
         "--max-queued-requests",
-        "--max_queued_requests",
+        1024,
+        "length of the queue beyond --max-num-seqs; further requests get 429 with Retry-After",
         type=_count,
-        default=1024,
         metavar="N",
-        help="length of the queue beyond --max-num-seqs; further requests get 429 with Retry-After "
-        "(default: %(default)s)",
     )
-    http.add_argument(
-        "--max-stored-responses",
-        "--max_stored_responses",
-        type=_count,
-        default=1024,
-        metavar="N",
-        help="answers of /v1/responses to store in memory; 0 stores none (default: %(default)s)",
-    )
-    http.add_argument(
-        "--enable-auto-tool-choice",
-        "--enable_auto_tool_choice",
-        action="store_true",
-        help="accepted for vLLM; always on if the format is known",
-    )
-    http.add_argument(
+    text = "answers of /v1/responses to store in memory; 0 stores none"
+    http("--max-stored-responses", 1024, text, type=_count, metavar="N")
+    text = "accepted for vLLM; always on if the format is known"
+    http("--enable-auto-tool-choice", False, text)
+    http(
         "--strict-fields",
-        "--strict_fields",
-        action="store_true",
-        help="refuse fields without effect; by default they are ignored and reported in `warnings`",
+        False,
+        "refuse fields without effect; by default they are ignored and reported in `warnings`",
     )
-    http.add_argument(
+    http(
         "--enable-force-include-usage",
-        "--enable_force_include_usage",
-        action="store_true",
-        help="report usage at the end of every stream, even without stream_options",
+        False,
+        "report usage at the end of every stream, even without stream_options",
     )
-    http.add_argument(
+    http(
         "--trust-request-chat-template",
-        "--trust_request_chat_template",
-        action="store_true",
-        help="accept chat_template in requests; it runs in the tokenizer's sandbox",
+        False,
+        "accept chat_template in requests; it runs in the tokenizer's sandbox",
     )
-    http.add_argument(
+    http(
         "--root-path",
-        "--root_path",
+        "",
+        "path prefix of a proxy, such as /llm, stripped by it or not (default: none)",
         type=_prefix,
-        default="",
         metavar="PATH",
-        help="path prefix of a proxy, such as /llm, stripped by it or not (default: none)",
     )
-    http.add_argument(
-        "--shutdown-timeout",
-        "--shutdown_timeout",
-        type=_seconds,
-        default=25.0,
-        metavar="S",
-        help="seconds for requests in progress after SIGTERM or SIGINT; then they fail "
-        "(default: %(default)s)",
-    )
+    text = "seconds for requests in progress after SIGTERM or SIGINT; then they fail"
+    http("--shutdown-timeout", 25.0, text, type=_seconds, metavar="S")
     add_lora_flags(http)
     _add_tls_flags(http)
     _add_cors_flags(http)
@@ -254,28 +208,28 @@ def _started() -> float:
     return now - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def add_answer_flags(group: argparse._ArgumentGroup) -> None:
+def add_answer_flags(add: Flags) -> None:
     """Add flags for the model's names and the parsers of its answers."""
-    group.add_argument(
+    add(
         "--served-model-name",
-        "--served_model_name",
+        None,
+        "names that clients may use as `model`; answers have the first (default: MODEL)",
         nargs="+",
         metavar="NAME",
-        help="names that clients may use as `model`; answers have the first (default: MODEL)",
     )
-    group.add_argument(
+    add(
         "--tool-call-parser",
-        "--tool_call_parser",
-        metavar="NAME",
-        help="format of the model's tool calls, such as hermes or llama3_json; none leaves them as "
+        None,
+        "format of the model's tool calls, such as hermes or llama3_json; none leaves them as "
         "text; docs/tool-calling.md lists all (default: from the chat template)",
-    )
-    group.add_argument(
-        "--reasoning-parser",
-        "--reasoning_parser",
         metavar="NAME",
-        help="format of its reasoning: qwen3, seed_oss, gemma4, mistral, granite, openai_gptoss or "
-        "none (default: from the chat template)",
+    )
+    add(
+        "--reasoning-parser",
+        None,
+        "format of its reasoning: qwen3, seed_oss, gemma4, mistral, granite, openai_gptoss or none "
+        "(default: from the chat template)",
+        metavar="NAME",
     )
 
 
@@ -296,46 +250,26 @@ def engine_args(namespace: argparse.Namespace) -> EngineArgs:
     return args
 
 
-def _add_tls_flags(http: argparse._ArgumentGroup) -> None:
-    files = (
+def _add_tls_flags(add: Flags) -> None:
+    for flag, text in (
         ("--ssl-certfile", "certificate, with its chain, in PEM; turns TLS on"),
         ("--ssl-keyfile", "its private key in PEM, if it is not in the same file"),
         ("--ssl-ca-certs", "authorities, in PEM, that sign clients' certificates"),
-    )
-    for flag, text in files:
-        http.add_argument(flag, _underscored(flag), metavar="FILE", help=text)
-    http.add_argument(
-        "--ssl-cert-reqs",
-        "--ssl_cert_reqs",
-        type=int,
-        choices=(0, 1, 2),
-        default=0,
-        help="clients' certificates: 0 not requested, 1 checked if present, 2 required "
-        "(default: %(default)s)",
-    )
+    ):
+        add(flag, None, text, metavar="FILE")
+    text = "clients' certificates: 0 not requested, 1 checked if present, 2 required"
+    add("--ssl-cert-reqs", 0, text, type=int, choices=(0, 1, 2))
 
 
-def _add_cors_flags(http: argparse._ArgumentGroup) -> None:
-    lists: tuple[tuple[str, list[str], str], ...] = (
+def _add_cors_flags(add: Flags) -> None:
+    for flag, default, text in (
         ("--allowed-origins", [], "origins whose pages may use the server (default: none)"),
         ("--allowed-methods", ["*"], "methods that these may use (default: all)"),
         ("--allowed-headers", ["*"], "headers that these may send (default: all)"),
-    )
-    for flag, default, text in lists:
-        http.add_argument(
-            flag,
-            _underscored(flag),
-            type=_strings,
-            default=default,
-            metavar="JSON",
-            help=f"list of {text}",
-        )
-    http.add_argument(
-        "--allow-credentials",
-        "--allow_credentials",
-        action="store_true",
-        help="allow these origins to send the browser's cookies and credentials",
-    )
+    ):
+        add(flag, default, f"list of {text}", type=_strings, metavar="JSON")
+    text = "allow these origins to send the browser's cookies and credentials"
+    add("--allow-credentials", False, text)
 
 
 def _tls(namespace: argparse.Namespace) -> Tls | None:
@@ -377,10 +311,6 @@ def _cors(namespace: argparse.Namespace) -> Cors | None:
         tuple(namespace.allowed_headers),
         namespace.allow_credentials,
     )
-
-
-def _underscored(flag: str) -> str:
-    return "--" + flag[2:].replace("-", "_")
 
 
 def _strings(text: str) -> list[str]:

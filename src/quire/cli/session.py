@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.system import env
 from quire.system.garbage import no_collection
 from quire.system.records import dataclass
@@ -48,34 +49,25 @@ class Speed:
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Add flags for `SamplingParams`; unset values come from the model."""
-    group = parser.add_argument_group("sampling")
-    group.add_argument(
+    add = Flags(parser.add_argument_group("sampling"))
+    add(
         "--max-tokens",
-        "--max_tokens",
-        type=int,
-        metavar="N",
-        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}; in a chat, the rest of the "
+        None,
+        f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}; in a chat, the rest of the "
         "context)",
+        type=int,
     )
-    group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
-    group.add_argument("--top-p", "--top_p", type=float, metavar="X")
-    group.add_argument("--top-k", "--top_k", type=int, metavar="N")
-    group.add_argument("--min-p", "--min_p", type=float, metavar="X")
-    group.add_argument("--repetition-penalty", "--repetition_penalty", type=float, metavar="X")
-    group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="text that ends the answer; repeatable"
-    )
-    group.add_argument(
-        "--ignore-eos",
-        "--ignore_eos",
-        action="store_true",
-        help="continue after the model's end token",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="log the start of the engine (default: only warnings, unless QUIRE_LOG_LEVEL is set)",
+    add("--temperature", None, "0 is greedy", type=float)
+    add("--top-p", type=float)
+    add("--top-k", type=int)
+    add("--min-p", type=float)
+    add("--repetition-penalty", type=float)
+    add("--stop", None, "text that ends the answer; repeatable", action="append", metavar="TEXT")
+    add("--ignore-eos", False, "continue after the model's end token")
+    Flags(parser)(
+        "-v --verbose",
+        False,
+        "log the start of the engine (default: only warnings, unless QUIRE_LOG_LEVEL is set)",
     )
 
 

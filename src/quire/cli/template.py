@@ -6,17 +6,12 @@ import argparse
 from pathlib import Path
 
 from quire.core.errors import ConfigError
+from quire.resolve.declare import Flags
 
 
-def add_chat_template_flag(parser: argparse._ActionsContainer) -> None:
-    """Add the flag to a parser or a group of one."""
-    parser.add_argument(
-        "--chat-template",
-        "--chat_template",
-        type=Path,
-        metavar="FILE",
-        help="Jinja template instead of the model's",
-    )
+def add_chat_template_flag(add: Flags) -> None:
+    """Add the flag."""
+    add("--chat-template", None, "Jinja template instead of the model's", type=Path)
 
 
 def chat_template(namespace: argparse.Namespace) -> str | None:

@@ -12,119 +12,87 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
 from quire.quantize.recipe import COMPRESSED, GGUF, SCHEMES, Recipe
+from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
 
 if TYPE_CHECKING:
     from quire.quantize.job import Job, Progress
 
-_DEFAULT = "(default: %(default)s)"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to `parser`."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a folder, a hub id or a built-in name, unquantized")
+    text = "a folder, a hub id or a built-in name, unquantized"
+    parser.add_argument("model", metavar="MODEL", help=text)
+    add = Flags(parser)
     add(
         "--output",
+        None,
+        "the folder or file to write. Unfinished work stays in OUTPUT.work; the same command "
+        "continues it",
         type=Path,
         required=True,
         metavar="DIR|FILE.gguf",
-        help="the folder or file to write. Unfinished work stays in OUTPUT.work; the same command "
-        "continues it",
     )
     add(
         "--scheme",
+        None,
+        f"{', '.join(COMPRESSED)} (compressed-tensors, in safetensors); {', '.join(GGUF)} (GGUF). "
+        "Products with int8, int4 and GGUF's quantized types round activations to 8 bits, which "
+        "costs about 1 %% of each; int8_w8a16 and fp8 use bfloat16 activations",
         required=True,
         choices=SCHEMES,
         metavar="NAME",
-        help=f"{', '.join(COMPRESSED)} (compressed-tensors, in safetensors); {', '.join(GGUF)} "
-        "(GGUF). Products with int8, int4 and GGUF's quantized types round activations to 8 bits, "
-        "which costs about 1 %% of each; int8_w8a16 and fp8 use bfloat16 activations",
     )
     add(
         "--method",
+        "rtn",
+        "rtn rounds to nearest. awq and gptq use calibration texts: awq scales the columns with "
+        "large inputs (any scheme), gptq compensates each column's error in the next ones",
         choices=("rtn", "awq", "gptq"),
-        default="rtn",
-        help="rtn rounds to nearest. awq and gptq use calibration texts: awq scales the columns "
-        "with large inputs (any scheme), gptq compensates each column's error in the next ones "
-        + _DEFAULT,
     )
-    _add_details(parser.add_argument_group("details"))
-    _add_calibration(parser.add_argument_group("calibration, for awq and gptq"))
-    _add_report(parser.add_argument_group("report"))
+    _add_details(Flags(parser.add_argument_group("details")))
+    _add_calibration(Flags(parser.add_argument_group("calibration, for awq and gptq")))
+    _add_report(Flags(parser.add_argument_group("report")))
 
 
-def _add_details(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--group-size",
-        type=int,
-        default=128,
-        metavar="N",
-        help="columns per scale of int4 " + _DEFAULT,
-    )
-    add("--asymmetric", action="store_true", help="int4 with one zero point per group")
-    add(
-        "--no-act-order",
-        action="store_true",
-        help="gptq keeps the order of columns; default: largest inputs first",
-    )
-    add(
-        "--ignore",
-        nargs="+",
-        default=["lm_head"],
-        metavar="NAME",
-        help="layers to leave unquantized, by name or as re:PATTERN (default: lm_head)",
-    )
-    add(
-        "--max-shard-bytes",
-        type=parse_size,
-        default=5 * 10**9,
-        metavar="SIZE",
-        help="largest size of a .safetensors file (default: 5GB)",
-    )
-    add(
-        "--num-threads",
-        type=int,
-        metavar="N",
-        help="threads to compute with (default: one per core)",
-    )
-    add("--revision", metavar="REVISION", help="revision of a hub id")
-    add("--download-dir", metavar="DIR", help="folder for downloads of hub models")
+def _add_details(add: Flags) -> None:
+    add("--group-size", 128, "columns per scale of int4", type=int)
+    add("--asymmetric", False, "int4 with one zero point per group")
+    add("--no-act-order", False, "gptq keeps the order of columns; default: largest inputs first")
+    text = "layers to leave unquantized, by name or as re:PATTERN"
+    add("--ignore", ["lm_head"], text, metavar="NAME")
+    text = "largest size of a .safetensors file (default: 5GB)"
+    add("--max-shard-bytes", 5 * 10**9, text, type=parse_size)
+    add("--num-threads", None, "threads to compute with (default: one per core)", type=int)
+    add("--revision", None, "revision of a hub id", metavar="REVISION")
+    add("--download-dir", None, "folder for downloads of hub models", metavar="DIR")
 
 
-def _add_calibration(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+def _add_calibration(add: Flags) -> None:
     add(
         "--calibration",
-        default="self",
+        "self",
+        "texts: a file with lines of --- between documents, or .jsonl (.gz). With `self` the "
+        "model writes them",
         metavar="FILE|self",
-        help="texts: a file with lines of --- between documents, or .jsonl (.gz). With `self` the "
-        "model writes them " + _DEFAULT,
     )
-    add("--num-samples", type=int, default=128, metavar="N", help="number of texts " + _DEFAULT)
+    add("--num-samples", 128, "number of texts", type=int)
+    add("--seqlen", 512, "largest number of tokens of a text", type=int)
+
+
+def _add_report(add: Flags) -> None:
     add(
-        "--seqlen",
-        type=int,
-        default=512,
-        metavar="N",
-        help="largest number of tokens of a text " + _DEFAULT,
-    )
-
-
-def _add_report(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
         "--report",
+        None,
+        "run both models on a text; print perplexity, KL divergence and top-1 agreement, and write "
+        "them as JSON",
         type=Path,
-        metavar="FILE",
-        help="run both models on a text; print perplexity, KL divergence and top-1 agreement, and "
-        "write them as JSON",
     )
-    group.add_argument(
+    add(
         "--text",
+        None,
+        "text of --report, not of the calibration (default: stories that come with Quire)",
         type=Path,
-        metavar="FILE",
-        help="text of --report, not of the calibration (default: stories that come with Quire)",
     )
 
 

@@ -19,6 +19,7 @@ from quire.core.cost import PROFILES, HardwareProfile, page_size
 from quire.core.errors import ConfigError
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags, count
 from quire.resolve.engine import resolve
 from quire.resolve.flags import add_config_flag
 from quire.simulate.dispatch import halved, with_shared_kv
@@ -33,62 +34,49 @@ PERCENTILES = (50, 90, 99)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the workload's, the machine's and the engine's flags to `parser`."""
-    load = parser.add_argument_group("workload").add_argument
-    shown = "(default: %(default)s)"
-    load(
+    add = Flags(parser.add_argument_group("workload"))
+    add(
         "--trace",
+        None,
+        "requests, a line of JSON each: arrival (seconds; without any, each is sent when a client "
+        "is free), output_len, and input_len or prompt_token_ids; prefix and prefix_len where "
+        "prompts share a beginning; or a .csv with such columns",
         type=Path,
-        metavar="FILE",
-        help="requests, a line of JSON each: arrival (seconds; without any, each is sent when a "
-        "client is free), output_len, and input_len or prompt_token_ids; prefix and prefix_len "
-        "where prompts share a beginning; or a .csv with such columns",
     )
-    load("--num-prompts", type=_count, default=1000, metavar="N", help=shown)
-    load("--request-rate", type=float, default=math.inf, metavar="R", help="a second " + shown)
-    load(
+    add("--num-prompts", 1000)
+    add("--request-rate", math.inf, "a second", metavar="R")
+    add(
         "--burstiness",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="shape of the gamma distribution of the gaps; 1 is a Poisson process " + shown,
+        1.0,
+        "shape of the gamma distribution of the gaps; 1 is a Poisson process",
     )
-    load("--num-clients", type=_count, metavar="N", help="requests at once (default: no limit)")
-    load("--input-len", type=_count, default=128, metavar="N", help="mean prompt tokens " + shown)
-    load("--output-len", type=_count, default=64, metavar="N", help="mean tokens " + shown)
-    load(
+    add("--num-clients", None, "requests at once (default: no limit)", type=count)
+    add("--input-len", 128, "mean prompt tokens")
+    add("--output-len", 64, "mean tokens")
+    add(
         "--lengths",
+        "fixed",
+        "their distribution; lognormal is as in logs of chats",
         choices=["fixed", "uniform", "lognormal"],
-        default="fixed",
-        help="their distribution; lognormal is as in logs of chats " + shown,
     )
-    load(
-        "--num-prefixes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="prompts begin with one of so many prefixes, in addition to their --input-len "
-        + shown,
-    )
-    load("--prefix-len", type=_count, default=512, metavar="N", help="tokens of each " + shown)
-    machine = parser.add_argument_group("machine").add_argument
-    machine(
-        "--hardware",
-        default=THIS,
-        metavar="NAME",
-        help=f"{THIS} (measured here), {', '.join(PROFILES)}, or a file that --save-hardware wrote "
-        + shown,
-    )
-    machine("--save-hardware", type=Path, metavar="FILE", help="keep the profile")
-    machine("--replicas", type=_count, default=1, metavar="N", help=shown)
-    machine(
+    text = "prompts begin with one of so many prefixes, in addition to their --input-len"
+    add("--num-prefixes", 0, text, type=int)
+    add("--prefix-len", 512, "tokens of each")
+    add = Flags(parser.add_argument_group("machine"))
+    known = ", ".join(PROFILES)
+    text = f"{THIS} (measured here), {known}, or a file that --save-hardware wrote"
+    add("--hardware", THIS, text, metavar="NAME")
+    add("--save-hardware", None, "keep the profile", type=Path)
+    add("--replicas", 1)
+    add(
         "--router",
+        "least-loaded",
+        "which replica a request goes to; prefix-aware knows each cache",
         choices=["round-robin", "least-loaded", "prefix-aware"],
-        default="least-loaded",
-        help="which replica a request goes to; prefix-aware knows each cache " + shown,
     )
-    results = parser.add_argument_group("results").add_argument
-    results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")
-    results("--plot", type=Path, metavar="FILE", help="draw them, as PNG; needs matplotlib")
+    add = Flags(parser.add_argument_group("results"))
+    add("--json", None, "write the numbers; append to a .jsonl file", type=Path)
+    add("--plot", None, "draw them, as PNG; needs matplotlib", type=Path)
     add_config_flag(parser)
     EngineArgs.add_cli_args(parser, defaults={"load_format": "dummy"})
 
@@ -270,10 +258,3 @@ def _write(path: Path, row: dict[str, Any]) -> None:
             file.write(json.dumps(row) + "\n")
     else:
         path.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value

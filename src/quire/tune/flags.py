@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     from quire.bench.serving.slo import METRICS, PERCENTILES
 
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    _add_objective(parser.add_argument_group("objective"))
-    _add_search(parser.add_argument_group("search"))
-    serve_flags.add(parser.add_argument_group("load, as in `quire bench serve`"))
+    _add_objective(Flags(parser.add_argument_group("objective")))
+    _add_search(Flags(parser.add_argument_group("search")))
+    serve_flags.add_load(Flags(parser.add_argument_group("load, as in `quire bench serve`")))
     parser.set_defaults(
         num_clients=None,
         goodput=None,
@@ -43,80 +44,55 @@ def add(parser: argparse.ArgumentParser) -> None:
     EngineArgs.add_cli_args(parser)
 
 
-def _add_objective(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+def _add_objective(add: Flags) -> None:
+    add(
         "--slo",
+        None,
+        "latency limits of a request in seconds or ms, such as ttft=0.5,tpot=50ms,e2e=10; itl "
+        "limits the p99 of its gaps",
         metavar="BOUNDS",
-        help="latency limits of a request in seconds or ms, such as ttft=0.5,tpot=50ms,e2e=10; "
-        "itl limits the p99 of its gaps",
     )
-    group.add_argument(
-        "--attainment",
-        type=_attainment,
-        default=0.95,
-        metavar="X",
-        help="share of the requests that must meet the objective (default: %(default)s)",
-    )
+    text = "share of the requests that must meet the objective"
+    add("--attainment", 0.95, text, type=_attainment, metavar="X")
 
 
-def _add_search(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+def _add_search(add: Flags) -> None:
     add(
         "--method",
-        choices=["search", "grid"],
-        default="search",
-        help="search: measure the most promising configurations first, by the simulator's "
-        "prediction, until no better one is expected. grid: every max-num-seqs with every "
+        "search",
+        "search: measure the most promising configurations first, by the simulator's prediction, "
+        "until no better one is expected. grid: every max-num-seqs with every "
         "max-num-batched-tokens, at rates that fall by one request per second, like vLLM's "
-        "auto_tune script (default: %(default)s)",
+        "auto_tune script",
+        choices=["search", "grid"],
     )
     add(
         "--space",
-        action="append",
-        default=[],
-        metavar="FIELD=V,…",
-        help="values of an engine flag to try, such as max-num-seqs=8,16,32 or "
+        [],
+        "values of an engine flag to try, such as max-num-seqs=8,16,32 or "
         "max-num-batched-tokens=none,512; may be repeated",
+        action="append",
+        metavar="FIELD=V,…",
     )
-    add(
-        "--hold",
-        nargs="+",
-        default=[],
-        metavar="FIELD",
-        help="engine flags that the search must not change",
-    )
+    text = "engine flags that the search must not change"
+    add("--hold", [], text, nargs="+", metavar="FIELD")
     add(
         "--allow-quantization",
-        action="store_true",
-        help="also try quantization and an int8 KV cache, which change the answers",
+        False,
+        "also try quantization and an int8 KV cache, which change the answers",
     )
-    add(
-        "--max-runs",
-        type=_count,
-        default=24,
-        metavar="N",
-        help="maximum number of configurations to measure (default: %(default)s)",
-    )
-    add(
-        "--repetitions",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="loads per measurement; the median counts (default: %(default)s)",
-    )
+    add("--max-runs", 24, "maximum number of configurations to measure")
+    add("--repetitions", 1, "loads per measurement; the median counts")
     add(
         "--study",
+        None,
+        "folder for measurements and report; run the command again with it to continue an "
+        "interrupted search (default: tune-MODEL)",
         type=Path,
         metavar="DIR",
-        help="folder for measurements and report; run the command again with it to continue an "
-        "interrupted search (default: tune-MODEL)",
     )
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the config file to write, .yaml or .toml (default: DIR/config.yaml)",
-    )
+    text = "the config file to write, .yaml or .toml (default: DIR/config.yaml)"
+    add("--output", None, text, type=Path)
 
 
 def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo]:
@@ -195,11 +171,4 @@ def _attainment(text: str) -> float:
     value = float(text)
     if not 0.0 < value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not in (0, 1]")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return value

@@ -90,7 +90,7 @@ def test_searches_beside_each_other(
     [
         (["--isa", "sse9"], "It can run"),
         (["--jobs", "4096"], "they would slow each other"),
-        (["--rows", "0"], "is not positive"),
+        (["--rows", "0"], "is not at least 1"),
         (["--op", "sort"], "invalid choice"),
     ],
 )

@@ -13,13 +13,14 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.declare import Flags
 from quire.resolve.flags import add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sampling flags and the engine's flags to `parser`."""
     parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
-    add_chat_template_flag(parser)
+    add_chat_template_flag(Flags(parser))
     add_sampling_flags(parser)
     add_config_flag(parser)
     EngineArgs.add_cli_args(parser)
