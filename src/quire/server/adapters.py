@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire.core.lora import LoRARequest
-from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 
 class ServedAdapters:
@@ -31,7 +34,7 @@ class ServedAdapters:
     def get(self, name: str) -> LoRARequest | None:
         return self._served.get(name)
 
-    async def load(self, engine: Engine, name: str, path: str, *, replace: bool = False) -> None:
+    async def load(self, engine: AsyncLLM, name: str, path: str, *, replace: bool = False) -> None:
         """Serve the adapter in the folder `path` as `name`.
 
         Requests in progress keep their adapter; with `replace`, later ones get the new one.
@@ -52,7 +55,7 @@ class ServedAdapters:
         if before is not None:
             await engine.remove_lora(before.lora_int_id)
 
-    async def unload(self, engine: Engine, name: str) -> None:
+    async def unload(self, engine: AsyncLLM, name: str) -> None:
         """Stop serving it; requests in progress finish.
 
         Raises:

@@ -24,8 +24,8 @@ from quire.profile.device_reading import Device
 from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message
 from quire.server.contract import OF_ENGINE, contract
-from quire.server.engine import Engine
 from quire.server.errors import HANDLERS, error_response
+from quire.server.http.json_text import json_response
 from quire.server.http.middleware import (
     OPEN_PATH,
     ApiKeyMiddleware,
@@ -69,13 +69,14 @@ from quire.server.state import ServerState, server_state
 from quire.server.tools.table import choose_parsers
 
 if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
     from quire.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_OPTIONS = AppOptions()
 
 
 def create_app(
-    engine: Engine,
+    engine: AsyncLLM,
     model_names: Sequence[str],
     options: AppOptions = DEFAULT_OPTIONS,
     *,
@@ -226,8 +227,7 @@ async def ready(request: Request) -> Response:
 @contract(answer=Version)
 async def version(request: Request) -> Response:
     """Quire's version."""
-    body = msgspec.json.encode(Version(__version__))
-    return Response(body, media_type="application/json")
+    return json_response(Version(__version__))
 
 
 class ServerLoad(msgspec.Struct):
@@ -238,8 +238,7 @@ class ServerLoad(msgspec.Struct):
 async def load(request: Request) -> Response:
     """Sequences in progress, waiting ones included, under vLLM's name."""
     engine = server_state(request).engine
-    body = msgspec.json.encode(ServerLoad(engine.num_queued + engine.max_num_seqs))
-    return Response(body, media_type="application/json")
+    return json_response(ServerLoad(engine.num_queued + engine.max_num_seqs))
 
 
 @contract(errors=OF_ENGINE)

@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.types import ASGIApp, Message
 
 from quire.core.errors import ConfigError, QuireError
-from quire.server.engine import Engine
 from quire.system.records import dataclass
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 URLS = (
     "/v1/chat/completions",
@@ -92,7 +94,7 @@ class Batch:
     """
 
     app: ASGIApp
-    engine: Engine
+    engine: AsyncLLM
     out: IO[bytes]
     on_result: Callable[[], object] = lambda: None
     num_succeeded: int = 0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.contract import OF_ENGINE, contract
-from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
+from quire.server.http.json_text import json_response
 from quire.server.state import server_state
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 _ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *OF_ENGINE)
 
@@ -43,10 +47,10 @@ async def wake_up(request: Request) -> Response:
 async def is_sleeping(request: Request) -> Response:
     """Return whether the engine sleeps and refuses requests."""
     state = SleepState(await _engine(request).is_sleeping())
-    return Response(msgspec.json.encode(state), media_type="application/json")
+    return json_response(state)
 
 
-def _engine(request: Request) -> Engine:
+def _engine(request: Request) -> AsyncLLM:
     engine = server_state(request).engine
     if not engine.args.enable_sleep_mode:
         raise ApiError(

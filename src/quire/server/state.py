@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.requests import Request
 
@@ -14,12 +14,14 @@ from quire.core.options import KVTransfer, RequestOptions
 from quire.frontend.fingerprint import with_adapter
 from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
-from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
 from quire.server.http.request_ids import choose_request_id
 from quire.server.options import AppOptions
 from quire.server.tools.table import Parsers
 from quire.system.records import dataclass
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 HASH_BYTES = 32
 """Of a KV block's hash."""
@@ -43,7 +45,7 @@ class ServerState:
         system_fingerprint: the model's; see `frontend.fingerprint`.
     """
 
-    engine: Engine
+    engine: AsyncLLM
     model_names: tuple[str, ...]
     created: int
     options: AppOptions
@@ -80,7 +82,7 @@ class ServerState:
             )
         return asked
 
-    def live_engine(self) -> Engine:
+    def live_engine(self) -> AsyncLLM:
         """Return the engine if it can accept a request; otherwise raise 503."""
         if self.engine.error is not None:
             raise self.engine.error

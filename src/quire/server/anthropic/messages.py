@@ -30,7 +30,7 @@ from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.notices import notices_of
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
@@ -96,7 +96,7 @@ async def count_tokens(request: Request) -> Response:
             counted.input_tokens if original is None else original
         )
     counted.warnings = notices_of(request)
-    return Response(encode(counted), media_type="application/json")
+    return json_response(counted)
 
 
 async def _read_chat(

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import invalid
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.state import ServerState, server_state
 
 MAX_LISTED = 1000
@@ -62,8 +62,7 @@ def model_page(request: Request, query: PageQuery) -> Response:
     page = found[-query.limit :] if backwards else found[: query.limit]
     ids = (page[0], page[-1]) if page else (None, None)
     models = [_info(server, name) for name in page]
-    body = encode(ModelPage(models, len(found) > len(page), *ids))
-    return Response(body, media_type="application/json")
+    return json_response(ModelPage(models, len(found) > len(page), *ids))
 
 
 def model_info(request: Request) -> Response:
@@ -74,7 +73,7 @@ def model_info(request: Request) -> Response:
     """
     server = server_state(request)
     found = _info(server, server.served_name(request.path_params["model"]))
-    return Response(encode(found), media_type="application/json")
+    return json_response(found)
 
 
 def _info(server: ServerState, name: str) -> ModelInfo:

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 
 def encode(message: object) -> bytes:
@@ -20,6 +21,11 @@ def encode(message: object) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(message, enc_hook=msgspec.json.decode)  # of `msgspec.Raw`
         return msgspec.json.encode(_mended(plain))
+
+
+def json_response(message: object) -> Response:
+    """Return `message` as the JSON of an answer with status 200."""
+    return Response(encode(message), media_type="application/json")
 
 
 def named_event(kind: str, **fields: object) -> bytes:

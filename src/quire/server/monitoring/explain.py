@@ -14,6 +14,7 @@ from quire.explain.report import Report
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.http.body import read_query
 from quire.server.http.connection import while_connected
+from quire.server.http.json_text import json_response
 from quire.server.state import server_state
 
 WINDOW = 5.0
@@ -53,5 +54,4 @@ async def explain_engine(request: Request) -> Response:
 
     evidence = await while_connected(in_turn(), request.receive)
     report = await watch.report_on(evidence)
-    body = msgspec.json.encode(Explained(report, evidence) if query.evidence else report)
-    return Response(body, media_type="application/json")
+    return json_response(Explained(report, evidence) if query.evidence else report)

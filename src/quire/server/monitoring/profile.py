@@ -14,6 +14,7 @@ from quire.frontend.client.profiling import ProfilerBusyError
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError
 from quire.server.http.body import read_request
+from quire.server.http.json_text import json_response
 from quire.server.state import server_state
 
 _ERRORS = (HTTPStatus.CONFLICT, *OF_ENGINE)
@@ -47,14 +48,14 @@ async def start_profile(request: Request) -> Response:
             "A profile is being recorded already; POST /stop_profile ends it.",
             code="profiler_busy",
         )
-    return _json(ProfileStatus("recording"))
+    return json_response(ProfileStatus("recording"))
 
 
 @contract(answer=ProfileStatus, errors=_ERRORS)
 async def stop_profile(request: Request) -> Response:
     """End the recording and wait for its files, in the operator's folder."""
     files = await server_state(request).live_engine().profiling.stop()
-    return _json(ProfileStatus("stopped", files))
+    return json_response(ProfileStatus("stopped", files))
 
 
 @contract(body=OpProfileRequest, answer=OpProfile, errors=[HTTPStatus.CONFLICT, *OF_ENGINE])
@@ -67,8 +68,4 @@ async def profile_ops(request: Request) -> Response:
         profile = await engine.profiling.ops(wanted.steps, wanted.timeout_s)
     except ProfilerBusyError as error:
         raise ApiError(HTTPStatus.CONFLICT, str(error), code=error.code) from None
-    return _json(profile)
-
-
-def _json(body: object) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return json_response(profile)

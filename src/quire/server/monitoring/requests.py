@@ -11,7 +11,7 @@ from starlette.responses import Response
 from quire.frontend.output.timeline import MAX_FINISHED, Lane, TimelineEvent
 from quire.server.contract import contract
 from quire.server.errors import ApiError
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import names_of
 from quire.server.state import server_state
 
@@ -54,4 +54,4 @@ async def request_timeline(request: Request) -> Response:
         related=sorted(t.id for t in related),
         dropped_events=first.num_dropped,
     )
-    return Response(encode(answer), media_type="application/json")
+    return json_response(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -16,8 +16,10 @@ from quire.metrics.histogram import Percentiles
 from quire.metrics.stats import EngineStats
 from quire.profile.device_reading import Device, DeviceReading
 from quire.profile.devices import devices
-from quire.server.engine import Engine
 from quire.server.state import ServerState
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 BlockKind = Literal["free", "cached", "owned", "shared"]
 
@@ -219,7 +221,7 @@ class Camera:
             self._devices = devices()
         return [device.read() for device in self._devices]
 
-    async def _ask(self, engine: Engine) -> None:
+    async def _ask(self, engine: AsyncLLM) -> None:
         """Ask the core for its KV cache, unless an earlier question is unanswered."""
         if self._asked is None:
             self._asked = asyncio.create_task(engine.call("kv_snapshot"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +19,9 @@ from quire.explain.evidence import Evidence
 from quire.explain.probe import Probe
 from quire.explain.report import Report
 from quire.frontend.client.profiling import ProfilerBusyError
-from quire.server.engine import Engine
+
+if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
 
 SAMPLE_SECONDS = 0.02
 """A pause of the event loop is seen if it is longer."""
@@ -57,7 +60,7 @@ async def report_on(evidence: Evidence) -> Report:
             await child.wait()
 
 
-async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidence:
+async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evidence:
     """Return the engine's activity during the next `seconds`, or until some steps have ended."""
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
@@ -84,7 +87,7 @@ async def watch(engine: Engine, seconds: float, *, tls: bool = False) -> Evidenc
     return collect(watched, engine.args, engine.resolved.config, engine.facts, ops, tls=tls)
 
 
-async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
+async def _profile(engine: AsyncLLM, seconds: float) -> OpProfile | None:
     """Profile some steps in the next `seconds`; None while another profile is running."""
     try:
         profile = await engine.profiling.ops(PROFILED_STEPS, seconds)

@@ -13,7 +13,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.openai.protocol import FunctionDefinition, ToolDefinition
 
 if TYPE_CHECKING:
-    from quire.server.engine import Engine
+    from quire.frontend.async_llm import AsyncLLM
     from quire.server.openai.tools import Reading
 
 
@@ -82,7 +82,7 @@ def structure_of_calls(
 
 
 async def at_fault(
-    tools: Sequence[ToolDefinition], engine: Engine, error: InvalidRequestError
+    tools: Sequence[ToolDefinition], engine: AsyncLLM, error: InvalidRequestError
 ) -> InvalidRequestError:
     """Return the error that names the tool whose schema cannot be served, if one is found."""
     if error.param == "tools":

@@ -29,7 +29,7 @@ from quire.server.http.event_stream import (
     StreamedAnswer,
     open_stream,
 )
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import encode, json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
 from quire.server.openai.answers import (
@@ -136,7 +136,7 @@ async def respond(
     if stream:
         return await open_stream(answer, request.receive, framing)
     whole = await while_connected(answer.complete(), request.receive)
-    return Response(encode(whole), media_type="application/json")
+    return json_response(whole)
 
 
 class FinalOutputs:

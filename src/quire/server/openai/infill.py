@@ -10,8 +10,8 @@ from quire.server.errors import invalid
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
     from quire.frontend.input.input_processor import Prompt
-    from quire.server.engine import Engine
     from quire.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -77,7 +77,7 @@ def infill_format(tokenizer: Tokenizer) -> InfillFormat:
 
 
 async def infill(
-    prompts: Sequence[Prompt], suffix: str, known: InfillFormat, engine: Engine
+    prompts: Sequence[Prompt], suffix: str, known: InfillFormat, engine: AsyncLLM
 ) -> list[Prompt]:
     """Return the prompts with the suffix, as the model was trained to see them.
 
@@ -103,7 +103,9 @@ async def infill(
     ]
 
 
-def _joined(known: InfillFormat, before: list[int], behind: list[int], engine: Engine) -> list[int]:
+def _joined(
+    known: InfillFormat, before: list[int], behind: list[int], engine: AsyncLLM
+) -> list[int]:
     tokenizer = engine.tokenizer
     begin, hole, *end = [i for i in map(tokenizer.token_to_id, known.marks) if i is not None]
     bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
@@ -112,7 +114,7 @@ def _joined(known: InfillFormat, before: list[int], behind: list[int], engine: E
     return [*bos, begin, *before, hole, *behind, *end]
 
 
-def check_length(engine: Engine, text: str) -> None:
+def check_length(engine: AsyncLLM, text: str) -> None:
     """Raise `ContextLengthError` for a text that is certainly too long."""
     least = engine.tokenizer.least_tokens(text)
     if least >= engine.max_total_tokens:

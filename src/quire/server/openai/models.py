@@ -12,7 +12,7 @@ from quire.server.anthropic.errors import speaks_anthropic
 from quire.server.anthropic.models import ModelInfo, ModelPage, PageQuery, model_info, model_page
 from quire.server.contract import contract
 from quire.server.http.body import read_query
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.state import ServerState, server_state
 
 
@@ -39,7 +39,7 @@ async def list_models(request: Request) -> Response:
         return model_page(request, read_query(request, PageQuery))
     server = server_state(request)
     cards = [_card(server, name) for name in server.names]
-    return Response(encode(ModelList(cards)), media_type="application/json")
+    return json_response(ModelList(cards))
 
 
 @contract(answer=(ModelCard, ModelInfo), errors=[HTTPStatus.NOT_FOUND])
@@ -49,7 +49,7 @@ async def retrieve_model(request: Request) -> Response:
         return model_info(request)
     server = server_state(request)
     card = _card(server, server.served_name(request.path_params["model"]))
-    return Response(encode(card), media_type="application/json")
+    return json_response(card)
 
 
 def _card(server: ServerState, name: str) -> ModelCard:

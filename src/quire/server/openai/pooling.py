@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,7 +22,7 @@ from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.openai.completions import split_prompts
 from quire.server.openai.conversation import chat_prompt
@@ -75,7 +74,7 @@ async def create_embedding(request: Request) -> Response:
     vectors = await call.vectors(prompts, params)
     encode = _encoding(body.encoding_format)
     data = [EmbeddingData(i, encode(v)) for i, v in enumerate(vectors)]
-    return _json(EmbeddingResponse(data=data, **call.head()))
+    return json_response(EmbeddingResponse(data=data, **call.head()))
 
 
 @contract(body=PoolingRequest, answer=PoolingResponse, errors=OF_GENERATION)
@@ -89,7 +88,7 @@ async def create_pooling(request: Request) -> Response:
     vectors = await call.vectors(await call.prompts(body), params)
     encode = _encoding(body.encoding_format)
     data = [PoolingData(i, encode(v)) for i, v in enumerate(vectors)]
-    return _json(PoolingResponse(data=data, **call.head()))
+    return json_response(PoolingResponse(data=data, **call.head()))
 
 
 @contract(body=ClassificationRequest, answer=ClassificationResponse, errors=OF_GENERATION)
@@ -105,7 +104,7 @@ async def create_classification(request: Request) -> Response:
         best = str(int(vector.argmax()))
         label = str(labels.get(best, f"LABEL_{best}"))
         data.append(ClassificationData(i, label, vector.tolist(), len(vector)))
-    return _json(ClassificationResponse(data=data, **call.head()))
+    return json_response(ClassificationResponse(data=data, **call.head()))
 
 
 @contract(body=ScoreRequest, answer=ScoreResponse, errors=OF_GENERATION)
@@ -114,7 +113,7 @@ async def create_score(request: Request) -> Response:
     call = await _Call.of(request, ScoreRequest, "score", "text_2")
     scores = await call.scores(paired(*_sides(call.body)), call.body.use_activation)
     data = [ScoreData(i, score) for i, score in enumerate(scores)]
-    return _json(ScoreResponse(data=data, **call.head()))
+    return json_response(ScoreResponse(data=data, **call.head()))
 
 
 @contract(body=RerankRequest, answer=RerankResponse, errors=OF_GENERATION)
@@ -133,7 +132,7 @@ async def create_rerank(request: Request) -> Response:
     if body.return_documents is not False:
         for result in results:
             result.document = DocumentText(texts[result.index])
-    return _json(RerankResponse(call.id, call.model, results, call.usage()))
+    return json_response(RerankResponse(call.id, call.model, results, call.usage()))
 
 
 @dataclass(slots=True)
@@ -252,10 +251,6 @@ class _Call(Generic[B]):
         """Return an answer's fields other than its data."""
         now = int(time.time())
         return {"id": self.id, "created": now, "model": self.model, "usage": self.usage()}
-
-
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(encode(answer), media_type="application/json")
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:

@@ -13,31 +13,9 @@ from quire.server.notices import ignore
 from quire.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
 from quire.server.openai.structure import structured_outputs
 
-_SAME_NAME = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "truncate_prompt_tokens",
-    "truncation_side",
-)
+_READ_APART = {"max_tokens", "structured_outputs", "thinking_token_budget"}
+_SAME_NAME = {*CommonRequest.__struct_fields__} & {*SamplingParams.__struct_fields__} - _READ_APART
+"""Fields that a request and `SamplingParams` call the same."""
 
 
 def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -15,7 +15,7 @@ from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.openai.conversation import chat_prompt, template_of
 from quire.server.openai.forms import plain_form
 from quire.server.openai.protocol import (
@@ -88,7 +88,7 @@ async def tokenize(request: Request) -> Response:
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
         answer.token_strs = [engine.tokenizer.id_to_token(token) for token in tokens]
-    return Response(encode(answer), media_type="application/json")
+    return json_response(answer)
 
 
 @contract(body=DetokenizeRequest, answer=DetokenizeResponse, errors=_ERRORS)
@@ -103,7 +103,7 @@ async def detokenize(request: Request) -> Response:
         if not 0 <= token < vocabulary:
             raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
     text = await while_connected(engine.detokenize(body.tokens), request.receive)
-    return Response(encode(DetokenizeResponse(text)), media_type="application/json")
+    return json_response(DetokenizeResponse(text))
 
 
 class TokenizerInfo(msgspec.Struct):
@@ -134,7 +134,7 @@ async def tokenizer_info(request: Request) -> Response:
         special_tokens=dict(tokenizer.special_tokens),
         chat_template=server.options.chat_template or tokenizer.chat_template,
     )
-    return Response(encode(answer), media_type="application/json")
+    return json_response(answer)
 
 
 def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt | ImagePrompt:

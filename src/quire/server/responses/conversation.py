@@ -32,27 +32,9 @@ from quire.server.responses.item_types import (
 from quire.server.responses.protocol import LOGPROBS, ResponsesRequest, TextFormat
 from quire.server.responses.tools import ToolSet
 
-_SAME_NAME = (
-    "model",
-    "stream",
-    "temperature",
-    "top_p",
-    "parallel_tool_calls",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "priority",
-    "cache_salt",
-    "chat_template_kwargs",
-)
+_READ_APART = {"tools", "tool_choice", "top_logprobs", "rules"}
+_SAME_NAME = {*ResponsesRequest.__struct_fields__} & {*ChatRequest.__struct_fields__} - _READ_APART
+"""Fields that both APIs call the same."""
 
 
 def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> ChatRequest:
@@ -68,7 +50,6 @@ def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> Ch
     chat = ChatRequest(messages=[*messages, *_messages(items, tools)])
     for name in _SAME_NAME:
         setattr(chat, name, getattr(body, name))
-    chat.stream_options = body.stream_options
     chat.max_completion_tokens = body.max_output_tokens
     chat.logprobs = LOGPROBS in (body.include or [])
     chat.top_logprobs = body.top_logprobs if chat.logprobs else None

@@ -17,7 +17,7 @@ from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import invalid, not_supported, renamed
 from quire.server.http.body import read_query, read_request
 from quire.server.http.connection import while_connected
-from quire.server.http.json_text import encode
+from quire.server.http.json_text import json_response
 from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
@@ -95,7 +95,7 @@ async def create_response(request: Request) -> Response:
         if body.background:
             stream = bool(body.stream)
             log = await background.start(request, answer, store, earlier, items, stream=stream)
-            return _json(answer.response) if log is None else stream_events(log, 0)
+            return json_response(answer.response) if log is None else stream_events(log, 0)
         return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
 
 
@@ -113,7 +113,7 @@ async def count_input_tokens(request: Request) -> Response:
         read_tools(chat, server.parsers)
         work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
         tokens = await while_connected(work, request.receive)
-    return _json(InputTokens(len(tokens)))
+    return json_response(InputTokens(len(tokens)))
 
 
 @contract(
@@ -132,7 +132,7 @@ async def retrieve_response(request: Request) -> Response:
             raise invalid("starting_after needs stream to be true.", "starting_after")
         if making is not None:
             making.flush()
-        return _json(stored.response)
+        return json_response(stored.response)
     if making is None or making.events is None:
         raise invalid(
             "Only responses with background = true and stream = true replay their events.",
@@ -147,7 +147,7 @@ async def delete_response(request: Request) -> Response:
     """Delete a stored response; conversations that continued it keep its items."""
     found = request.path_params["id"]
     _store(request).delete(found)
-    return _json(DeletedResponse(found))
+    return json_response(DeletedResponse(found))
 
 
 @contract(answer=ResponseObject, errors=[HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND])
@@ -159,7 +159,7 @@ async def cancel_response(request: Request) -> Response:
     if stored.making is not None and not stored.is_made:
         stored.making.task.cancel()
         await asyncio.wait({stored.making.task})
-    return _json(stored.response)
+    return json_response(stored.response)
 
 
 @contract(query=ItemsQuery, answer=ItemList, errors=[HTTPStatus.NOT_FOUND])
@@ -176,7 +176,7 @@ async def list_input_items(request: Request) -> Response:
         items = items[ids.index(query.after) + 1 :]
     page = items[: query.limit]
     ends = (page[0].id, page[-1].id) if page else (None, None)
-    return _json(ItemList(page, *ends, has_more=len(items) > len(page)))
+    return json_response(ItemList(page, *ends, has_more=len(items) > len(page)))
 
 
 def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:
@@ -251,7 +251,3 @@ def _earlier(body: ResponsesRequest, store: ResponseStore) -> list[Item]:
 
 def _store(request: Request) -> ResponseStore:
     return cast(ResponseStore, request.app.state.responses)
-
-
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(encode(answer), media_type="application/json")
