@@ -12,8 +12,8 @@ from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS
 from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
 from quire.resolve.engine import resolve
+from quire.resolve.flags import Flags
 from quire.system.hardware import detect
 
 _HINTS = typing.get_type_hints(EngineArgs)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from quire.bench import choices
-from quire.resolve.declare import Flags, count
+from quire.resolve.flags import Flags, count
 
 KERNEL_FAMILIES = (
     *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "recurrent"),

@@ -14,8 +14,7 @@ from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.registry import Registry
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 
 BENCHMARKS = Registry(
     "benchmark",

@@ -27,7 +27,7 @@ from typing import Any
 from quire import __version__
 from quire.cli import config, doctor, serve
 from quire.core.errors import ConfigError, QuireError
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 from quire.system import env
 
 LOG_BYTES = 2**20

@@ -9,8 +9,7 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 
 INTERRUPTED = 130
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ConfigError
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 from quire.system import env
 from quire.system.gpu import first_gpu, torch_cuda_version, torch_folder
 from quire.system.hardware import cpu_name, detect

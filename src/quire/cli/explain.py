@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import engine_flags_from
+from quire.resolve.flags import Flags, engine_flags_from
 from quire.system import env
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 
 
 def add_lora_flags(add: Flags) -> None:

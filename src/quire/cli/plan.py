@@ -14,8 +14,7 @@ from quire.checkpoint.presets import preset_config
 from quire.cli import serve
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag, engine_flags_from
+from quire.resolve.flags import Flags, add_config_flag, engine_flags_from
 
 if TYPE_CHECKING:
     from quire.explain.fit import Fit

@@ -15,7 +15,7 @@ from quire.cli.serve import engine_args
 from quire.core.config import ProfilerConfig
 from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM

@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
-from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
+from quire.resolve.flags import Flags
 from quire.server.http import listener
 
 if TYPE_CHECKING:

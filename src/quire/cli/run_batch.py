@@ -14,8 +14,7 @@ from quire.cli.serve import add_answer_flags, engine_args
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

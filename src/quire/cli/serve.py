@@ -17,9 +17,8 @@ from quire.cli.lora import add_lora_flags, lora_dir, lora_modules
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection

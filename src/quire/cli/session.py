@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 from quire.system import env
 from quire.system.garbage import no_collection
 from quire.system.records import dataclass

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from quire.core.errors import ConfigError
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 
 
 def add_chat_template_flag(add: Flags) -> None:

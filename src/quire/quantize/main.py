@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
 from quire.quantize.recipe import COMPRESSED, GGUF, SCHEMES, Recipe
-from quire.resolve.declare import Flags
 from quire.resolve.field_flags import parse_size
+from quire.resolve.flags import Flags
 
 if TYPE_CHECKING:
     from quire.quantize.job import Job, Progress

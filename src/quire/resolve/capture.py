@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import msgspec
 
 from quire.core.config import DeviceType
-from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import read_json, read_object, wrong_flag
 
 FLAG = "--compilation-config"
 _PARAM = "compilation_config"
-_EXAMPLE = """'{"cudagraph_capture_sizes": [1, 2, 4, 8]}'"""
+_error = partial(wrong_flag, _PARAM)
+_EXAMPLE = '{"cudagraph_capture_sizes": [1, 2, 4, 8]}'
 _MOST_ROWS = 256
 """Rows of the largest step that is recorded by default; launches do not bound larger ones."""
 
@@ -54,14 +56,11 @@ def _read(text: str | None, notes: list[str]) -> _Wanted:
         return _Wanted()
     if text.strip().isdecimal():  # vLLM's -O3
         text = f'{{"level": {text}}}'
-    try:
-        fields = msgspec.json.decode(text, type=dict[str, Any])
-        mode = fields.get("cudagraph_mode")
-        if isinstance(mode, str):
-            fields["cudagraph_mode"] = mode.upper()
-        wanted = msgspec.convert(fields, _Wanted)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise _error(f"{text!r} is wrong: {error}.", f"Write {FLAG} {_EXAMPLE}.") from None
+    fields = read_object(_PARAM, text, _EXAMPLE)
+    mode = fields.get("cudagraph_mode")
+    if isinstance(mode, str):
+        fields["cudagraph_mode"] = mode.upper()
+    wanted = read_json(_PARAM, msgspec.json.encode(fields).decode(), _Wanted, _EXAMPLE)
     sizes = wanted.cudagraph_capture_sizes
     if sizes and min(sizes) < 1:
         raise _error(f"cudagraph_capture_sizes is {[*sizes]}; it must hold numbers above 0.")
@@ -71,7 +70,3 @@ def _read(text: str | None, notes: list[str]) -> _Wanted:
     if others := sorted(fields.keys() - {*_Wanted.__struct_fields__}):
         notes.append(f"{FLAG}: no effect of {', '.join(others)}: nothing is compiled.")
     return wanted
-
-
-def _error(why: str, fix: str | None = None) -> ConfigError:
-    return ConfigError(f"{FLAG}: {why}", fix=fix, param=_PARAM)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from quire.checkpoint.json_file import read_json
 from quire.checkpoint.source import ModelSource
 from quire.core.config import HEAD_METHODS
@@ -15,6 +13,7 @@ from quire.core.images import ImageConfig, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import read_object, wrong_flag
 from quire.resolve.speculative import parse_speculative_config
 from quire.resolve.values import step_tokens
 
@@ -68,18 +67,18 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     if vision is None:
         for name in ("limit_mm_per_prompt", "mm_processor_kwargs"):
             if getattr(args, name) is not None:
-                raise _wrong(name, "this model reads text only.")
+                raise wrong_flag(name, "this model reads text only.")
         return None
     most = _limit(args)
     if args.language_model_only or most == 0:
         if vision.whole == "prompt":
             name = "language_model_only" if args.language_model_only else "limit_mm_per_prompt"
-            raise _wrong(name, "each prompt of this model has an image.")
+            raise wrong_flag(name, "each prompt of this model has an image.")
         return None
     require("PIL", f"{args.model} reads images and", "model")
     speculative = parse_speculative_config(args.speculative_config, step_tokens(args), [])
     if speculative is not None and speculative.method in HEAD_METHODS:
-        raise _wrong(
+        raise wrong_flag(
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."
         )
     _check_step(args, model, vision)
@@ -103,14 +102,14 @@ def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> N
         return
     needed = (vision.image_size // vision.patch_size // vision.merge) ** 2 + args.max_num_seqs
     if step_tokens(args) < needed:
-        raise _wrong(
+        raise wrong_flag(
             "max_num_batched_tokens",
             f"it must be at least {needed}, an image and max_num_seqs: "
             "an image of this model is computed in one step.",
         )
     window = model.sliding_window
     if vision.whole == "prompt" and window is not None and step_tokens(args) > window:
-        raise _wrong(
+        raise wrong_flag(
             "max_num_batched_tokens",
             f"it must be at most {window}, this model's window, which prompts must fit in.",
         )
@@ -133,7 +132,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
         least = hf.integer(settings, "min_patches", default=1)
         most = hf.integer(settings, "max_patches", default=12)
         if not least <= most <= _MOST_TILES:
-            raise _wrong("mm_processor_kwargs", f"{least} to {most} tiles, of {_MOST_TILES}.")
+            raise wrong_flag("mm_processor_kwargs", f"{least} to {most} tiles, of {_MOST_TILES}.")
         return {"crop": image_size, "split": most > 1, "tiles": (least, most)}
     if kind == "llava_next":
         sides = {crop.get("height", image_size), size.get("shortest_edge", image_size)}
@@ -165,7 +164,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     most = settings.get("max_pixels") or size.get("longest_edge") or _PIXELS[1]
     for value in (least, most):
         if type(value) is not int or not 0 < value <= 2**28:
-            raise _wrong("mm_processor_kwargs", f"{value!r} is no number of pixels.")
+            raise wrong_flag("mm_processor_kwargs", f"{value!r} is no number of pixels.")
     return {"shortest_edge": least, "longest_edge": most}
 
 
@@ -181,11 +180,11 @@ def _stored(source: ModelSource) -> dict[str, Any]:
 
 
 def _kwargs(args: EngineArgs, kind: str) -> dict[str, Any]:
-    given = _object(args, "mm_processor_kwargs")
+    given = read_object("mm_processor_kwargs", args.mm_processor_kwargs)
     known = _CHANGEABLE[kind]
     for name in given:
         if name not in known:
-            raise _wrong(
+            raise wrong_flag(
                 "mm_processor_kwargs",
                 f"{name!r} cannot be changed; known: {', '.join(known) or 'none'}.",
             )
@@ -194,23 +193,13 @@ def _kwargs(args: EngineArgs, kind: str) -> dict[str, Any]:
 
 def _limit(args: EngineArgs) -> int:
     """Return the most images of a prompt."""
-    given = _object(args, "limit_mm_per_prompt")
+    given = read_object("limit_mm_per_prompt", args.limit_mm_per_prompt, '{"image": 4}')
     for name, value in given.items():
         if name not in ("image", "video", "audio"):
-            raise _wrong("limit_mm_per_prompt", f"{name!r} is no kind of input.")
+            raise wrong_flag("limit_mm_per_prompt", f"{name!r} is no kind of input.")
         if type(value) is not int or not 0 <= value <= 1024:
-            raise _wrong("limit_mm_per_prompt", f"{name} is {value!r}; it must be 0 to 1024.")
+            raise wrong_flag("limit_mm_per_prompt", f"{name} is {value!r}; it must be 0 to 1024.")
     return int(given.get("image", 16))
-
-
-def _object(args: EngineArgs, name: str) -> dict[str, Any]:
-    text = getattr(args, name)
-    if text is None:
-        return {}
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise _wrong(name, f"it is no JSON object: {error}.") from None
 
 
 def _channels(settings: dict[str, Any], name: str) -> tuple[float, float, float]:
@@ -223,7 +212,3 @@ def _channels(settings: dict[str, Any], name: str) -> tuple[float, float, float]
     ):
         raise hf.wrong(name, found, "three numbers")
     return float(found[0]), float(found[1]), float(found[2])
-
-
-def _wrong(name: str, why: str, fix: str | None = None) -> ConfigError:
-    return ConfigError(f"--{name.replace('_', '-')}: {why}", fix=fix, param=name)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import msgspec
 
 from quire.core.config import KVEventsConfig
-from quire.core.errors import ConfigError
 from quire.core.extras import require
+from quire.resolve.flag_values import read_json, wrong_flag
 
 FLAG = "--kv-events-config"
 _PARAM = "kv_events_config"
-_EXAMPLE = """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'"""
+_error = partial(wrong_flag, _PARAM)
+_EXAMPLE = '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'
 _DEFAULTS = KVEventsConfig()
 _SCHEMES = ("tcp://", "ipc://", "inproc://")
 
@@ -36,10 +38,7 @@ def kv_events(text: str | None) -> KVEventsConfig | None:
     """
     if text is None:
         return None
-    try:
-        wanted = msgspec.json.decode(text, type=_Wanted)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise _error(f"{text!r} is wrong: {error}.", f"Write {FLAG} {_EXAMPLE}.") from None
+    wanted = read_json(_PARAM, text, _Wanted, _EXAMPLE)
     for name in ("buffer_steps", "hwm", "max_queue_size"):
         value = getattr(wanted, name)
         if not 0 < value < 2**31:
@@ -67,7 +66,3 @@ def _check_endpoint(name: str, endpoint: str | None) -> None:
         raise _error(f"{name} is {endpoint!r}; it must begin with {', '.join(_SCHEMES)}.")
     if endpoint.startswith("tcp://") and not (port.isdecimal() and 0 < int(port) < 65536):
         raise _error(f"{name} is {endpoint!r}; it must end in a port, as in tcp://*:5557.")
-
-
-def _error(why: str, fix: str | None = None) -> ConfigError:
-    return ConfigError(f"{FLAG}: {why}", fix=fix, param=_PARAM)

@@ -6,13 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from quire.checkpoint.source import ModelSource
 from quire.core.config import LoadFormat
-from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.models import rope
+from quire.resolve.flag_values import read_object
 
 LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 """Kind of a source → how its weights are read."""
@@ -31,14 +29,7 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
     """
     if overrides is None:
         return source
-    try:
-        given = msgspec.json.decode(overrides, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise ConfigError(
-            f"{_FLAG} {overrides!r} is no JSON object: {error}.",
-            fix=f"""Write {_FLAG} '{{"max_position_embeddings": 4096}}'.""",
-            param=_FLAG,
-        ) from None
+    given = read_object("hf_overrides", overrides, '{"max_position_embeddings": 4096}')
     return replace(source, config=rope.overridden(source.config, given))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,7 @@ from quire.models import hf
 from quire.models.registry import is_encoder
 from quire.models.registry import task as task_of
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import read_object, wrong_flag
 from quire.system.records import dataclass
 
 Activation = Literal["none", "sigmoid", "softmax"]
@@ -30,6 +31,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 """torch's modules in a cross-encoder's config.json."""
 
+_wrong = partial(wrong_flag, "pooler_config")
 _CLASSIFIER_POOLING: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN"}
 
 _PROBLEMS: dict[str, Activation] = {
@@ -176,24 +178,17 @@ def _classifier_pooling(config: Mapping[str, Any]) -> str:
 
 def _pooler_config(args: EngineArgs) -> dict[str, Any]:
     """Return --pooler-config, checked field by field."""
-    if args.pooler_config is None:
-        return {}
-    try:
-        said = json.loads(args.pooler_config)
-    except ValueError as error:
-        raise _wrong(args, f"it is not JSON: {error}.") from None
-    if not isinstance(said, dict):
-        raise _wrong(args, "it must be a JSON object.")
+    said = read_object("pooler_config", args.pooler_config, '{"pooling_type": "MEAN"}')
     for name, value in said.items():
         if name == "pooling_type":
             said[name] = str(value).upper()
             if said[name] not in get_args(PoolingType):
-                raise _wrong(args, did_you_mean(said[name], get_args(PoolingType)))
+                raise _wrong(did_you_mean(said[name], get_args(PoolingType)))
         elif name not in ("normalize", "use_activation"):
             known = ("pooling_type", "normalize", "use_activation")
-            raise _wrong(args, f"it has no field {name!r}; {did_you_mean(name, known)}")
+            raise _wrong(f"it has no field {name!r}; {did_you_mean(name, known)}")
         elif not isinstance(value, bool):
-            raise _wrong(args, f"{name} must be true or false.")
+            raise _wrong(f"{name} is {value!r}; it must be true or false.")
     return said
 
 
@@ -333,7 +328,3 @@ def _refuse_pooling_flags(args: EngineArgs) -> None:
                 fix="Add --runner pooling.",
                 param=name,
             )
-
-
-def _wrong(args: EngineArgs, why: str) -> ConfigError:
-    return ConfigError(f"pooler_config is {args.pooler_config!r}; {why}", param="pooler_config")

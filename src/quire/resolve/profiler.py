@@ -12,7 +12,7 @@ from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.core.registry import did_you_mean
-from quire.resolve.paths import expanded
+from quire.resolve.flag_values import expanded, read_object
 
 _FLAG = "--profiler-config"
 
@@ -24,14 +24,8 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
         ConfigError: a field is unknown, or a value has the wrong type.
     """
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-            raise ConfigError(
-                f"{_FLAG} {given!r} is no JSON object: {error}.",
-                fix=f"""Write {_FLAG} '{{"profiler": "torch", "torch_profiler_dir": "traces"}}'.""",
-                param=_FLAG,
-            ) from None
+        example = '{"profiler": "torch", "torch_profiler_dir": "traces"}'
+        given = read_object("profiler_config", given, example)
     if not isinstance(given, ProfilerConfig | Mapping):
         raise ConfigError(f"{_FLAG} is {given!r}, not an object.", param=_FLAG)
     fields = dataclasses.asdict(given) if isinstance(given, ProfilerConfig) else dict(given)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
 
 from quire.core.config import EngineConfig, SpeculativeConfig, SpeculativeMethod
-from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import read_object, wrong_flag
 
 FLAG = "--speculative-config"
+_PARAM = "speculative_config"
+_error = partial(wrong_flag, _PARAM)
 MAX_DRAFTS = 64
 """Most drafts of a sequence in one pass, and the longest n-gram."""
 
@@ -66,19 +69,12 @@ def parse_speculative_config(
     """
     if given is None:
         return None
-    try:
-        fields = msgspec.json.decode(given, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise ConfigError(
-            f"{FLAG} {given!r} is no JSON object: {error}.",
-            fix=f"""Write {FLAG} '{{"method": "suffix", "num_speculative_tokens": 4}}'.""",
-            param=FLAG,
-        ) from None
+    fields = read_object(_PARAM, given, '{"method": "suffix", "num_speculative_tokens": 4}')
     fields = {name: value for name, value in fields.items() if value is not None}
     if fields.get("rejection_sample_method") == "synthetic":
         del fields["rejection_sample_method"]
         if not any(f"synthetic_{name}" in fields for name in _SYNTHETIC):
-            raise _wrong(
+            raise _error(
                 "rejection_sample_method is 'synthetic' without a rate.",
                 'Add "synthetic_acceptance_rate": 0.8, for example.',
             )
@@ -91,9 +87,9 @@ def parse_speculative_config(
     if rates:
         config = dataclasses.replace(config, synthetic_acceptance=_synthetic(rates, config))
     if config.num_speculative_tokens >= max_num_batched_tokens:
-        raise _wrong(
+        raise _error(
             f"num_speculative_tokens is {config.num_speculative_tokens}, but a step has at most "
-            f"{max_num_batched_tokens} tokens (max_num_batched_tokens)."
+            f"{max_num_batched_tokens} tokens (max_num_batched_tokens).",
         )
     if config.synthetic_acceptance:
         notes.append(f"{FLAG}: synthetic acceptance is for measurements; the answers are wrong.")
@@ -119,12 +115,12 @@ def check_draft(draft: EngineConfig, model: ModelConfig, tokenizer_path: str | N
         ConfigError: it does not.
     """
     if draft.pooling is not None:
-        raise _wrong(f"the draft model {draft.model_path} generates no text.")
+        raise _error(f"the draft model {draft.model_path} generates no text.")
     if draft.model.recurrent is not None:
-        raise _wrong(f"the draft model {draft.model_path} has recurrent layers.")
+        raise _error(f"the draft model {draft.model_path} has recurrent layers.")
     texts = draft.tokenizer_path is not None and tokenizer_path is not None
     if draft.model.vocab_size != model.vocab_size and not texts:
-        raise _wrong(
+        raise _error(
             f"the draft model has {draft.model.vocab_size} tokens, the model {model.vocab_size}, "
             "and one of them has no tokenizer to match their texts by.",
             "Use a draft model with the same vocabulary.",
@@ -136,7 +132,7 @@ def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(fields)
     for name in found:
         if name not in _FIELDS:
-            raise _wrong(f"it has a field {name!r}; {did_you_mean(name, _FIELDS)}")
+            raise _error(f"it has a field {name!r}; {did_you_mean(name, _FIELDS)}")
     model = found.get("model")
     if model in _METHODS:  # vLLM's older spelling
         found.setdefault("method", found.pop("model"))
@@ -146,14 +142,14 @@ def _completed(fields: Mapping[str, Any]) -> dict[str, Any]:
         found["method"] = "mtp"
     method = found.get("method")
     if method not in _METHODS:
-        raise _wrong(
+        raise _error(
             f"Quire has no method {method!r}." if method else "it has no method.",
             f"Use one of: {', '.join(_METHODS)}.",
         )
     if method in ("ngram", "suffix") and found.get("model") is not None:
-        raise _wrong(f"the method {method!r} has no model.", "Leave `model` out.")
+        raise _error(f"the method {method!r} has no model.", "Leave `model` out.")
     if method in ("draft_model", "eagle", "eagle3") and model is None:
-        raise _wrong(f"the method {method!r} needs a `model`.", "Add one, or use 'suffix'.")
+        raise _error(f"the method {method!r} needs a `model`.", "Add one, or use 'suffix'.")
     lengths = [name for name in ("prompt_lookup_min", "prompt_lookup_max") if name in found]
     if len(lengths) == 1:
         found["prompt_lookup_min"] = found["prompt_lookup_max"] = found[lengths[0]]
@@ -175,7 +171,7 @@ def _converted(fields: Mapping[str, Any]) -> SpeculativeConfig:
     try:
         return msgspec.convert(fields, SpeculativeConfig)
     except msgspec.ValidationError as error:
-        raise _wrong(f"{error}.") from None
+        raise _error(f"{error}.") from None
 
 
 def _check(config: SpeculativeConfig) -> None:
@@ -193,14 +189,14 @@ def _check(config: SpeculativeConfig) -> None:
     for name, (low, high) in ranges.items():
         value = getattr(config, name)
         if not low <= value <= high:
-            raise _wrong(f"{name} is {value}; it must be in [{low:g}, {high:g}].")
+            raise _error(f"{name} is {value}; it must be in [{low:g}, {high:g}].")
     last = 0
     for row in config.num_speculative_tokens_per_batch_size:
         begin, end, drafts = row
         if not last < begin <= end or not 0 <= drafts <= config.num_speculative_tokens:
-            raise _wrong(
+            raise _error(
                 f"num_speculative_tokens_per_batch_size has {list(row)}; it needs ascending "
-                "[first batch size, last one, drafts], with at most num_speculative_tokens drafts."
+                "[first batch size, last one, drafts], with at most num_speculative_tokens drafts.",
             )
         last = end
 
@@ -217,7 +213,7 @@ def _synthetic(given: Mapping[str, Any], config: SpeculativeConfig) -> tuple[flo
     name, *others = given
     if others or name.removeprefix("synthetic_") not in _SYNTHETIC:
         known = ", ".join(f"synthetic_{each}" for each in _SYNTHETIC)
-        raise _wrong(f"it has {' and '.join(given)}; give one of {known}.")
+        raise _error(f"it has {' and '.join(given)}; give one of {known}.")
     value = given[name]
     several, number = name.endswith("rates"), isinstance(value, int | float)
     values = value if isinstance(value, list) else [value]
@@ -226,16 +222,12 @@ def _synthetic(given: Mapping[str, Any], config: SpeculativeConfig) -> tuple[flo
     fits = all(type(each) in (int, float) and low <= each <= high for each in values)
     if not fits or several is number or (several and len(values) != count):
         wanted = f"a list of {count} numbers" if several else "a number"
-        raise _wrong(f"{name} is {value!r}; it must be {wanted} in [{low}, {high}].")
+        raise _error(f"{name} is {value!r}; it must be {wanted} in [{low}, {high}].")
     if several and values != sorted(values, reverse=True):
-        raise _wrong(f"{name} is {value!r}; no rate may be above the one before it.")
+        raise _error(f"{name} is {value!r}; no rate may be above the one before it.")
     if name.endswith("rate"):
         return (float(value),) * count
     if not several:
         values = [min(max(value - 1 - position, 0.0), 1.0) for position in range(count)]
     before = [1.0, *values[:-1]]
     return tuple(now / run if run else 0.0 for now, run in zip(values, before, strict=True))
-
-
-def _wrong(why: str, fix: str = "") -> ConfigError:
-    return ConfigError(f"{FLAG}: {why}", fix=fix, param="speculative_config")

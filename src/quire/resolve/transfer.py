@@ -6,27 +6,30 @@ import dataclasses
 import os
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quire.core.config import ON_TORCH, KVRole, LoadFailurePolicy, TransferConfig
-from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.device import GIB
+from quire.resolve.flag_values import read_json, wrong_flag
 from quire.system import env
 
 FLAG = "--kv-transfer-config"
+_PARAM = "kv_transfer_config"
+_error = partial(wrong_flag, _PARAM)
 CONNECTORS = (
     "ExampleConnector", "SharedStorageConnector", "OffloadingConnector", "NixlConnector",
     "LMCacheConnectorV1", "MultiConnector",
 )  # fmt: skip
 """vLLM's connectors. All of them mean the same here: a folder of blocks by their content."""
 _NO_EFFECT = ("kv_rank", "kv_parallel_size", "enable_permute_local_kv")
-_EXAMPLE = """'{"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}'"""
+_EXAMPLE = '{"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}'
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,10 +136,7 @@ def _address(args: EngineArgs, wanted: _Wanted) -> tuple[str, int] | None:
 
 
 def _parse(text: str) -> _Wanted:
-    try:
-        wanted = msgspec.json.decode(text, type=_Wanted)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise _error(f"{text!r} is wrong: {error}.", f"Write {FLAG} {_EXAMPLE}.") from None
+    wanted = read_json(_PARAM, text, _Wanted, _EXAMPLE)
     if wanted.kv_connector not in CONNECTORS:
         raise _error(f"kv_connector: {did_you_mean(wanted.kv_connector, CONNECTORS)}")
     if wanted.kv_buffer_size is not None and wanted.kv_buffer_size <= 0:
@@ -155,7 +155,3 @@ def _shared_memory() -> tuple[str, int]:
     import shutil
 
     return str(parent / f"quire-{os.getuid()}"), shutil.disk_usage(parent).total
-
-
-def _error(why: str, fix: str | None = None) -> ConfigError:
-    return ConfigError(f"{FLAG}: {why}", fix=fix, param="kv_transfer_config")

@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO
-from quire.resolve.paths import expanded
+from quire.resolve.flag_values import expanded
 
 BLOCK_SIZES = (8, 16, 32)
 

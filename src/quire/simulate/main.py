@@ -19,9 +19,8 @@ from quire.core.cost import PROFILES, HardwareProfile, page_size
 from quire.core.errors import ConfigError
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags, count
 from quire.resolve.engine import resolve
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag, count
 from quire.simulate.dispatch import halved, with_shared_kv
 from quire.simulate.fleet import Outcome, Replica, messages, simulate
 from quire.simulate.hardware import THIS, load_profile

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 
 if TYPE_CHECKING:
     from quire.bench.serving.slo import Slo

@@ -56,7 +56,7 @@ def test_no_flag_is_no_profiler() -> None:
         ({"profilr": "torch"}, "has a field 'profilr'; did you mean profiler"),
         ('{"profiler": "proton"}', "Invalid enum value 'proton'"),
         ({"max_iterations": "many"}, "Expected `int`"),
-        ("torch", "is no JSON object"),
+        ("torch", "is wrong"),
     ],
 )
 def test_what_is_no_configuration(given: str | dict[str, str], message: str) -> None:

@@ -69,8 +69,8 @@ def test_synthetic_acceptance_in_vllms_spellings() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ("{", "no JSON object"),
-        ("[]", "no JSON object"),
+        ("{", "is wrong"),
+        ("[]", "is wrong"),
         ({"method": "medusa"}, "no method 'medusa'. Use one of: ngram, suffix, draft_model"),
         ({}, "it has no method. Use one of"),
         ({"method": "draft_model"}, "needs a `model`"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.bench.flags import start_timeout
 from quire.bench.serving.datasets import ALIASES, DATASETS
 from quire.bench.serving.slo import METRICS, PERCENTILES, VLLM_NAMES
-from quire.resolve.declare import Flags, count
+from quire.resolve.flags import Flags, count
 
 _METRIC_NAMES = {name: name for name in METRICS} | VLLM_NAMES
 

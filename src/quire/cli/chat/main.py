@@ -13,8 +13,7 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.declare import Flags
-from quire.resolve.flags import add_config_flag
+from quire.resolve.flags import Flags, add_config_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

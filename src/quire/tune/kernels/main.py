@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from quire.resolve.declare import Flags, count
+from quire.resolve.flags import Flags, count
 
 OPS = ("gemm", "attention")
 

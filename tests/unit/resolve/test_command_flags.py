@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.resolve.declare import Flags
+from quire.resolve.flags import Flags
 
 
 def _parsed(words: list[str], *declared: Any, **options: Any) -> argparse.Namespace:

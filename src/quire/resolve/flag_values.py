@@ -1,0 +1,56 @@
+"""Read the values of flags: JSON, and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from quire.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_json(name: str, text: str, kind: type[T], example: str) -> T:
+    """Return the value of the flag of an `EngineArgs` field as a `kind`.
+
+    Raises:
+        ConfigError: the text is no JSON, or none of a `kind`.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise wrong_flag(
+            name, f"{text!r} is wrong: {error}.", f"Write {flag_of(name)} '{example}'."
+        ) from None
+
+
+def read_object(name: str, text: str | None, example: str = '{"name": 1}') -> dict[str, Any]:
+    """Return the fields of a JSON object; none if the flag is not set. Raises as `read_json`."""
+    return {} if text is None else read_json(name, text, dict[str, Any], example)
+
+
+def wrong_flag(name: str, why: str, fix: str | None = None) -> ConfigError:
+    """Return the error of the flag of an `EngineArgs` field."""
+    return ConfigError(f"{flag_of(name)}: {why}", fix=fix, param=name)
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def expanded(name: str, param: str) -> Path:
+    """Return a path with `~` and `~user` expanded.
+
+    Raises:
+        ConfigError: there is no such user; names `param`.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{param} is {name!r}: {str(error).rstrip('.')}.",
+            fix="Write the path out.",
+            param=param,
+        ) from None
