@@ -10,7 +10,7 @@ from typing import Literal
 from quire.core.messages import HostTierStats, SpecDecodingStats, StageStats
 from quire.metrics.families import Family
 from quire.metrics.histogram import Histogram
-from quire.metrics.stats import EngineStats, LoraUse
+from quire.metrics.stats import LATENCIES, EngineStats, LoraUse
 from quire.metrics.times import PARTS
 
 Kind = Literal["counter", "gauge"]
@@ -84,7 +84,8 @@ class _Reader:
         Args:
             besides: parts of the time that replicas have.
         """
-        yield from (self._one("counter", *each) for each in _server_counters(self._stats))
+        for name, (field, text) in _SERVER_COUNTERS.items():
+            yield self._one("counter", f"quire:{name}", text, getattr(self._stats, field))
         yield self._by(
             "counter",
             "quire:ignored_fields",
@@ -132,8 +133,13 @@ class _Reader:
 
     def _host_tier(self, host: HostTierStats) -> Iterator[Family]:
         """Yield metrics of KV blocks outside of the KV cache."""
-        yield from (self._one("gauge", *gauge) for gauge in _host_gauges(host))
-        yield from (self._one("counter", *count) for count in _host_counters(host))
+        text = "Preempted sequences with stored KV blocks."
+        yield self._one("gauge", "vllm:num_requests_swapped", text, host.num_requests_swapped)
+        share = host.slots_used / max(1, host.slots_total)
+        text = "Share of the host's KV blocks in use; 1 is all."
+        yield self._one("gauge", "vllm:cpu_cache_usage_perc", text, share)
+        for name, (field, text) in _HOST_COUNTERS.items():
+            yield self._one("counter", f"quire:{name}", text, getattr(host, field))
 
     def _speculation(self, drafts: SpecDecodingStats) -> Iterator[Family]:
         counters = (
@@ -228,95 +234,52 @@ def _counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
     )
 
 
-def _server_counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
-    return (
-        ("quire:requests_rejected", "Requests refused because the queue was full.", s.rejected),
-        (
-            "quire:repeated_prompt_tokens",
-            "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
-            s.repeated_tokens,
-        ),
-        (
-            "quire:slow_client_outputs",
-            "Outputs that waited because their client read slowly.",
-            s.slow_outputs,
-        ),
-    )
+_SERVER_COUNTERS = {
+    "requests_rejected": ("rejected", "Requests refused because the queue was full."),
+    "repeated_prompt_tokens": (
+        "repeated_tokens",
+        "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
+    ),
+    "slow_client_outputs": (
+        "slow_outputs",
+        "Outputs that waited because their client read slowly.",
+    ),
+}
+"""Metric → field of `EngineStats`, and what it counts."""
+_HOST_COUNTERS = {
+    "swap_preemptions": ("swap_preemptions", "Preemptions that stored KV blocks."),
+    "kv_blocks_swapped_out": ("swapped_out", "Stored KV blocks of preempted sequences."),
+    "kv_blocks_swapped_in": ("swapped_in", "KV blocks of preempted sequences copied back."),
+    "kv_blocks_offloaded": ("stored", "Stored KV blocks that the prefix cache evicted."),
+    "kv_blocks_saved": ("saved", "KV blocks written to files."),
+    "kv_blocks_reloaded": ("loaded", "KV blocks of prefixes copied back."),
+    "kv_load_failures": ("failed", "Damaged KV blocks, which were computed again."),
+}
+"""Metric → field of `HostTierStats`, and what it counts."""
+_HISTOGRAMS = {
+    "time_to_first_token": "From arrival to the first token.",
+    "inter_token_latency": "Between tokens of a sequence.",
+    "e2e_request_latency": "From arrival to the last token.",
+    "request_queue_time": "From arrival to the batch.",
+    "request_prefill_time": "From the batch to the first token.",
+    "request_decode_time": "From the first token to the last.",
+    "request_inference_time": "From the batch to the last token.",
+    "request_prompt_tokens": "Prompt tokens of a request.",
+    "request_generation_tokens": "Tokens generated for a request.",
+    "request_params_n": "The request's n.",
+    "request_params_max_tokens": "The request's max_tokens, if set.",
+}
+"""Field of `EngineStats` → what it counts. The metric of a time ends in `_seconds`."""
 
 
-def _host_gauges(host: HostTierStats) -> tuple[tuple[str, str, float], ...]:
-    share = host.slots_used / max(1, host.slots_total)
-    swapped = host.num_requests_swapped
-    return (
-        ("vllm:num_requests_swapped", "Preempted sequences with stored KV blocks.", swapped),
-        ("vllm:cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
-    )
-
-
-def _host_counters(host: HostTierStats) -> tuple[tuple[str, str, int], ...]:
-    return (
-        ("quire:swap_preemptions", "Preemptions that stored KV blocks.", host.swap_preemptions),
-        (
-            "quire:kv_blocks_swapped_out",
-            "Stored KV blocks of preempted sequences.",
-            host.swapped_out,
-        ),
-        (
-            "quire:kv_blocks_swapped_in",
-            "KV blocks of preempted sequences copied back.",
-            host.swapped_in,
-        ),
-        (
-            "quire:kv_blocks_offloaded",
-            "Stored KV blocks that the prefix cache evicted.",
-            host.stored,
-        ),
-        ("quire:kv_blocks_saved", "KV blocks written to files.", host.saved),
-        ("quire:kv_blocks_reloaded", "KV blocks of prefixes copied back.", host.loaded),
-        ("quire:kv_load_failures", "Damaged KV blocks, which were computed again.", host.failed),
-    )
-
-
-def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
-    tokens = s.inter_token_latency
-    return (
-        ("time_to_first_token_seconds", "From arrival to the first token.", s.time_to_first_token),
-        ("inter_token_latency_seconds", "Between tokens of a sequence.", tokens),
-        # vLLM's older name, for dashboards that still use it.
-        ("time_per_output_token_seconds", "As inter_token_latency_seconds.", tokens),
-        (
-            "request_time_per_output_token_seconds",
-            "Mean time per token of a sequence, without the first.",
-            s.time_per_output_token,
-        ),
-        ("e2e_request_latency_seconds", "From arrival to the last token.", s.e2e_request_latency),
-        ("request_queue_time_seconds", "From arrival to the batch.", s.request_queue_time),
-        (
-            "request_prefill_time_seconds",
-            "From the batch to the first token.",
-            s.request_prefill_time,
-        ),
-        (
-            "request_decode_time_seconds",
-            "From the first token to the last.",
-            s.request_decode_time,
-        ),
-        (
-            "request_inference_time_seconds",
-            "From the batch to the last token.",
-            s.request_inference_time,
-        ),
-        ("iteration_tokens_total", "Tokens computed in a step.", s.iteration_tokens),
-        ("request_prompt_tokens", "Prompt tokens of a request.", s.request_prompt_tokens),
-        (
-            "request_generation_tokens",
-            "Tokens generated for a request.",
-            s.request_generation_tokens,
-        ),
-        ("request_params_n", "The request's n.", s.request_params_n),
-        (
-            "request_params_max_tokens",
-            "The request's max_tokens, if set.",
-            s.request_params_max_tokens,
-        ),
-    )
+def _histograms(s: EngineStats) -> Iterator[tuple[str, str, Histogram]]:
+    for name, text in _HISTOGRAMS.items():
+        histogram: Histogram = getattr(s, name)
+        is_time = histogram.bounds == LATENCIES
+        yield f"{name}_seconds" if is_time else name, text, histogram
+    # vLLM's older name, for dashboards that still use it.
+    text = "As inter_token_latency_seconds."
+    yield "time_per_output_token_seconds", text, s.inter_token_latency
+    text = "Mean time per token of a sequence, without the first."
+    yield "request_time_per_output_token_seconds", text, s.time_per_output_token
+    yield "iteration_tokens_total", "Tokens computed in a step.", s.iteration_tokens

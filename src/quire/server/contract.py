@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -53,21 +54,17 @@ class Contract:
     error: Any = ErrorBody
 
 
-def contract(
-    *,
-    body: Any = None,
-    query: Any = None,
-    answer: Any = None,
-    events: Any = None,
-    errors: Sequence[HTTPStatus] = (),
-    error: Any = ErrorBody,
-) -> Callable[[E], E]:
-    """Declare an endpoint's input and output; see `Contract`.
+def contract(*, errors: Sequence[HTTPStatus] = (), **fields: Any) -> Callable[[E], E]:
+    """Declare an endpoint's input and output: the fields of a `Contract`.
 
-    The errors of reading a body or a query are added.
+    The errors of reading a body or a query are added to `errors`.
     """
-    of_reading = _OF_BODIES if body is not None else (HTTPStatus.BAD_REQUEST,) if query else ()
-    found = Contract(body, query, answer, events, (*of_reading, *errors), error)
+    found = Contract(**fields)
+    if found.body is not None:
+        errors = (*_OF_BODIES, *errors)
+    elif found.query is not None:
+        errors = (HTTPStatus.BAD_REQUEST, *errors)
+    found = replace(found, errors=tuple(errors))
 
     def note(endpoint: E) -> E:
         setattr(endpoint, _ATTRIBUTE, found)

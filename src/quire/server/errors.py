@@ -134,50 +134,38 @@ def not_supported(field: str, reason: str = "Leave it out of the request.") -> A
 
 def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
     """Return status and body for `error`; an unexpected one is a bare 500."""
+    status, message = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    param, code = getattr(error, "param", None), getattr(error, "code", None)
     match error:
         case ApiError():
             status = error.status
-            info = ErrorInfo(str(error), _type(status), error.param, error.code)
         case InvalidRequestError():
             status = HTTPStatus.BAD_REQUEST
-            code = error.code if isinstance(error, ContextLengthError) else None
-            info = ErrorInfo(str(error), _type(status), error.param, code)
+            code = code if isinstance(error, ContextLengthError) else None
         case ModelNotFoundError():
-            status = HTTPStatus.NOT_FOUND
-            info = ErrorInfo(str(error), _type(status), "model", error.code)
+            status, param = HTTPStatus.NOT_FOUND, "model"
         case OutOfMemoryError() | ConfigError():
             # The request is valid, but this server's configuration cannot serve it.
-            status = HTTPStatus.BAD_REQUEST
-            info = ErrorInfo(str(error), _type(status), None, error.code)
+            status, param = HTTPStatus.BAD_REQUEST, None
         case EngineRestartingError():
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            message = f"{error.what} Send the request again."
-            info = ErrorInfo(message, _type(status), None, error.code)
+            message, param = f"{error.what} Send the request again.", None
         case EngineSleepingError():
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            message = f"{error.what} POST /wake_up loads them again."
-            info = ErrorInfo(message, _type(status), None, error.code)
+            message, param = f"{error.what} POST /wake_up loads them again.", None
         case StructureUnavailableError():
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            info = ErrorInfo(str(error), _type(status), error.param, error.code)
+            pass
         case EngineDeadError():
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            message = "The engine has stopped; no request can be served."
-            info = ErrorInfo(message, _type(status), None, error.code)
+            message, param = "The engine has stopped; no request can be served.", None
         case QuireError():
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-            info = ErrorInfo(str(error), _type(status), error.param, error.code)
         case RecursionError():  # any function that walks a client's JSON may raise it
-            status = HTTPStatus.BAD_REQUEST
-            info = ErrorInfo("The request is nested too deeply.", _type(status))
+            status, message = HTTPStatus.BAD_REQUEST, "The request is nested too deeply."
         case HTTPException():
-            status = HTTPStatus(error.status_code)
-            info = ErrorInfo(error.detail, _type(status), None, None)
+            status, message = HTTPStatus(error.status_code), error.detail
         case _:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             message = "An internal error occurred; the server's log has its cause."
-            info = ErrorInfo(message, _type(status), code="internal_error")
-    return status, ErrorBody(info)
+            param, code = None, "internal_error"
+    return status, ErrorBody(ErrorInfo(message, _type(status), param, code))
 
 
 def headers_of(error: Exception) -> dict[str, str] | None:

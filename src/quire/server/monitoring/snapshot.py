@@ -121,28 +121,14 @@ class Snapshot(msgspec.Struct):
 
 
 def totals(stats: EngineStats) -> Totals:
-    """Return the counters of `stats`."""
-    found = Totals(
-        prompt_tokens=stats.prompt_tokens,
-        generation_tokens=stats.generation_tokens,
-        rejected=stats.rejected,
-        finished=dict(stats.finished),
-    )
-    if s := stats.scheduler:
-        found.num_running = s.num_running
-        found.num_waiting = s.num_waiting
-        found.kv_blocks_used = s.kv_blocks_used
-        found.kv_blocks_total = s.kv_blocks_total
-        found.kv_blocks_cached = s.kv_blocks_cached
-        found.prefix_cache_queries = s.prefix_cache_queries
-        found.prefix_cache_hits = s.prefix_cache_hits
-        found.num_preemptions = s.num_preemptions
-        found.num_steps = s.num_steps
-        found.step_tokens = s.step_tokens
-        if drafts := s.spec_decoding:
-            found.num_drafts = drafts.num_drafts
-            found.num_draft_tokens = drafts.num_draft_tokens
-            found.num_accepted_tokens = drafts.num_accepted_tokens
+    """Return the counters of `stats`, of its scheduler and of that one's drafts."""
+    scheduler = stats.scheduler
+    found = Totals()
+    for source in (stats, scheduler, scheduler.spec_decoding if scheduler else None):
+        for name in Totals.__struct_fields__:
+            if hasattr(source, name):
+                setattr(found, name, getattr(source, name))
+    found.finished = dict(stats.finished)
     return found
 
 
