@@ -6,7 +6,6 @@ import ipaddress
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from urllib.parse import urlsplit
 
 from quire.bench.results.report import Row
@@ -38,12 +37,7 @@ class EnergyMeter:
         self._start = self._clock()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._seconds += self._clock() - self._start
         for i, (before, after) in enumerate(zip(self._before, self._read(), strict=True)):
             sofar = self._joules[i]

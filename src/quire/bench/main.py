@@ -13,8 +13,7 @@ from types import FrameType
 from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.registry import Registry
-from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags
 
 BENCHMARKS = Registry(
     "benchmark",
@@ -60,8 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         results("--plot-dir", None, text, type=Path, metavar="DIR")
         results("--note", None, "text to store in the row", metavar="TEXT")
         if name not in _MANY_ENGINES:
-            add_config_flag(bench)
-            EngineArgs.add_cli_args(bench, defaults=_DEFAULTS.get(name))
+            add_engine_flags(bench, _DEFAULTS.get(name))
 
 
 def run(args: argparse.Namespace) -> int:

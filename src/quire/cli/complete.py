@@ -9,7 +9,7 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags
 
 INTERRUPTED = 130
 
@@ -23,8 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Flags(parser)("--chat", False, text)
     add_chat_template_flag(Flags(parser))
     add_sampling_flags(parser)
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:

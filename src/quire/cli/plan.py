@@ -11,10 +11,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from quire.checkpoint.presets import preset_config
-from quire.cli import serve
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag, engine_flags_from
+from quire.resolve.flags import Flags, add_engine_flags, engine_args, engine_flags_from
 
 if TYPE_CHECKING:
     from quire.explain.fit import Fit
@@ -24,7 +23,6 @@ _MIB, _GIB = 2**20, 2**30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the output and the engine's flags to `parser`."""
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     add = Flags(parser)
     add("--json", False, "print the report as JSON")
     add(
@@ -35,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = Flags(parser.add_argument_group("network between machines (--nnodes)"))
     add("--link-gbps", 10.0, "Gbit/s")
     add("--link-ms", 0.1, "delay of a message, one way")
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -53,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
     from quire.resolve.engine import RANDOM_WEIGHTS
     from quire.system.hardware import detect
 
-    args = serve.engine_args(namespace)
+    args = engine_args(namespace)
     hardware = detect()
     limits = load_limits(hardware.cores)
     if namespace.measure:

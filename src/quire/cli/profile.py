@@ -11,11 +11,10 @@ import pstats
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.cli.serve import engine_args
 from quire.core.config import ProfilerConfig
 from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags
+from quire.resolve.flags import Flags, engine_args
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM

@@ -10,16 +10,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from quire.cli.serve import add_answer_flags, engine_args
+from quire.cli.serve import add_answer_flags
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags, engine_args
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the files, the flags of answers and the engine's flags to `parser`."""
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     files = Flags(parser.add_argument_group("batch"))
     files(
         "-i --input-file",
@@ -38,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_answer_flags(files)
     add_chat_template_flag(files)
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def run(namespace: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import signal
@@ -18,7 +17,7 @@ from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags, engine_args
 from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the HTTP flags and the engine's flags to `parser`."""
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     http = Flags(parser.add_argument_group("http"))
     http("--host", "127.0.0.1", "address to listen on")
     http("--port", 8000, "0 is any free port", type=_port, metavar="N")
@@ -94,8 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_tls_flags(http)
     _add_cors_flags(http)
     add_chat_template_flag(http)
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -230,23 +227,6 @@ def add_answer_flags(add: Flags) -> None:
         "(default: from the chat template)",
         metavar="NAME",
     )
-
-
-def engine_args(namespace: argparse.Namespace) -> EngineArgs:
-    """Return the engine's flags, including MODEL.
-
-    Raises:
-        ConfigError: MODEL and --model differ.
-    """
-    args = EngineArgs.from_cli_args(namespace)
-    if namespace.model_tag is not None:
-        if args.model not in ("embedded", namespace.model_tag):
-            raise ConfigError(
-                f"MODEL is {namespace.model_tag} and --model is {args.model}; give one of them.",
-                param="--model",
-            )
-        args = dataclasses.replace(args, model=namespace.model_tag)
-    return args
 
 
 def _add_tls_flags(add: Flags) -> None:

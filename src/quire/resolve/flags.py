@@ -7,10 +7,11 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size, value_options
@@ -72,8 +73,20 @@ class Flags:
             self._parser.add_argument(*aliases.split(), dest=action.dest, **(options | hidden))
 
 
-def add_config_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, which `cli.parser` handles."""
+def add_engine_flags(
+    parser: argparse.ArgumentParser,
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    positional: bool = False,
+) -> None:
+    """Add the engine's flags, and `--config`, which `cli.parser` handles.
+
+    Args:
+        defaults: defaults that differ from those of `EngineArgs`.
+        positional: add MODEL, too; see `engine_args`.
+    """
+    if positional:
+        parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     Flags(parser)(
         "--config",
         None,
@@ -81,6 +94,24 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
         "`max-num-seqs: 32`; flags on the command line win; `quire config` shows the result",
         type=Path,
     )
+    EngineArgs.add_cli_args(parser, defaults)
+
+
+def engine_args(namespace: argparse.Namespace) -> EngineArgs:
+    """Return the engine's flags, including MODEL.
+
+    Raises:
+        ConfigError: MODEL and --model differ.
+    """
+    args = EngineArgs.from_cli_args(namespace)
+    model = namespace.model_tag
+    if model is None:
+        return args
+    if args.model not in (EngineArgs().model, model):
+        raise ConfigError(
+            f"MODEL is {model} and --model is {args.model}; give one of them.", param="--model"
+        )
+    return dataclasses.replace(args, model=model)
 
 
 def engine_flags_from(args: EngineArgs) -> list[str]:

@@ -20,7 +20,7 @@ from quire.core.errors import ConfigError
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.resolve.flags import Flags, add_config_flag, count
+from quire.resolve.flags import Flags, add_engine_flags, count
 from quire.simulate.dispatch import halved, with_shared_kv
 from quire.simulate.fleet import Outcome, Replica, messages, simulate
 from quire.simulate.hardware import THIS, load_profile
@@ -76,8 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = Flags(parser.add_argument_group("results"))
     add("--json", None, "write the numbers; append to a .jsonl file", type=Path)
     add("--plot", None, "draw them, as PNG; needs matplotlib", type=Path)
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser, defaults={"load_format": "dummy"})
+    add_engine_flags(parser, {"load_format": "dummy"})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags, engine_args
 
 if TYPE_CHECKING:
     from quire.bench.serving.slo import Slo
@@ -28,7 +28,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     from quire.bench.serving import serve_flags
     from quire.bench.serving.slo import METRICS, PERCENTILES
 
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     _add_objective(Flags(parser.add_argument_group("objective")))
     _add_search(Flags(parser.add_argument_group("search")))
     serve_flags.add_load(Flags(parser.add_argument_group("load, as in `quire bench serve`")))
@@ -39,8 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         percentile_metrics=METRICS,
         metric_percentiles=PERCENTILES,
     )
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def _add_objective(add: Flags) -> None:
@@ -121,16 +119,9 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
     if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError("--output must end in .yaml or .toml.", param="--output")
     slo, given_clients = Slo.parse(args.slo), args.num_clients is not None
-    start = EngineArgs.from_cli_args(args)
-    if args.model_tag is not None:
-        if start.model not in (EngineArgs().model, args.model_tag):
-            raise ConfigError(
-                f"MODEL is {args.model_tag} and --model is {start.model}; give one of them.",
-                param="--model",
-            )
-        args = argparse.Namespace(**{**vars(args), "model": args.model_tag})
-        start = EngineArgs.from_cli_args(args)
-    args = complete(argparse.Namespace(**{**vars(args), "num_clients": args.num_clients or 1}))
+    start = engine_args(args)
+    changes = {"model": start.model, "num_clients": args.num_clients or 1}
+    args = complete(argparse.Namespace(**(vars(args) | changes)))
     args.num_prompts = len(check_load(args))
     if not given_clients:
         args.num_clients = args.num_prompts

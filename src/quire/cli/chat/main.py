@@ -13,7 +13,7 @@ from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampl
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_config_flag
+from quire.resolve.flags import Flags, add_engine_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     add_chat_template_flag(Flags(parser))
     add_sampling_flags(parser)
-    add_config_flag(parser)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
