@@ -19,18 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from quire.bench.bars import where
-from quire.bench.bars.bar import Against, Bar, Floor, Load, Memory, Setup, Start
-from quire.bench.bars.command import AMX, Run, kernels_isa
-from quire.bench.bars.measure import Bench
-from quire.bench.bars.pool import Pool
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.bars import where
+from benchmarks.bars.bar import Against, Bar, Floor, Load, Memory, Setup, Start
+from benchmarks.bars.command import AMX, Run, kernels_isa
+from benchmarks.bars.measure import Bench
+from benchmarks.bars.pool import Pool
 from quire.bench.compare import given_peers
 from quire.bench.contest import driver_home
-from quire.bench.flags import count
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
 from quire.bench.results.report import Row, write_json
 from quire.core.errors import QuireError
+from quire.resolve.flags import count
 
 QWEN = Setup("qwen3-0.6b")
 QWEN_INT8 = Setup("qwen3-0.6b", "int8")

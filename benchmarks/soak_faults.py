@@ -31,10 +31,10 @@ from typing import Any
 
 import numpy as np
 import psutil
+import trend
 from soak_clients import Load, Result, RudeClients
 
 from quire.bench.machine import circumstances
-from quire.bench.results import trend
 from quire.bench.results.report import write_json
 from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
 

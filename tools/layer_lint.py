@@ -57,7 +57,6 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"resolve", "profile", "explain"},
     "bench.kernels": {"ops", "models.layout"},
     "bench.peers.torch_calls": {"ops"},
-    "bench.bars": {"ops.isa"},
     "bench.hop": {"parallel"},
     "bench.engine": {"models.memory"},
     "bench.floor": {"models.memory"},

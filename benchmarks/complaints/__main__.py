@@ -17,13 +17,13 @@ import textwrap
 import traceback
 from pathlib import Path
 
+from benchmarks.bars.bar import Seen
 from benchmarks.complaints import adapters, answers, memory, scheduling, serving, speed
 from benchmarks.complaints.scenario import Scenario
-from quire.bench.bars.bar import Seen
-from quire.bench.flags import count
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
 from quire.bench.results.report import Row, write_json
+from quire.resolve.flags import count
 from quire.system import env
 
 SCENARIOS: tuple[Scenario, ...] = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from benchmarks.bars.bar import Seen
 from benchmarks.complaints.scenario import Scenario, batch, engine, median, seen, speed
 from quire import LLM, LoRARequest
 from quire.bench.adapters import random_adapter
-from quire.bench.bars.bar import Seen
 
 RANK = 16
 LENGTHS = (64, 1900)

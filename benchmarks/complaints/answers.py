@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import quire
+from benchmarks.bars.bar import Seen
 from benchmarks.complaints.scenario import Scenario, batch, differences, engine, seen
 from quire import SamplingParams
-from quire.bench.bars.bar import Seen
 from quire.bench.serving.workload import text_prompts
 from quire.core.errors import QuireError
 from quire.ops.isa import available_isas

@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.bars.bar import Seen
 from benchmarks.complaints.scenario import Scenario, engine, seen
-from quire.bench.bars.bar import Seen
 from quire.bench.startup import sample, start_child
 from quire.core.errors import QuireError
 from quire.explain.fit import fit

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from benchmarks.bars.bar import Seen
 from quire import LLM, LoRARequest, SamplingParams
-from quire.bench.bars.bar import Seen
 from quire.bench.latency import timings
 from quire.bench.serving.workload import token_prompts
 from quire.checkpoint.presets import preset_config

@@ -10,10 +10,10 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.bars.bar import Seen
+from benchmarks.bars.measure import run_module
 from benchmarks.complaints.scenario import Scenario, batch, engine, median, rates, seen
 from quire import SamplingParams
-from quire.bench.bars.bar import Seen
-from quire.bench.bars.measure import run_module
 from quire.bench.kernels.limits import measured
 from quire.bench.serving.workload import text_prompts
 from quire.bench.split import between, read_stats

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars.bar import Seen
+from benchmarks.bars.measure import run_module
 from benchmarks.complaints.scenario import Scenario, seen
-from quire.bench.bars.bar import Seen
-from quire.bench.bars.measure import run_module
 
 
 def _bench(command: str, *words: str) -> dict[str, Any]:

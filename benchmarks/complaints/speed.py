@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bars.bar import Against, Floor, Load, Seen, Setup, Subject
+from benchmarks.bars.measure import Bench, run_module
+from benchmarks.bars.pool import Pool
 from benchmarks.complaints.scenario import Scenario, batch, engine, median, seen, speed
-from quire.bench.bars.bar import Against, Floor, Load, Seen, Setup, Subject
-from quire.bench.bars.measure import Bench, run_module
-from quire.bench.bars.pool import Pool
 from quire.bench.contest import driver_home
 from quire.bench.kernels.case import noise
 from quire.core.dtypes import BFLOAT16

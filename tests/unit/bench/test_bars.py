@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from quire.bench.bars import measure, pool, where
-from quire.bench.bars.bar import Against, Bar, Floor, Load, Memory, Seen, Setup, Start, Subject
-from quire.bench.bars.command import NO_AMX, Run
-from quire.bench.bars.measure import Bench, NotMeasuredError, ratios
-from quire.bench.bars.pool import Pool
-from quire.bench.bars.table import show, show_bound
+from benchmarks.bars import measure, pool, where
+from benchmarks.bars.bar import Against, Bar, Floor, Load, Memory, Seen, Setup, Start, Subject
+from benchmarks.bars.command import NO_AMX, Run
+from benchmarks.bars.measure import Bench, NotMeasuredError, ratios
+from benchmarks.bars.pool import Pool
+from benchmarks.bars.table import show, show_bound
 from quire.bench.compare import PEERS
 from quire.bench.contest import EngineFailedError
 from quire.bench.peers.driver import Options, Work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.bench.results.trend import _student, mean, slope
+from benchmarks.trend import _student, mean, slope
 
 RUNS = 200
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from quire.bench.bars.bar import Against, Setup
+from benchmarks.bars.bar import Against, Setup
 from quire.bench.compare import OURS, PEERS
 from quire.bench.contest import Engine, EngineFailedError, numbers
 from quire.bench.peers.driver import Options, Work

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
-from quire.bench.bars.bar import Against, Bar, Floor, Seen, Subject, row_of
-from quire.bench.bars.measure import NotMeasuredError
-from quire.bench.bars.table import line, print_table, print_where
+from benchmarks.bars.bar import Against, Bar, Floor, Seen, Subject, row_of
+from benchmarks.bars.measure import NotMeasuredError
+from benchmarks.bars.table import line, print_table, print_where
 from quire.bench.results.report import Row
 from quire.ops.isa import available_isas
 from quire.system import env

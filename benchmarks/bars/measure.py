@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from quire.bench.bars.bar import Against, Floor, Load, Memory, Seen, Setup, Start, Subject
-from quire.bench.bars.pool import Pool
+from benchmarks.bars.bar import Against, Floor, Load, Memory, Seen, Setup, Start, Subject
+from benchmarks.bars.pool import Pool
 from quire.bench.results.report import Row
 from quire.bench.startup import sample, start_child
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
+from quire.system import env
 from quire.system.records import dataclass
 
 BLOCK_SIZE = 16
@@ -137,7 +139,10 @@ def run_module(module: str, *words: str) -> str:
         QuireError: it failed; with its last line.
     """
     command = [sys.executable, "-m", module, *words]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    home = env.of_child(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, env=home
+    )
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
         raise QuireError(f"{module} failed: {''.join(last) or done.returncode}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from quire.bench.bars.bar import Bar, Unit
+from benchmarks.bars.bar import Bar, Unit
 from quire.bench.results.report import Row
 
 COSTLIEST = 6

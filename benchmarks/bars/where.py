@@ -1,6 +1,6 @@
 """Where the time of a load goes, op by op, with the machine's limit for each.
 
-`python -m quire.bench.bars.where JSON` prints a row, in its own process.
+`python -m benchmarks.bars.where JSON` prints a row, in its own process.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from quire.bench.bars.bar import Against, Floor
-from quire.bench.bars.measure import BLOCK_SIZE, run_module
+from benchmarks.bars.bar import Against, Floor
+from benchmarks.bars.measure import BLOCK_SIZE, run_module
 from quire.bench.results.report import Row
 from quire.bench.serving.workload import token_prompts
 from quire.core.config import STEP_TOKENS
@@ -48,7 +48,7 @@ def measure(subject: Floor | Against, seed: int = 0) -> Row:
     output_len = 1 if task == "prefill" else load.output_len
     asked = {"fields": fields, "decode_only": decode_only}
     asked["load"] = [load.count, load.input_len, output_len]
-    row: Row = json.loads(run_module("quire.bench.bars.where", json.dumps(asked)).splitlines()[-1])
+    row: Row = json.loads(run_module("benchmarks.bars.where", json.dumps(asked)).splitlines()[-1])
     return row
 
 
