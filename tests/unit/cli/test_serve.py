@@ -43,6 +43,7 @@ def told_on(
     parser = Parser()
     command.add_arguments(parser)
     namespace = parser.parse(words)
+    namespace.core = None
     assert command.run(namespace) == 0
     [(args, options, address, _, _)] = calls
     return args, options, address
