@@ -18,16 +18,16 @@ from quire.core.quantized import QuantizedWeight
 from quire.ops import block_copy, lora, providers, rank_group
 from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata
-from quire.ops.native import attention as native_attention
 from quire.ops.native import checks as native_checks
 from quire.ops.native import float8 as native_float8
 from quire.ops.native import fused as native_fused
 from quire.ops.native import gemm as native_gemm
-from quire.ops.native import latent as native_latent
-from quire.ops.native import lora as native_lora
-from quire.ops.native import moe as native_moe
 from quire.ops.native import sampling as native_sampling
-from quire.ops.native.kernels import available_isas, emulated_isas
+from quire.ops.native.attention import AttentionKernels
+from quire.ops.native.kernels import Kernels, OnPool, Pool, available_isas, emulated_isas
+from quire.ops.native.latent import LatentKernels
+from quire.ops.native.lora import LoraKernels
+from quire.ops.native.moe import MoeKernels
 from quire.ops.torch_ops import quantized
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
 
@@ -142,13 +142,22 @@ class BlockCopier(OnTensors):
     native = block_copy.BlockCopier
 
 
-paged_attention = on_tensors(native_attention.paged_attention)
-latent_attention = on_tensors(native_latent.latent_attention)
-latent_kv_write = on_tensors(native_latent.latent_kv_write)
-head_linear = on_tensors(native_latent.head_linear)
-lora_add = on_tensors(native_lora.lora_add)
-moe = on_tensors(native_moe.moe)
-route = on_tensors(native_moe.route)
+def on_pool(made: type[OnPool], name: str) -> Callable[..., Any]:
+    """Return an op as a function of kernels, a pool and tensors."""
+
+    def call(kernels: Kernels, pool: Pool, *args: Any, **kwargs: Any) -> Any:
+        return on_tensors(getattr(made(kernels, pool), name))(*args, **kwargs)
+
+    return call
+
+
+paged_attention = on_pool(AttentionKernels, "paged_attention")
+latent_attention = on_pool(LatentKernels, "latent_attention")
+latent_kv_write = on_pool(LatentKernels, "latent_kv_write")
+head_linear = on_pool(LatentKernels, "head_linear")
+lora_add = on_pool(LoraKernels, "lora_add")
+moe = on_pool(MoeKernels, "moe")
+route = on_pool(MoeKernels, "route")
 view = on_tensors(native_checks.view)
 pack_float8 = on_tensors(native_float8.pack_float8)
 is_float8 = on_tensors(native_float8.is_float8)

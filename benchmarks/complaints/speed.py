@@ -23,7 +23,7 @@ from quire.core.dtypes import BFLOAT16
 from quire.core.errors import QuireError
 from quire.core.outputs import RequestOutput
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native.attention import paged_attention
+from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.kernels import Pool as Threads
 from quire.ops.native.kernels import native_kernels
 from quire.system.hardware import detect
@@ -141,12 +141,12 @@ def variants(repetitions: int) -> Seen:
     it with the rule, by the median of the rounds' ratios: a maximum of two noisy times would always
     win. Rounds go on until the median is known to 1 %.
     """
-    kernels, pool = native_kernels(), Threads(detect().cores)
+    ops = AttentionKernels(native_kernels(), Threads(detect().cores))
     even = [((context,) * count, kv) for kv in (4, 1) for count, context in GRID]
     grid = {}
     for lengths, kv_heads in [*even, ((2048,) + (64,) * 7, 4), ((2048,) + (64,) * 7, 1)]:
         case = _decode(lengths, kv_heads)
-        call = partial(paged_attention, kernels, pool, *case, 64**-0.5)
+        call = partial(ops.paged_attention, *case, 64**-0.5)
         name = f"{len(lengths)} x {lengths[0]}, {kv_heads} kv heads"
         grid[name if len(set(lengths)) == 1 else f"uneven {name}"] = _of_best(call)
     return seen([min(middle for middle, _, _ in grid.values())], grid=grid)

@@ -19,7 +19,7 @@ import torch
 from quire import _native
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native.attention import paged_attention
+from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.kernels import available_isas
 
 BLOCK, HEAD_DIM = 16, 128
@@ -50,15 +50,14 @@ def least_times(
         block_size=BLOCK,
     )
     q = torch.randn(sequences, 2 * kv_heads, HEAD_DIM).bfloat16()
-    kernels, out = _native.table(available_isas()[-1]), torch.empty_like(q)
+    ops = AttentionKernels(_native.table(available_isas()[-1]), pool)
+    out = torch.empty_like(q)
     least = dict.fromkeys(MODES, float("inf"))
     turns = itertools.cycle(layers)
     for _ in range(repetitions):
         for mode, split in MODES.items():
             start = time.perf_counter()
-            paged_attention(
-                kernels, pool, q, next(turns), meta, HEAD_DIM**-0.5, out=out, split=split
-            )
+            ops.paged_attention(q, next(turns), meta, HEAD_DIM**-0.5, out=out, split=split)
             least[mode] = min(least[mode], time.perf_counter() - start)
     return least
 

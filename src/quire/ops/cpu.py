@@ -23,8 +23,7 @@ from quire.ops.device import CPU
 from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
-from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import attention as native_attention
+from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.fused import FusedKernels
 from quire.ops.native.gemm import Form, PackedLinear, packed_linear
 from quire.ops.native.kernels import Pool, native_kernels
@@ -42,8 +41,9 @@ from quire.ops.weights import Epilogue, LinearWeight
 
 
 class CpuOps(
-    FusedKernels, RecurrentKernels, LatentKernels, LoraKernels, MoeKernels, Ops[HostArray]
-):
+    FusedKernels, AttentionKernels, RecurrentKernels, LatentKernels, LoraKernels, MoeKernels,
+    Ops[HostArray],
+):  # fmt: skip
     """Operations on the kernels of `isa`, the most capable if None.
 
     Args:
@@ -69,7 +69,7 @@ class CpuOps(
         Ops.__init__(self, CPU)
         self._group = group
         self._tuning = load_tuning(kernels.isa, num_threads)
-        self._attention_tuning = cache(self._tuning.of_attention)
+        self._tuned = cache(self._tuning.of_attention)
         self._scheme = None if quantization is None else QUANTIZATIONS[quantization]
         self._sampling = SamplingKernels(kernels, pool)
         self.ranks = 1 if group is None else group.ranks
@@ -186,36 +186,6 @@ class CpuOps(
         else:
             self._group.norm_all_heads(self._kernels, self._pool, parts, weights, eps, head_dim)
 
-    def paged_attention(
-        self,
-        q: HostArray,
-        cache: KVCache[HostArray],
-        meta: AttentionMetadata[HostArray],
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        causal: bool = True,
-        sinks: HostArray | None = None,
-        chunked: bool = False,
-    ) -> HostArray:
-        _, heads, head_dim = q.shape
-        kv_heads = cache.k.shape[1]
-        name = _name(cache.k.dtype)
-        return native_attention.paged_attention(
-            self._kernels,
-            self._pool,
-            q,
-            cache,
-            meta,
-            scale,
-            window,
-            softcap,
-            causal=causal,
-            sinks=sinks,
-            chunked=chunked,
-            tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
-        )
-
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         return self._sampling.sample(logits, rows)
 
@@ -223,11 +193,6 @@ class CpuOps(
         self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
         return self._sampling.logprobs(logits, rows, tokens, counts)
-
-
-@cache
-def _name(dtype: DType) -> str:
-    return str(dtype)
 
 
 def _rows_of(table: HostArray | LinearWeight) -> HostArray:

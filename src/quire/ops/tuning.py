@@ -120,9 +120,9 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def of_attention(
-        self, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+        self, heads: int, kv_heads: int, head_dim: int, kv_dtype: object
     ) -> AttentionTuning:
-        shape = "attention", heads, kv_heads, head_dim, kv_dtype
+        shape = "attention", heads, kv_heads, head_dim, str(kv_dtype)
         return next((t.tuning for t in self.attention if t.shape == shape), AttentionTuning())
 
     def with_results(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from quire import _native
-from quire.core.dtypes import FLOAT32, HostArray
+from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.ops.array import address
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.checks import (
@@ -18,71 +19,81 @@ from quire.ops.native.checks import (
     check_scales,
     describe,
 )
-from quire.ops.native.kernels import Kernels, Pool
+from quire.ops.native.kernels import OnPool
 from quire.ops.tuning import AttentionTuning
 
-_NOT_TUNED = AttentionTuning()
+_UNTUNED = AttentionTuning()
 SPLIT = {None: 0, False: 1, True: 2}
 
 
-def paged_attention(
-    kernels: Kernels,
-    pool: Pool,
-    q: HostArray,
-    cache: KVCache[HostArray],
-    meta: AttentionMetadata[HostArray],
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    *,
-    causal: bool = True,
-    sinks: HostArray | None = None,
-    chunked: bool = False,
-    out: HostArray | None = None,
-    split: bool | None = None,
-    tuning: AttentionTuning = _NOT_TUNED,
-) -> HostArray:
-    """Compute `torch_ops.paged_attention` on all threads of `pool`.
+def _untuned(*_: object) -> AttentionTuning:
+    return _UNTUNED
 
-    On one instruction set, a token's result has the same bits in every batch and chunking and with
-    any number of threads. `scale`, `window`, `softcap`, `causal`, `sinks` and `chunked` mean
-    what they mean there; `sinks` is float32.
 
-    Args:
-        q: [T, num_heads, head_dim]; a token's heads lie together.
-        cache: k and v of one dtype, which may differ from q's, or of at most 8 bits with
-            scales (integers always); each block contiguous, of any size.
-        out: takes the result, if given; like q, and apart from it.
-        split: whether threads share the keys of one sequence and head; None is where it pays.
-        tuning: how the work is cut, which changes no result.
+class AttentionKernels(OnPool):
+    """The op of attention over a paged cache."""
 
-    Returns:
-        [T, num_heads, head_dim] of q's dtype.
+    _tuned: Callable[[int, int, int, DType], AttentionTuning] = staticmethod(_untuned)
+    """How work is cut, by heads of queries and of keys, their width, and the cache's dtype."""
 
-    Raises:
-        ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
-    """
-    _check(q, cache, meta, scale, window, softcap, causal)
-    if out is None:
-        out = np.empty(q.shape, q.dtype)
-    elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
-        raise ValueError(f"out is {describe(out)}, but q is {describe(q)}")
-    _native.paged_attention(
-        kernels,
-        pool,
-        _tokens(out),
-        _tokens(q),
-        cache_view(cache),
-        batch_view(meta),
-        window or 0,
-        causal,
-        scale,
-        softcap or 0.0,
-        SPLIT[split],
-        (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
-        *_extras(sinks, q.shape[1], chunked=chunked),
-    )
-    return out
+    def paged_attention(
+        self,
+        q: HostArray,
+        cache: KVCache[HostArray],
+        meta: AttentionMetadata[HostArray],
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        causal: bool = True,
+        sinks: HostArray | None = None,
+        chunked: bool = False,
+        *,
+        out: HostArray | None = None,
+        split: bool | None = None,
+        tuning: AttentionTuning | None = None,
+    ) -> HostArray:
+        """`Ops.paged_attention`, on all threads of the pool.
+
+        On one instruction set, a token's result has the same bits in every batch and chunking and
+        with any number of threads. `sinks` is float32.
+
+        Args:
+            q: [T, num_heads, head_dim]; a token's heads lie together.
+            cache: k and v of one dtype, which may differ from q's, or of at most 8 bits with
+                scales (integers always); each block contiguous, of any size.
+            out: takes the result, if given; like q, and apart from it.
+            split: whether threads share the keys of one sequence and head; None is where it pays.
+            tuning: how the work is cut, which changes no result; None is what was tuned.
+
+        Returns:
+            [T, num_heads, head_dim] of q's dtype.
+
+        Raises:
+            ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
+        """
+        _check(q, cache, meta, scale, window, softcap)
+        k = cache.k
+        if out is None:
+            out = np.empty(q.shape, q.dtype)
+        elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
+            raise ValueError(f"out is {describe(out)}, but q is {describe(q)}")
+        tuning = tuning or self._tuned(q.shape[1], k.shape[1], q.shape[2], k.dtype)
+        _native.paged_attention(
+            self._kernels,
+            self._pool,
+            _tokens(out),
+            _tokens(q),
+            cache_view(cache),
+            batch_view(meta),
+            window or 0,
+            causal,
+            scale,
+            softcap or 0.0,
+            SPLIT[split],
+            (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
+            *_extras(sinks, q.shape[1], chunked=chunked),
+        )
+        return out
 
 
 def _check(
@@ -92,7 +103,6 @@ def _check(
     scale: float,
     window: int | None,
     softcap: float | None,
-    causal: bool,
 ) -> None:
     """Raise ValueError for arrays that the kernels would misread."""
     k, v = cache.k, cache.v

@@ -29,22 +29,13 @@ from quire.ops.native.checks import (
     no_heads_of,
     view,
 )
-from quire.ops.native.kernels import Kernels, OnPool, Pool
+from quire.ops.native.kernels import OnPool
 from quire.ops.sample_row import TokenIds
 from quire.ops.weights import GATED
 
 
 class FusedKernels(OnPool):
-    """The small operations of one instruction set, on one pool of threads.
-
-    Args:
-        kernels: the instruction set.
-        pool: threads that share the rows of large operations; None computes on the caller.
-    """
-
-    def __init__(self, kernels: Kernels, pool: Pool | None = None) -> None:
-        self._kernels = kernels
-        self._pool = pool if pool is not None else Pool(1)
+    """The small operations; threads share the rows of large ones."""
 
     @property
     def isa(self) -> str:

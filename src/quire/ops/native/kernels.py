@@ -1,13 +1,10 @@
 """The native CPU kernels, by instruction set. Only `ops` imports `quire._native`.
 
-The functions of the `native_*` modules take them: each checks what the kernels cannot (device,
-dtype, shape, layout), and passes addresses on.
+The classes of this folder hold the ops: each checks what the kernels cannot (dtype, shape, layout),
+and passes addresses on.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
 
 from quire import _native
 from quire.ops.isa import available_isas, cpu_features, emulated_isas
@@ -19,12 +16,9 @@ __all__ = [
     "available_isas",
     "cpu_features",
     "emulated_isas",
-    "method",
     "native_kernels",
 ]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Kernels = _native.Kernels
 """The kernels of one instruction set, which `isa` names."""
 Pool = _native.Pool
@@ -42,16 +36,13 @@ def native_kernels(isa: str | None = None) -> Kernels:
 
 
 class OnPool:
-    """Ops of one instruction set's kernels, on one pool of threads."""
+    """Ops of one instruction set's kernels, on one pool of threads.
 
-    _kernels: Kernels
-    _pool: Pool
+    Args:
+        kernels: the instruction set.
+        pool: threads that share the work; None computes on the caller.
+    """
 
-
-def method(op: Callable[Concatenate[Kernels, Pool, P], R]) -> Callable[Concatenate[OnPool, P], R]:
-    """Return the method that runs `op` on its object's kernels and threads."""
-
-    def run(self: OnPool, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return op(self._kernels, self._pool, *args, **kwargs)
-
-    return run
+    def __init__(self, kernels: Kernels, pool: Pool | None = None) -> None:
+        self._kernels = kernels
+        self._pool = pool if pool is not None else Pool(1)

@@ -80,9 +80,3 @@ ACTIVATIONS: dict[Activation, _Function] = {
 def activation(x: Tensor, kind: Activation) -> Tensor:
     """Return the activation of x [..., cols]; a gated one halves the columns."""
     return ACTIVATIONS[kind](x)
-
-
-class ActivationOps:
-    """The op, for a provider."""
-
-    activation = staticmethod(activation)

@@ -91,11 +91,3 @@ def latent_attention(
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
         one_sequence(queries, out, cache, span, table, scale, Rules())
     return out
-
-
-class LatentOps:
-    """These ops, for a provider."""
-
-    latent_kv_write = staticmethod(latent_kv_write)
-    head_linear = staticmethod(head_linear)
-    latent_attention = staticmethod(latent_attention)

@@ -55,9 +55,3 @@ def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
             high = linear(low, DenseWeight(b.float().t().contiguous(), None, "none"))
             y[rows, columns] = (y[rows, columns].float() + high).to(y.dtype)
     return y
-
-
-class LoraOps:
-    """The op, for a provider."""
-
-    lora_add = staticmethod(lora_add)

@@ -122,10 +122,3 @@ def _expert(packed: LinearWeight, index: int) -> LinearWeight:
     rows = slice(index * count, (index + 1) * count)
     bias = None if weight.bias is None else weight.bias[rows]
     return weight._replace(weight=weight.weight[rows], bias=bias)
-
-
-class MoeOps:
-    """These ops, for a provider."""
-
-    route = staticmethod(route)
-    moe = staticmethod(moe)

@@ -241,9 +241,3 @@ def _gather_part(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tens
     elif unit != 1.0:
         tokens *= unit
     return tokens.transpose(0, 1).flatten(1, 2)
-
-
-class AttentionOps:
-    """The op, for a provider."""
-
-    paged_attention = staticmethod(paged_attention)

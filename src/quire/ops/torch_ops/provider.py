@@ -17,29 +17,58 @@ from quire.ops.last_tokens import LastTokens
 from quire.ops.lora import LoraTable
 from quire.ops.memory import empty
 from quire.ops.packed_file import StoredLinear
-from quire.ops.torch_ops import arrays, quantized
-from quire.ops.torch_ops.activations import ActivationOps
+from quire.ops.torch_ops import (
+    activations,
+    arrays,
+    latent,
+    quantized,
+    recurrent,
+    reference,
+    sampling,
+)
+from quire.ops.torch_ops import moe as experts
+from quire.ops.torch_ops import paged_attention as attention
 from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.torch_ops.devices import TorchAccelerator, torch_device
 from quire.ops.torch_ops.last_tokens import TorchLastTokens
-from quire.ops.torch_ops.latent import LatentOps
-from quire.ops.torch_ops.lora import LoraOps, TensorTable
-from quire.ops.torch_ops.moe import MoeOps
-from quire.ops.torch_ops.paged_attention import AttentionOps
+from quire.ops.torch_ops.lora import TensorTable, lora_add
 from quire.ops.torch_ops.quantized import QuantizedWeight
-from quire.ops.torch_ops.recurrent import RecurrentOps
-from quire.ops.torch_ops.reference import ReferenceOps, pack_linear
-from quire.ops.torch_ops.sampling import SamplingOps
 from quire.ops.weights import Epilogue, LinearWeight
 
 
-class TorchOps(
-    ReferenceOps, ActivationOps, AttentionOps, LatentOps, RecurrentOps, LoraOps, MoeOps,
-    SamplingOps, Ops[Tensor],
-):  # fmt: skip
-    """All operations in plain torch: the classes of the files of this folder."""
+class TorchOps(Ops[Tensor]):
+    """All operations in plain torch: the functions of the files of this folder."""
 
     provider = "reference"
+    embedding = staticmethod(reference.embedding)
+    add = staticmethod(reference.add)
+    linear = staticmethod(reference.linear)
+    logits = staticmethod(reference.logits)
+    all_reduce = staticmethod(reference.all_reduce)
+    all_gather = staticmethod(reference.all_gather)
+    vocab_embedding = staticmethod(reference.vocab_embedding)
+    rms_norm = staticmethod(reference.rms_norm)
+    add_rms_norm = staticmethod(reference.add_rms_norm)
+    layer_norm = staticmethod(reference.layer_norm)
+    add_layer_norm = staticmethod(reference.add_layer_norm)
+    rope_kv_write = staticmethod(reference.rope_kv_write)
+    scale = staticmethod(reference.scale)
+    softcap = staticmethod(reference.softcap)
+    activation = staticmethod(activations.activation)
+    paged_attention = staticmethod(attention.paged_attention)
+    latent_kv_write = staticmethod(latent.latent_kv_write)
+    head_linear = staticmethod(latent.head_linear)
+    latent_attention = staticmethod(latent.latent_attention)
+    causal_conv1d = staticmethod(recurrent.causal_conv1d)
+    gated_delta_rule = staticmethod(recurrent.gated_delta_rule)
+    mamba2_scan = staticmethod(recurrent.mamba2_scan)
+    gated_norm = staticmethod(recurrent.gated_norm)
+    lora_add = staticmethod(lora_add)
+    route = staticmethod(experts.route)
+    moe = staticmethod(experts.moe)
+    argmax = staticmethod(sampling.argmax)
+    sample = staticmethod(sampling.sample)
+    logprobs = staticmethod(sampling.logprobs)
 
     def __init__(self, device: Device = CPU) -> None:
         there = torch_device(device)
@@ -74,7 +103,7 @@ class TorchOps(
         coded = self._coded(parts, given, epilogue, experts, model_dtype)
         if coded is not None:
             return coded
-        return pack_linear(
+        return reference.pack_linear(
             parts, given, epilogue=epilogue, head=head, dtype=model_dtype, experts=experts
         )
 

@@ -247,12 +247,3 @@ def _unit(x: Tensor, heads: int) -> Tensor:
     """Return vectors [T, key_heads, key_dim] of norm 1, repeated for `heads`."""
     x = x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + _L2_EPS)
     return x.repeat_interleave(heads // x.shape[1], dim=1)
-
-
-class RecurrentOps:
-    """These ops, for a provider."""
-
-    causal_conv1d = staticmethod(causal_conv1d)
-    gated_delta_rule = staticmethod(gated_delta_rule)
-    mamba2_scan = staticmethod(mamba2_scan)
-    gated_norm = staticmethod(gated_norm)

@@ -319,22 +319,3 @@ def scale(x: Tensor, factor: float) -> Tensor:
 def softcap(x: Tensor, cap: float) -> Tensor:
     """Return cap · tanh(x / cap)."""
     return torch.tanh(x / cap) * cap
-
-
-class ReferenceOps:
-    """These ops, for a provider."""
-
-    embedding = staticmethod(embedding)
-    add = staticmethod(add)
-    linear = staticmethod(linear)
-    logits = staticmethod(logits)
-    all_reduce = staticmethod(all_reduce)
-    all_gather = staticmethod(all_gather)
-    vocab_embedding = staticmethod(vocab_embedding)
-    rms_norm = staticmethod(rms_norm)
-    add_rms_norm = staticmethod(add_rms_norm)
-    layer_norm = staticmethod(layer_norm)
-    add_layer_norm = staticmethod(add_layer_norm)
-    rope_kv_write = staticmethod(rope_kv_write)
-    scale = staticmethod(scale)
-    softcap = staticmethod(softcap)

@@ -49,11 +49,3 @@ def logprobs(
     return [
         row_logprobs(matrix[row], *rest) for row, *rest in zip(rows, tokens, counts, strict=True)
     ]
-
-
-class SamplingOps:
-    """These ops, for a provider."""
-
-    argmax = staticmethod(argmax)
-    sample = staticmethod(sample)
-    logprobs = staticmethod(logprobs)

@@ -17,7 +17,7 @@ from quire.bench.kernels.cases import Setting
 from quire.core.dtypes import HostArray, dtype_of
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import attention as native_attention
+from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.gemm import PackedLinear
 from quire.ops.native.kernels import Pool, native_kernels
 from quire.ops.tuning import (
@@ -92,7 +92,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     whose kernel has nothing to tune."""
     if setting.model.latent is not None:
         return
-    kernels, pool = native_kernels(setting.variant.isa), Pool(threads)
+    native = AttentionKernels(native_kernels(setting.variant.isa), Pool(threads))
     chosen = AttentionTuning()
 
     def attend(
@@ -102,9 +102,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
         scale: float,
         window: int | None,
     ) -> Array:
-        return native_attention.paged_attention(
-            kernels, pool, q, cache, meta, scale, window, tuning=chosen
-        )
+        return native.paged_attention(q, cache, meta, scale, window, tuning=chosen)
 
     def apply(values: Values) -> None:
         nonlocal chosen
