@@ -250,8 +250,8 @@ class Layout:
         name, parts = f"{stem}.{'gate_up' if gated else 'up'}", (width,) * (1 + gated)
         return MLPSpec(
             LinearSpec(name, parts, hidden, bias, "rows", activation=activation, experts=experts),
-            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns", experts=experts),
             NormSpec(f"{stem}.sub_norm", width) if config.sub_norms else None,
+            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns", experts=experts),
         )
 
     def _moe(self, stem: str, moe: MoEConfig) -> MoESpec:
@@ -269,8 +269,8 @@ class Layout:
             correction if moe.correction else None,
             experts.up,
             experts.down,
-            shared,
             gate if moe.shared_gate else None,
+            shared,
             VectorSpec(f"{stem}.router.factors", count) if moe.apart else None,
             tuple(NormSpec(f"{stem}.{name}_norm", hidden) for name in names if moe.apart),
         )

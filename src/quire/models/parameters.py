@@ -23,7 +23,31 @@ Run = tuple[int, int]
 Kind = Literal["linear", "router", "heads", "head", "table", "norm", "bias", "exact"]
 
 
-class Parameter(msgspec.Struct, frozen=True):
+class RowForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rows of a weight are, and how they are packed.
+
+    Attributes:
+        experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
+            `parts` has those of each.
+        paired: elements of each head of q and k that RoPE turns in pairs of neighbours (see
+            `models.weights.row_order`).
+        tail: elements at the end of each head that RoPE turns, and that are packed in front; 0 if
+            it turns the first ones.
+        runs: first row and number of rows of each run, in the order in which they are packed; ()
+            keeps the stored order.
+        factors: what the packed rows of each part are multiplied by; () leaves them.
+        pieces: rows of each run that is cut like a part, where these are not `parts`.
+    """
+
+    experts: int = 0
+    paired: int = 0
+    tail: int = 0
+    runs: tuple[Run, ...] = ()
+    factors: tuple[float, ...] = ()
+    pieces: tuple[int, ...] = ()
+
+
+class Parameter(RowForm, frozen=True):
     """One tensor of the model.
 
     Attributes:
@@ -36,17 +60,7 @@ class Parameter(msgspec.Struct, frozen=True):
             that dtype; "head" is a classifier's; "exact" vectors stay float32.
         cut, unit: what a rank has of it: rows of each part, or columns, `unit` of which stay
             together (a head's).
-        pieces: rows of each run that is cut like a part, where these are not `parts`.
         gated: two parts whose rows alternate in blocks once they are packed.
-        experts: so many linear layers alike, whose rows follow each other; 0 of other parameters.
-            `parts` has those of each.
-        paired: elements of each head of q and k that RoPE turns in pairs of neighbours (see
-            `models.weights.row_order`).
-        tail: elements at the end of each head that RoPE turns, and that are packed in front; 0 if
-            it turns the first ones.
-        runs: first row and number of rows of each run, in the order in which they are packed; ()
-            keeps the stored order.
-        factors: what the packed rows of each part are multiplied by; () leaves them.
     """
 
     name: str
@@ -56,12 +70,6 @@ class Parameter(msgspec.Struct, frozen=True):
     cut: Cut = ""
     unit: int = 1
     gated: bool = False
-    experts: int = 0
-    paired: int = 0
-    tail: int = 0
-    runs: tuple[Run, ...] = ()
-    factors: tuple[float, ...] = ()
-    pieces: tuple[int, ...] = ()
 
     @property
     def numel(self) -> int:

@@ -19,10 +19,10 @@ def recurrent_spec(stem: str, config: RecurrentConfig, hidden: int) -> Recurrent
 def _short_conv(stem: str, config: ShortConvConfig, hidden: int) -> RecurrentSpec:
     width, bias, rows = config.channels, config.bias, _rows(config)
     return RecurrentSpec(
-        config,
-        LinearSpec(f"{stem}.in", (3 * width,), hidden, bias, rows, pieces=(width,) * 3),
-        ConvSpec(f"{stem}.conv", (width,), config.width, bias, rows),
-        _out(stem, config, width, hidden, bias),
+        config=config,
+        inner=LinearSpec(f"{stem}.in", (3 * width,), hidden, bias, rows, pieces=(width,) * 3),
+        conv=ConvSpec(f"{stem}.conv", (width,), config.width, bias, rows),
+        out=_out(stem, config, width, hidden, bias),
     )
 
 
@@ -46,15 +46,15 @@ def _delta(stem: str, config: DeltaConfig, hidden: int) -> RecurrentSpec:
             for name, width in (("decay", config.keys), ("gate", config.values))
         )
     return RecurrentSpec(
-        config,
-        inner,
-        ConvSpec(f"{stem}.conv", mixed, config.width, False, rows),
-        _out(stem, config, config.values, hidden),
-        VectorSpec(f"{stem}.rate", heads, rows),
-        VectorSpec(f"{stem}.bias", config.keys if rank else heads, rows),
-        norm=NormSpec(f"{stem}.norm", config.value_dim),
+        config=config,
+        inner=inner,
         decay=decay,
         gate=gate,
+        conv=ConvSpec(f"{stem}.conv", mixed, config.width, False, rows),
+        rate=VectorSpec(f"{stem}.rate", heads, rows),
+        bias=VectorSpec(f"{stem}.bias", config.keys if rank else heads, rows),
+        norm=NormSpec(f"{stem}.norm", config.value_dim),
+        out=_out(stem, config, config.values, hidden),
     )
 
 
@@ -62,15 +62,16 @@ def _mamba2(stem: str, config: Mamba2Config, hidden: int) -> RecurrentSpec:
     width, heads, rows = config.inner, config.heads, _rows(config)
     shared = config.groups * config.state_dim
     parts = width, width, shared, shared, heads
+    channels = width, shared, shared
     return RecurrentSpec(
-        config,
-        LinearSpec(f"{stem}.in", parts, hidden, config.bias, rows),
-        ConvSpec(f"{stem}.conv", (width, shared, shared), config.width, config.conv_bias, rows),
-        _out(stem, config, width, hidden, config.out_bias),
-        VectorSpec(f"{stem}.rate", heads, rows),
-        VectorSpec(f"{stem}.bias", heads, rows),
-        VectorSpec(f"{stem}.skip", heads, rows),
-        NormSpec(f"{stem}.norm", width, cut=rows) if config.normed else None,
+        config=config,
+        inner=LinearSpec(f"{stem}.in", parts, hidden, config.bias, rows),
+        conv=ConvSpec(f"{stem}.conv", channels, config.width, config.conv_bias, rows),
+        rate=VectorSpec(f"{stem}.rate", heads, rows),
+        bias=VectorSpec(f"{stem}.bias", heads, rows),
+        skip=VectorSpec(f"{stem}.skip", heads, rows),
+        norm=NormSpec(f"{stem}.norm", width, cut=rows) if config.normed else None,
+        out=_out(stem, config, width, hidden, config.out_bias),
     )
 
 

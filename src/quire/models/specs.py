@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from quire.core.layers import RecurrentConfig
 from quire.core.model_config import Activation, RopeConfig
-from quire.models.parameters import Cut, Kind, Parameter, Run
+from quire.models.parameters import Cut, Kind, Parameter, RowForm
 
 
 class NormSpec(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class NormSpec(msgspec.Struct, frozen=True):
             yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
 
 
-class LinearSpec(msgspec.Struct, frozen=True):
+class LinearSpec(RowForm, frozen=True):
     """A linear layer; attributes as those of `Parameter`, and the activation that follows it.
 
     With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's. With
@@ -46,12 +46,6 @@ class LinearSpec(msgspec.Struct, frozen=True):
     unit: int = 1
     activation: Activation | None = None
     kind: Kind = "linear"
-    experts: int = 0
-    paired: int = 0
-    tail: int = 0
-    runs: tuple[Run, ...] = ()
-    factors: tuple[float, ...] = ()
-    pieces: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,20 +59,10 @@ class LinearSpec(msgspec.Struct, frozen=True):
     @property
     def weight(self) -> Parameter:
         parts = self.parts * max(1, self.experts)
+        shape = sum(parts), self.columns
+        rows = {name: getattr(self, name) for name in RowForm.__struct_fields__}
         return Parameter(
-            self.name,
-            (sum(parts), self.columns),
-            parts,
-            self.kind,
-            self.cut,
-            self.unit,
-            self.gated,
-            self.experts,
-            self.paired,
-            self.tail,
-            self.runs,
-            self.factors,
-            self.pieces,
+            self.name, shape, parts, self.kind, self.cut, self.unit, self.gated, **rows
         )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -121,7 +105,32 @@ class ConvSpec(msgspec.Struct, frozen=True):
             yield Parameter(f"{self.stem}.bias", shape[:1], self.parts, "exact", self.cut)
 
 
-class AttentionSpec(msgspec.Struct, frozen=True):
+Leaf = NormSpec | LinearSpec | VectorSpec | ConvSpec
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A declaration made of others: those among its fields, in the order of the computation."""
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield the declarations that have parameters of their own."""
+        return _leaves(tuple(getattr(self, name) for name in self.__struct_fields__))
+
+    def parameters(self) -> Iterator[Parameter]:
+        for leaf in self.leaves():
+            yield from leaf.parameters()
+
+
+def _leaves(value: object) -> Iterator[Leaf]:
+    if isinstance(value, Leaf):
+        yield value
+    elif isinstance(value, Spec):
+        yield from value.leaves()
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _leaves(each)
+
+
+class AttentionSpec(Spec, frozen=True):
     """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
     `sinks` has a score per head; `sub_norm` stands before `out`. With `kv_heads` 0 it reads
     the keys and values of another layer."""
@@ -137,16 +146,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     kv_heads: int
     head_dim: int
 
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
-        return self.qkv, self.q_norm, self.k_norm, self.sinks, self.sub_norm, self.out
 
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.qkv,)
-
-
-class LatentSpec(msgspec.Struct, frozen=True):
+class LatentSpec(Spec, frozen=True):
     """Latent attention (see `LatentConfig`).
 
     Attributes:
@@ -166,17 +167,8 @@ class LatentSpec(msgspec.Struct, frozen=True):
     out: LinearSpec
     rope: RopeConfig | None
 
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.q_down, self.q_norm, self.q, self.kv, self.norm, self.heads, self.out
 
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        """Return the layers that read the sub-layer's input."""
-        return self.q_down or self.q, self.kv
-
-
-class RecurrentSpec(msgspec.Struct, frozen=True):
+class RecurrentSpec(Spec, frozen=True, kw_only=True):
     """A recurrent layer.
 
     Attributes:
@@ -190,43 +182,26 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
 
     config: RecurrentConfig
     inner: LinearSpec
+    decay: tuple[LinearSpec, ...] = ()
+    gate: tuple[LinearSpec, ...] = ()
     conv: ConvSpec
-    out: LinearSpec
     rate: VectorSpec | None = None
     bias: VectorSpec | None = None
     skip: VectorSpec | None = None
     norm: NormSpec | None = None
-    decay: tuple[LinearSpec, ...] = ()
-    gate: tuple[LinearSpec, ...] = ()
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | ConvSpec | None, ...]:
-        products = self.inner, *self.decay, *self.gate
-        return *products, self.conv, self.rate, self.bias, self.skip, self.norm, self.out
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return self.inner, *self.decay[:1], *self.gate[:1]
+    out: LinearSpec
 
 
-class MLPSpec(msgspec.Struct, frozen=True):
+class MLPSpec(Spec, frozen=True):
     """A feed-forward; where it is gated, `up` is gate and up in one. `sub_norm` stands before
     `down`."""
 
     up: LinearSpec
+    sub_norm: NormSpec | None
     down: LinearSpec
-    sub_norm: NormSpec | None = None
-
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
-        return self.up, self.sub_norm, self.down
-
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.up,)
 
 
-class MoESpec(msgspec.Struct, frozen=True):
+class MoESpec(Spec, frozen=True):
     """A mixture of experts, and the experts that every token passes, if there are some.
 
     Attributes:
@@ -242,26 +217,13 @@ class MoESpec(msgspec.Struct, frozen=True):
     correction: VectorSpec | None
     up: LinearSpec
     down: LinearSpec
-    shared: MLPSpec | None
     shared_gate: LinearSpec | None
+    shared: MLPSpec | None
     factors: VectorSpec | None = None
     norms: tuple[NormSpec, ...] = ()
 
-    @property
-    def children(self) -> tuple[LinearSpec | NormSpec | VectorSpec | None, ...]:
-        shared = self.shared.children if self.shared else ()
-        products = self.router, self.correction, self.up, self.down, self.shared_gate, *shared
-        return *products, self.factors, *self.norms
 
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        """Return the linear layers that read the sub-layer's input."""
-        shared = self.shared.up if self.shared else None
-        found = self.router, self.up, shared, self.shared_gate
-        return tuple(reader for reader in found if reader is not None)
-
-
-class OwnInputSpec(msgspec.Struct, frozen=True):
+class OwnInputSpec(Spec, frozen=True):
     """What adds a layer's own embedding: out(activation(gate(residual)) · embedding).
 
     Attributes:
@@ -272,16 +234,8 @@ class OwnInputSpec(msgspec.Struct, frozen=True):
     out: LinearSpec
     first: int
 
-    @property
-    def children(self) -> tuple[LinearSpec, ...]:
-        return self.gate, self.out
 
-    @property
-    def readers(self) -> tuple[LinearSpec, ...]:
-        return (self.gate,)
-
-
-class OwnInputsSpec(msgspec.Struct, frozen=True):
+class OwnInputsSpec(Spec, frozen=True):
     """The embeddings that each layer has of its own: (norm(linear(embedding)) + table[token]) / √2,
     each scaled.
 
@@ -299,7 +253,7 @@ class OwnInputsSpec(msgspec.Struct, frozen=True):
         yield from self.norm.parameters()
 
 
-class FusionSpec(msgspec.Struct, frozen=True):
+class FusionSpec(Spec, frozen=True):
     """What makes a draft head's input of the target's rows and of embeddings.
 
     Attributes:
@@ -311,16 +265,11 @@ class FusionSpec(msgspec.Struct, frozen=True):
     row_norm: NormSpec | None
     linear: LinearSpec
 
-    def parameters(self) -> Iterator[Parameter]:
-        for child in (self.embed_norm, self.row_norm, self.linear):
-            if child is not None:
-                yield from child.parameters()
-
 
 Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec | OwnInputSpec
 
 
-class SubLayerSpec(msgspec.Struct, frozen=True):
+class SubLayerSpec(Spec, frozen=True):
     """residual + after(mixer(before(residual))), or the norm `total` of that sum.
 
     With `parallel`, the next sub-layer reads before(residual) too, and has no `before`. `factor`
@@ -334,16 +283,6 @@ class SubLayerSpec(msgspec.Struct, frozen=True):
     parallel: bool = False
     factor: VectorSpec | None = None
 
-    def parameters(self) -> Iterator[Parameter]:
-        for child in (self.before, *self.mixer.children, self.after, self.total, self.factor):
-            if child is not None:
-                yield from child.parameters()
-
-    @property
-    def linears(self) -> list[LinearSpec]:
-        children = (child for child in self.mixer.children if isinstance(child, LinearSpec))
-        return [child for child in children if child.kind == "linear"]
-
 
 LayerSpec = tuple[SubLayerSpec, ...]
 ClassifierSpec = tuple[LinearSpec | None, NormSpec | None, LinearSpec]
@@ -352,4 +291,5 @@ ClassifierSpec = tuple[LinearSpec | None, NormSpec | None, LinearSpec]
 
 def linears(layer: LayerSpec) -> list[LinearSpec]:
     """Return the linear layers in order of computation."""
-    return [linear for sublayer in layer for linear in sublayer.linears]
+    leaves = (leaf for sublayer in layer for leaf in sublayer.leaves())
+    return [leaf for leaf in leaves if isinstance(leaf, LinearSpec) and leaf.kind == "linear"]

@@ -13,6 +13,7 @@ from quire.models.specs import (
     AttentionSpec,
     LatentSpec,
     LinearSpec,
+    Mixer,
     MLPSpec,
     MoESpec,
     NormSpec,
@@ -66,7 +67,7 @@ def fold_scales(
         mixer = sublayer.mixer
         if sublayer.before is not None:
             readers = layer[i : i + 1 + sublayer.parallel]
-            fold.norm(sublayer.before, [linear for r in readers for linear in r.mixer.readers])
+            fold.norm(sublayer.before, [linear for r in readers for linear in _readers(r.mixer)])
         if isinstance(mixer, (AttentionSpec, MLPSpec)) and mixer.sub_norm is not None:
             last = mixer.out if isinstance(mixer, AttentionSpec) else mixer.down
             fold.norm(mixer.sub_norm, [last])
@@ -85,6 +86,17 @@ def fold_scales(
             shared = mixer.shared if isinstance(mixer, MoESpec) else None
             if shared is not None:
                 fold.rows(shared.up, shared.down)
+
+
+def _readers(mixer: Mixer) -> list[LinearSpec]:
+    """Return the layers that read the input of a sub-layer which can be calibrated."""
+    if isinstance(mixer, AttentionSpec):
+        return [mixer.qkv]
+    if not isinstance(mixer, MoESpec):
+        return [leaf for leaf in mixer.leaves() if isinstance(leaf, LinearSpec)][:1]
+    shared = mixer.shared.up if mixer.shared is not None else None
+    found = mixer.router, mixer.up, shared, mixer.shared_gate
+    return [reader for reader in found if reader is not None]
 
 
 @dataclass(frozen=True, slots=True)

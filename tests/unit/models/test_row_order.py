@@ -12,13 +12,14 @@ from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted
 from quire.core.model_config import RopeConfig
 from quire.core.quantized import QuantizedWeight
 from quire.models.layout import Layout
+from quire.models.specs import linears
 from quire.models.weights.row_order import packed_bias, packed_rows, row_order
 from quire.quant.names import rounding
 from tests.unit.executor.configs import TINY
 
 ROPE = RopeConfig(10_000.0, rotary_dim=4, interleaved=True)
 MODEL = replace(TINY, rope=ROPE, qkv_bias=True)
-QKV = Layout(MODEL).layers[0][0].linears[0].weight
+QKV = linears(Layout(MODEL).layers[0])[0].weight
 """4 heads of q, 2 of k and 2 of v, each of 8 rows."""
 HEAD = [0, 2, 1, 3, 4, 5, 6, 7]
 ORDER = [8 * head + row for head in range(6) for row in HEAD] + list(range(48, 64))
@@ -34,8 +35,8 @@ def test_layers_without_such_a_rope_stay() -> None:
     plain = replace(MODEL, rope=replace(ROPE, interleaved=False))
     without = replace(MODEL, rotated_layers=(False,) * MODEL.num_hidden_layers)
     for model in (plain, without):
-        assert row_order(Layout(model).layers[0][0].linears[0].weight) is None
-    assert row_order(Layout(MODEL).layers[0][0].linears[1].weight) is None
+        assert row_order(linears(Layout(model).layers[0])[0].weight) is None
+    assert row_order(linears(Layout(MODEL).layers[0])[1].weight) is None
 
 
 @pytest.mark.parametrize("cuts", [[], [32, 48], [5, 6, 40]])

@@ -20,6 +20,7 @@ import numpy as np
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.dtypes import DType
 from quire.core.model_config import ModelConfig
+from quire.models import specs
 from quire.models.layout import Layout
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -190,7 +191,7 @@ def quantize(s: Setting) -> Cases:
 
 def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     """Yield (name, N, K, epilogue) of a layer's linear weights [N, K], and of the head."""
-    for linear in (each for sublayer in Layout(m).layers[0] for each in sublayer.linears):
+    for linear in specs.linears(Layout(m).layers[0]):
         name = linear.stem.rpartition(".")[2]
         yield name, sum(linear.parts), linear.columns, linear.activation or "none"
     yield "lm_head", m.vocab_size, m.hidden_size, "none"
