@@ -55,7 +55,7 @@ _PUBLIC = {
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"resolve", "profile", "explain"},
-    "bench.kernels": {"ops", "models.layout"},
+    "bench.kernels": {"ops", "models.layout", "models.specs"},
     "bench.peers.torch_calls": {"ops"},
     "bench.hop": {"parallel"},
     "bench.engine": {"models.memory"},

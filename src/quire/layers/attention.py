@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """Multi-head attention with grouped queries.
 
@@ -27,56 +31,28 @@ class Attention:
     """
 
     mixes = True
-    __slots__ = ("causal", "chunked", "cos_sin", "eps", "gated", "head_dim", "heads", "joined",
-                 "k_norm", "kv_heads", "out", "q_cos_sin", "q_norm", "qkv", "rotated_q_norm",
-                 "scale", "sinks", "softcap", "sub_norm", "v_norm", "window")  # fmt: skip
-
-    def __init__(
-        self,
-        qkv: Linear,
-        out: Linear,
-        *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        window: int | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Array | None = None,
-        cos_sin: Array | None = None,
-        q_cos_sin: Array | None = None,
-        rotated_q_norm: Array | None = None,
-        q_norm: Array | None = None,
-        k_norm: Array | None = None,
-        v_norm: Array | None = None,
-        eps: float = 0.0,
-        causal: bool = True,
-        joined: Linear | None = None,
-        chunked: bool = False,
-        sub_norm: Norm | None = None,
-        gated: bool = False,
-    ) -> None:
-        self.qkv = qkv
-        self.out = out
-        self.heads = heads
-        self.kv_heads = kv_heads
-        self.head_dim = head_dim
-        self.window = window
-        self.scale = head_dim**-0.5 if scale is None else scale
-        self.softcap = softcap
-        self.sinks = sinks
-        self.cos_sin = cos_sin
-        self.q_cos_sin = q_cos_sin
-        self.rotated_q_norm = rotated_q_norm
-        self.q_norm = q_norm
-        self.k_norm = k_norm
-        self.v_norm = v_norm
-        self.eps = eps
-        self.causal = causal
-        self.joined = joined
-        self.chunked = chunked
-        self.sub_norm = sub_norm
-        self.gated = gated
+    qkv: Linear
+    out: Linear
+    _: KW_ONLY
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Array | None = None
+    cos_sin: Array | None = None
+    q_cos_sin: Array | None = None
+    rotated_q_norm: Array | None = None
+    q_norm: Array | None = None
+    k_norm: Array | None = None
+    v_norm: Array | None = None
+    eps: float = 0.0
+    causal: bool = True
+    joined: Linear | None = None
+    chunked: bool = False
+    sub_norm: Norm | None = None
+    gated: bool = False
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Classifier:
     """out(x), or out(tanh(dense(x))) as BERT has it; weights [labels, hidden], [hidden, hidden].
 
-    Args:
+    Attributes:
         norm: behind the activation (ModernBERT).
         tanh: else dense's weight has an activation of its own.
     """
 
-    __slots__ = ("dense", "norm", "out", "tanh")
-
-    def __init__(
-        self,
-        out: Linear,
-        dense: Linear | None = None,
-        *,
-        norm: Norm,
-        tanh: bool = True,
-    ) -> None:
-        self.dense = dense
-        self.norm = norm
-        self.out = out
-        self.tanh = tanh
+    out: Linear
+    dense: Linear | None = None
+    _: KW_ONLY
+    norm: Norm
+    tanh: bool = True
 
     def forward(self, ops: Ops, x: Array) -> Array:
         """Return float32 [N, labels] for [N, hidden]."""

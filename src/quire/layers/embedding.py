@@ -5,8 +5,10 @@ from __future__ import annotations
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.weights import LinearWeight
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
     """Looks up rows of `weight` [vocab, hidden]; adds rows of `positions` [max_len, hidden].
 
@@ -15,19 +17,10 @@ class Embedding:
     rows, from `first` on; every rank gets the same rows.
     """
 
-    __slots__ = ("positions", "run", "scale", "weight")
-
-    def __init__(
-        self,
-        weight: Array | LinearWeight,
-        positions: Array | None = None,
-        scale: float | None = None,
-        run: tuple[int, int] | None = None,
-    ) -> None:
-        self.weight = weight
-        self.scale = scale
-        self.positions = positions
-        self.run = run
+    weight: Array | LinearWeight
+    positions: Array | None = None
+    scale: float | None = None
+    run: tuple[int, int] | None = None
 
     def forward(
         self, ops: Ops, input_ids: Array, positions: Array, embeds: Array | None = None

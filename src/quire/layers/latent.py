@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from quire.core.layers import LatentConfig
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
@@ -9,15 +11,17 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
 from quire.ops.weights import LinearWeight
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LatentAttention:
     """Multi-head latent attention, whose key and value matrices are applied to queries and results.
 
     So attention reads latents as they are cached, in every step: a token's result has the same bits
     in a prompt of any chunking and in decoding.
 
-    Args:
+    Attributes:
         q: heads of queries, [rope | rest] each; reads the norm of `q_down`'s result, if there is
             one, else the hidden state.
         kv: [rope | latent]; `gain` and `eps` are those of the latent's norm.
@@ -27,39 +31,20 @@ class LatentAttention:
     """
 
     mixes = True
-    __slots__ = ("cos_sin", "eps", "gain", "heads", "key", "kv", "latent", "out", "q", "q_down",
-                 "q_gain", "scale", "value")  # fmt: skip
-
-    def __init__(
-        self,
-        q: Linear,
-        kv: Linear,
-        out: Linear,
-        *,
-        q_down: Linear | None,
-        q_gain: Array | None,
-        gain: Array,
-        eps: float,
-        key: LinearWeight,
-        value: LinearWeight,
-        latent: LatentConfig,
-        heads: int,
-        scale: float,
-        cos_sin: Array | None,
-    ) -> None:
-        self.q = q
-        self.kv = kv
-        self.out = out
-        self.q_down = q_down
-        self.q_gain = q_gain
-        self.gain = gain
-        self.eps = eps
-        self.key = key
-        self.value = value
-        self.latent = latent
-        self.heads = heads
-        self.scale = scale
-        self.cos_sin = cos_sin
+    q: Linear
+    kv: Linear
+    out: Linear
+    _: KW_ONLY
+    q_down: Linear | None
+    q_gain: Array | None
+    gain: Array
+    eps: float
+    key: LinearWeight
+    value: LinearWeight
+    latent: LatentConfig
+    heads: int
+    scale: float
+    cos_sin: Array | None
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · value_dim] for [T, hidden]; store latents in `cache`."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from quire.core.dtypes import FLOAT32
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.weights import LinearWeight
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """epilogue(x @ weight.T + bias), in the form that the provider's `pack_linear` made.
 
-    Args:
+    Attributes:
         adapters: what requests may add to it; the epilogue is none then.
         summed: each rank has a part of the columns, and of x. The ranks' parts, those of adapters
             too, are added in float32 and rounded once, so that all ranks get the same bits.
@@ -20,20 +24,11 @@ class Linear:
             bits that one rank alone would compute.
     """
 
-    __slots__ = ("adapters", "run", "summed", "weight")
-
-    def __init__(
-        self,
-        weight: LinearWeight,
-        adapters: LoraTable | None = None,
-        *,
-        summed: bool = False,
-        run: tuple[int, int] | None = None,
-    ) -> None:
-        self.weight = weight
-        self.adapters = adapters
-        self.summed = summed
-        self.run = run
+    weight: LinearWeight
+    adapters: LoraTable | None = None
+    _: KW_ONLY
+    summed: bool = False
+    run: tuple[int, int] | None = None
 
     def forward(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Return [T, out] for [T, in]; `adapter` is that of `Ops.lora_add`."""

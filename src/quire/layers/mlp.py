@@ -8,8 +8,10 @@ from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MLP:
     """down(activation(up(x))).
 
@@ -20,19 +22,10 @@ class MLP:
     """
 
     mixes = False
-    __slots__ = ("activation", "down", "sub_norm", "up")
-
-    def __init__(
-        self,
-        up: Linear,
-        down: Linear,
-        activation: Activation | None = None,
-        sub_norm: Norm | None = None,
-    ) -> None:
-        self.sub_norm = sub_norm
-        self.up = up
-        self.down = down
-        self.activation = activation
+    up: Linear
+    down: Linear
+    activation: Activation | None = None
+    sub_norm: Norm | None = None
 
     def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from quire.core.dtypes import FLOAT32
 from quire.core.layers import MoEConfig, RouteSpec
 from quire.layers.layer import Tokens
@@ -37,10 +39,11 @@ class MoENorms:
 _NONE = MoENorms(*[NoNorm()] * 5)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MoE:
     """Each token through the experts that the router chooses, by their weights.
 
-    Args:
+    Attributes:
         correction: added to the router's scores for the choice alone, float32 [experts].
         factors: of the experts' weights, float32 [experts].
         shared: what every token passes, too: an MLP, or one expert whose weight is the sigmoid of
@@ -49,29 +52,15 @@ class MoE:
     """
 
     mixes = False
-    __slots__ = ("config", "correction", "experts", "factors", "norms", "router", "shared",
-                 "shared_gate")  # fmt: skip
-
-    def __init__(
-        self,
-        config: MoEConfig,
-        router: Linear,
-        experts: Experts,
-        *,
-        correction: Array | None = None,
-        factors: Array | None = None,
-        shared: MLP | Experts | None = None,
-        shared_gate: Linear | None = None,
-        norms: MoENorms = _NONE,
-    ) -> None:
-        self.config = config
-        self.router = router
-        self.experts = experts
-        self.correction = correction
-        self.shared = shared
-        self.shared_gate = shared_gate
-        self.factors = factors
-        self.norms = norms
+    config: MoEConfig
+    router: Linear
+    experts: Experts
+    _: KW_ONLY
+    correction: Array | None = None
+    factors: Array | None = None
+    shared: MLP | Experts | None = None
+    shared_gate: Linear | None = None
+    norms: MoENorms = _NONE
 
     def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""

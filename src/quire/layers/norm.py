@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.system.records import dataclass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RMSNorm:
     """Root mean square normalization; weight [width]."""
 
-    __slots__ = ("eps", "weight")
-
-    def __init__(self, weight: Array, eps: float) -> None:
-        self.weight = weight
-        self.eps = eps
+    weight: Array
+    eps: float
 
     def forward(self, ops: Ops, x: Array) -> Array:
         """Return the normalized rows [..., width]."""
@@ -24,15 +23,13 @@ class RMSNorm:
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerNorm:
     """Layer normalization; weight and bias [width]."""
 
-    __slots__ = ("bias", "eps", "weight")
-
-    def __init__(self, weight: Array, bias: Array, eps: float) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.eps = eps
+    weight: Array
+    bias: Array
+    eps: float
 
     def forward(self, ops: Ops, x: Array) -> Array:
         """Return the normalized rows [..., width]."""
@@ -56,14 +53,12 @@ class NoNorm:
         return total, total
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FactorNorm:
     """Multiplies the residual sum by `factor` before `norm`."""
 
-    __slots__ = ("factor", "norm")
-
-    def __init__(self, factor: float, norm: Norm) -> None:
-        self.factor = factor
-        self.norm = norm
+    factor: float
+    norm: Norm
 
     def forward(self, ops: Ops, x: Array) -> Array:
         return self.norm.forward(ops, ops.scale(x, self.factor))
@@ -73,13 +68,11 @@ class FactorNorm:
         return self.norm.forward(ops, total), total
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Scale:
     """Multiplies x by a factor."""
 
-    __slots__ = ("factor",)
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
+    factor: float
 
     def forward(self, ops: Ops, x: Array) -> Array:
         return ops.scale(x, self.factor)

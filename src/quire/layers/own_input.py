@@ -9,27 +9,24 @@ from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.system.records import dataclass
 
 _HALF_VARIANCE = 2.0**-0.5
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OwnInputs:
     """Makes all layers' own embeddings at once: (norm(factor · project(x)) + table[token]) / √2.
 
-    Args:
+    Attributes:
         norm: of each layer's `width` columns.
     """
 
-    __slots__ = ("embedding", "factor", "norm", "project", "width")
-
-    def __init__(
-        self, embedding: Embedding, project: Linear, norm: Norm, factor: float, width: int
-    ) -> None:
-        self.embedding = embedding
-        self.project = project
-        self.norm = norm
-        self.factor = factor
-        self.width = width
+    embedding: Embedding
+    project: Linear
+    norm: Norm
+    factor: float
+    width: int
 
     def forward(self, ops: Ops, input_ids: Array, x: Array) -> Array:
         """Return [T, layers · width] for tokens, int64 [T], and their embeddings [T, hidden]."""
@@ -40,6 +37,7 @@ class OwnInputs:
         return ops.scale(total, _HALF_VARIANCE)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OwnInput:
     """Adds a layer's own embedding: out(activation(gate(x)) · embedding).
 
@@ -47,15 +45,10 @@ class OwnInput:
     """
 
     mixes = False
-    __slots__ = ("activation", "first", "gate", "out")
-
-    def __init__(
-        self, gate: Linear, out: Linear, first: int, activation: Activation | None = None
-    ) -> None:
-        self.gate = gate
-        self.out = out
-        self.first = first
-        self.activation = activation
+    gate: Linear
+    out: Linear
+    first: int
+    activation: Activation | None = None
 
     def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return [T, width] for [T, hidden]."""

@@ -225,7 +225,7 @@ class Builder:
         return self._moe(spec) if isinstance(spec, MoESpec) else self._mlp(spec)
 
     def _attention(self, spec: AttentionSpec) -> Attention:
-        config, joined = self._config, None
+        config, joined, scale = self._config, None, self._config.attention_scale
         if spec.qkv.columns > config.hidden_size:
             joined, qkv = self.side_by_side(spec.qkv, config.hidden_size)
         else:
@@ -236,7 +236,7 @@ class Builder:
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
             window=spec.window,
-            scale=config.attention_scale,
+            scale=spec.head_dim**-0.5 if scale is None else scale,
             softcap=config.attention_softcap,
             sinks=None if spec.sinks is None else self._array(spec.sinks.name),
             cos_sin=self._rotations.table(spec.rope),

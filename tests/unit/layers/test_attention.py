@@ -31,6 +31,7 @@ def test_forward() -> None:
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
+        scale=HEAD_DIM**-0.5,
         cos_sin=cos_sin,
         q_norm=q_weight,
         k_norm=k_weight,
