@@ -180,12 +180,13 @@ class BlockPool:
         """
         counts, own, cached = self._ref_count, self._hash, self._cached
         again = [block for block in blocks if counts[block]]
-        if not again and None not in hashes and cached.keys().isdisjoint(hashes):
-            cached.update(zip(hashes, blocks, strict=True))  # type: ignore[arg-type]  # no None
-            for block, block_hash in zip(blocks, hashes, strict=True):
-                own[block] = block_hash
-                counts[block] = 1
-            return again
+        if not again and None not in hashes:
+            found = [*map(cached.setdefault, hashes, blocks)]  # type: ignore[arg-type]  # no None
+            if found == blocks:
+                for block, block_hash in zip(blocks, hashes, strict=True):
+                    own[block] = block_hash
+                    counts[block] = 1
+                return again
         for block, block_hash in zip(blocks, hashes, strict=True):
             new = not counts[block] and block_hash is not None
             if new and cached.setdefault(block_hash, block) == block:  # type: ignore[arg-type]

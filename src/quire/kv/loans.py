@@ -40,13 +40,16 @@ class Loans:
 
     def lend(self, hashes: Sequence[bytes]) -> LentBlocks | None:
         """Lend the blocks with these hashes, which are cached but for those before a window."""
-        numbers = [NOT_LENT if b is None else b for b in self._pool.find_all(hashes)]
-        blocks = numbers if NOT_LENT not in numbers else [b for b in numbers if b != NOT_LENT]
+        found = self._pool.find_all(hashes)
+        blocks = [block for block in found if block is not None]
         if not blocks:
             return None
         self._pool.share(blocks)
         self._lent.update(blocks)
         pressed = 2 * len(self._lent) > self._pool.num_blocks  # prompts of any length wait for room
+        numbers = blocks
+        if len(blocks) < len(found):
+            numbers = [NOT_LENT if block is None else block for block in found]
         return LentBlocks(hashes[-1], array("i", numbers).tobytes(), copied=pressed)
 
     def restore(self, blocks: Sequence[int]) -> None:

@@ -23,20 +23,29 @@ class Ledger:
         self._stride = shared.stride
         self._send = send
         self._held: list[Counter[int]] = [Counter() for _ in range(shared.count)]
+        self._new: list[list[Sequence[int]]] = [[] for _ in range(shared.count)]
+        """Loans of each replica that `_held` does not count yet: a hand-off waits for no counts."""
         self.num_lent = 0
         """Loans of a block since the start."""
 
     def __len__(self) -> int:
-        return sum(held.total() for held in self._held)
+        return sum(self._counted(borrower).total() for borrower in range(len(self._held)))
+
+    def _counted(self, borrower: int) -> Counter[int]:
+        held, new = self._held[borrower], self._new[borrower]
+        for blocks in new:
+            held.update(blocks)
+        new.clear()
+        return held
 
     def lend(self, borrower: int, blocks: Sequence[int]) -> None:
         """Note blocks that a replica may read until it returns them."""
-        self._held[borrower].update(blocks)
+        self._new[borrower].append(blocks)
         self.num_lent += len(blocks)
 
     def end(self, borrower: int, blocks: Sequence[int]) -> None:
         """End loans that a borrower returns."""
-        self._held[borrower] -= Counter(blocks)
+        self._held[borrower] = self._counted(borrower) - Counter(blocks)
         self.send_back(blocks)
 
     def send_back(self, blocks: Sequence[int]) -> None:
@@ -49,16 +58,17 @@ class Ledger:
 
     def lose(self, borrower: int) -> None:
         """End all loans of a lost replica."""
-        held, self._held[borrower] = self._held[borrower], Counter()
+        held, self._held[borrower] = self._counted(borrower), Counter()
         self.send_back([*held.elements()])
 
     def restore(self, owner: int) -> None:
         """Tell a new core which of its blocks its predecessor lent."""
-        blocks = [b for held in self._held for b in held.elements() if b // self._stride == owner]
+        held = [self._counted(borrower) for borrower in range(len(self._held))]
+        blocks = [b for each in held for b in each.elements() if b // self._stride == owner]
         if blocks:
             self._send(owner, BlocksLent(blocks))
 
     def clear(self) -> None:
         """Forget all loans: no core runs."""
-        for held in self._held:
-            held.clear()
+        for borrower in range(len(self._held)):
+            self._counted(borrower).clear()
