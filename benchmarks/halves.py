@@ -1,10 +1,10 @@
 """Replicas for prompts and for answers against alike ones: first tokens, and answers meanwhile.
 
-    python benchmarks/halves.py [--model qwen3-0.6b] [--prompt 4096] [--answers 4] [--tokens 100]
-        [--repetitions 3] [--json FILE.jsonl]
+    python benchmarks/halves.py [--model qwen3-0.6b] [--layers 8] [--prompt 4096] [--answers 4]
+        [--tokens 100] [--repetitions 1] [--json FILE.jsonl]
 
-Two engines with random weights run one after the other, each with one thread per replica: `one` has
-one replica, `halves` one for prompts and one for answers.
+Two engines with random weights, of some of the model's layers, run one after the other, each with
+one thread per replica: `one` has one replica, `halves` one for prompts and one for answers.
 
 `ttft_s` is the time to the first token of a prompt while nothing else runs. `idle_p99_s` is the
 p99 time between two tokens of `--answers` answers, `busy_p99_s` the same while prompts arrive, one
@@ -74,6 +74,7 @@ async def measure(kind: str, args: argparse.Namespace, seed: int) -> dict[str, f
         EngineArgs(
             args.model,
             load_format="dummy",
+            hf_overrides=json.dumps({"num_hidden_layers": args.layers}),
             max_model_len=args.prompt + SHORT + args.tokens,
             max_num_seqs=2 * args.answers,
             **KINDS[kind],
@@ -97,17 +98,23 @@ async def measure(kind: str, args: argparse.Namespace, seed: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="qwen3-0.6b", help="a preset")
+    parser.add_argument("--layers", type=int, default=8, help="of the model's")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of a long prompt")
     parser.add_argument("--answers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=100, help="of an answer")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples: list[dict[str, Any]] = []
     for seed in range(args.repetitions):
         found = {kind: asyncio.run(measure(kind, args, seed)) for kind in KINDS}
         samples.append({f"{k}_{name}": s for k, each in found.items() for name, s in each.items()})
-    facts = {"model": args.model, "prompt": args.prompt, "answers": args.answers}
+    facts = {
+        "model": args.model,
+        "layers": args.layers,
+        "prompt": args.prompt,
+        "answers": args.answers,
+    }
     row = summarise(tuple(samples[0]), facts, samples)
     row["ttft_overhead"] = round(row["halves_ttft_s"] / row["one_ttft_s"] - 1, 4)
     for kind in KINDS:
