@@ -112,7 +112,6 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     from quire.bench.serving.waits import sample
 
     with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
-        headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
 
         def one_round(repetition: int) -> dict[str, float]:
             load = Load(
@@ -124,7 +123,7 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
                 num_clients=demand.concurrency,
                 closed_loop=True,
             )
-            outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, headers)))
+            outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, env.key_header())))
             row = sample(outcomes, elapsed)
             return {THROUGHPUT: row["output_tok_s"], ITL: 1e3 / max(1e-3, row["itl_ms"]["p99"])}
 

@@ -171,9 +171,8 @@ def _end_of(path: Path) -> str:
 
 
 def _page(url: str) -> str:
-    headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
     try:
-        asked = urllib.request.Request(url, headers=headers)
+        asked = urllib.request.Request(url, headers=env.key_header())
         with urllib.request.urlopen(asked, timeout=SERVER_SECONDS) as answer:
             body: bytes = answer.read()
             return body.decode(errors="replace")

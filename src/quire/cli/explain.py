@@ -193,9 +193,8 @@ def ask(url: str, window: float) -> Evidence:
     from quire.server.monitoring.explain import Explained
 
     base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
     asked = urllib.request.Request(
-        f"{base}/explain?evidence=true&window={window:g}", headers=headers
+        f"{base}/explain?evidence=true&window={window:g}", headers=env.key_header()
     )
     try:
         with urllib.request.urlopen(asked, timeout=window + PATIENCE) as answer:

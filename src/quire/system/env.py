@@ -52,6 +52,11 @@ def api_key() -> str | None:
     return os.environ.get("QUIRE_API_KEY") or os.environ.get("VLLM_API_KEY") or None
 
 
+def key_header() -> dict[str, str]:
+    """Return the HTTP header that sends `api_key` to a server; empty without a key."""
+    return {"Authorization": f"Bearer {key}"} if (key := api_key()) else {}
+
+
 def cluster_key() -> str | None:
     """Return `QUIRE_CLUSTER_KEY`, which all machines of an engine know."""
     return os.environ.get("QUIRE_CLUSTER_KEY") or None

@@ -92,10 +92,9 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     """
     args, slo = complete(args), _slo(args)
     base_url = base_url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
 
     def client() -> HTTPClient:
-        return HTTPClient(base_url, headers)
+        return HTTPClient(base_url, env.key_header())
 
     model = asyncio.run(_served_model(client(), args, base_url))
     asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
