@@ -84,8 +84,7 @@ def main() -> None:
     row["handoff_overhead"] = round(overhead, 4)
     print(json.dumps(row, indent=2))
     if args.json:
-        command = f"python benchmarks/kv_store.py --model {args.model} --layers {args.layers}"
-        write_json(args.json, row | circumstances("kv_store", command))
+        write_json(args.json, row | circumstances("kv_store", "python benchmarks/kv_store.py"))
 
 
 def measure(model: str, layers: int, seed: int) -> dict[str, Any]:

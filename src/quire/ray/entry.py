@@ -37,8 +37,8 @@ class Entry:
         self._lost = RayError, RayServeException
 
     async def __call__(self, request: Any) -> Any:
-        """Return an answer once its first part has come."""
-        from starlette.responses import StreamingResponse
+        """Return a stream once its first part has come, and any other answer once all has."""
+        from starlette.responses import Response, StreamingResponse
 
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         query = request.url.query
@@ -51,7 +51,8 @@ class Entry:
             parts = self._ask.remote(*asked)
             try:
                 head: Head = await anext(parts)
-                first = await anext(parts, None)
+                streams = _is_stream(head)
+                first = await anext(parts, b"") if streams else b"".join([p async for p in parts])
             except self._lost as error:
                 why = str(error)
                 continue
@@ -61,26 +62,27 @@ class Entry:
             if head.status in ELSEWHERE and attempt + 1 < ATTEMPTS:
                 parts.cancel()
                 continue
-            body = self._body(parts, first, dict(head.headers))
-            return StreamingResponse(body, head.status, dict(head.headers))
+            headers = dict(head.headers)
+            if not streams:
+                return Response(first, head.status, headers)
+            return StreamingResponse(self._body(parts, first), head.status, headers)
         what = f"No replica could answer: {why}"
         return error_response(EngineRestartingError(what), request.scope)
 
-    async def _body(
-        self, parts: Any, first: bytes | None, headers: dict[str, str]
-    ) -> AsyncIterator[bytes]:
-        """Yield the parts of an answer. A stream that breaks off ends with an error event."""
+    async def _body(self, parts: Any, first: bytes) -> AsyncIterator[bytes]:
+        """Yield the parts of a stream. One that breaks off ends with an error event."""
         try:
-            if first is not None:
-                yield first
+            yield first
             async for part in parts:
                 yield part
         except self._lost as error:
-            kinds = (kind for name, kind in headers.items() if name.lower() == "content-type")
-            if not next(kinds, "").startswith(EVENT_STREAM):
-                raise  # half an answer must not look whole
             why = f"The replica was lost after the answer had begun: {error}"
             yield encode_event(EngineRestartingError(why, fix="Send the request again."))
         finally:
             with suppress(*self._lost):
                 parts.cancel()
+
+
+def _is_stream(head: Head) -> bool:
+    kinds = (kind for name, kind in head.headers if name.lower() == "content-type")
+    return next(kinds, "").startswith(EVENT_STREAM)
