@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from quire.core.lora import LoRARequest
@@ -9,7 +11,7 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.metrics import repeats
-from quire.metrics.repeats import CHUNK, RepeatedPrefixes, Repeats
+from quire.metrics.repeats import CHUNK, MOST, RepeatedPrefixes, Repeats
 from quire.metrics.stats import EngineStats
 
 
@@ -18,8 +20,8 @@ def test_whole_chunks_of_a_prompt_that_came_before_count() -> None:
     prompt = list(range(5 * CHUNK + 7))
     assert seen.note(prompt) == Repeats()
     assert seen.note(prompt) == Repeats(leading=5 * CHUNK)
-    assert seen.note([*prompt[: 3 * CHUNK + 5], -1, *prompt]) == Repeats(leading=3 * CHUNK)
-    assert seen.note([-2, *prompt]) == Repeats()
+    assert seen.note([*prompt[: 3 * CHUNK + 5], -1, *prompt]).leading == 3 * CHUNK
+    assert seen.note([-2, *prompt]).leading == 0
     assert seen.note(prompt[: CHUNK + 1]) == Repeats(leading=CHUNK)
 
 
@@ -39,13 +41,29 @@ def test_salts_share_nothing() -> None:
     assert seen.note(prompt, "a") == Repeats(leading=2 * CHUNK)
 
 
-def test_text_behind_another_beginning_is_shifted() -> None:
+@pytest.mark.parametrize("longer", [0, 1, 16, 37])
+def test_text_behind_another_beginning_is_shifted(longer: int) -> None:
+    """A timestamp or a name has not always as many tokens."""
     seen = RepeatedPrefixes()
-    body = list(range(4 * CHUNK + 1))
-    first, second = ([n] * CHUNK + body for n in (1001, 1002))
+    draw = Random(3)
+    body = [draw.randrange(1000) for _ in range(12 * CHUNK)]
+    first, second = ([n] * (20 + more) + body for n, more in ((1001, 0), (1002, longer)))
     assert seen.note(first) == Repeats()
-    assert seen.note(second) == Repeats(shifted=4 * CHUNK)
-    assert seen.note(second) == Repeats(leading=5 * CHUNK)
+    again = seen.note(second)
+    assert again.leading == again.salted == 0
+    assert len(body) - 2 * MOST <= again.shifted <= len(body)
+    assert seen.note(second).shifted == 0
+
+
+def test_a_prefix_and_repetitions_within_a_prompt_are_not_shifted() -> None:
+    """Seen: of a common prefix, the cache serves blocks that are shorter than a chunk."""
+    draw = Random(4)
+    for prefix in range(CHUNK, 3 * CHUNK, 7):
+        seen = RepeatedPrefixes()
+        common = [draw.randrange(1000) for _ in range(prefix)]
+        for _ in range(3):
+            assert seen.note(common + [draw.randrange(1000) for _ in range(60)]).shifted == 0
+    assert RepeatedPrefixes().note([5] * 1000).shifted == 0
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +72,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(10):
         seen.note([i] * (2 * CHUNK + 1))
     assert len(seen._chains) == 3
-    assert len(seen._chunks) <= 3
+    assert len(seen._pieces) <= 3
     assert seen.note([9] * (2 * CHUNK + 1)).leading == 2 * CHUNK
     assert seen.note([0] * (2 * CHUNK + 1)).leading == 0
 
