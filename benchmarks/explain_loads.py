@@ -132,6 +132,12 @@ def shifted(i: int) -> Body:
     return {"prompt": tokens(i + 1, 32) + tokens(-2, 448), "max_tokens": 4}
 
 
+def stamped(i: int) -> Body:
+    """Return a long text behind a time, which has not always as many tokens."""
+    time_of = f"{i % 12 + 1}/{i % 28 + 1} {i % 24}:{i * 7 % 60}:{i * 13 % 60}.{i * 7919 % 1000} "
+    return {"prompt": time_of + text(-4, 200), "max_tokens": 4}
+
+
 def shared(i: int) -> Body:
     return {"prompt": tokens(-3, 448) + tokens(i + 1, 16), "max_tokens": 4}
 
@@ -173,6 +179,7 @@ FAULTS: dict[str, Fault] = {
     # Clients of one server without a fault of its own.
     "salt": Fault(("salted_prefixes",), EMBEDDED, salted, clients=4),
     "first_line": Fault(("shifted_prefixes",), EMBEDDED, shifted, clients=4),
+    "timestamp": Fault(("shifted_prefixes",), EMBEDDED, stamped, clients=4),
     "many_choices": Fault(("many_choices",), EMBEDDED, asks(n=16)),
     "logprobs": Fault(("logprobs",), EMBEDDED, asks(logprobs=20)),
     "prompt_logprobs": Fault(
@@ -283,7 +290,9 @@ FAULTS: dict[str, Fault] = {
         ("rank_imbalance", "needless_ranks"), (*OPT, "--tensor-parallel-size", "2"), asks(),
         during=beside_the_last,
     ),
-    "uneven_replicas": Fault(("busy_neighbour",), REPLICAS, asks(), during=beside_the_last),
+    "uneven_replicas": Fault(
+        ("slow_replica", "busy_neighbour"), REPLICAS, asks(), during=beside_the_last
+    ),
     "stopped_stage": Fault(("stopped",), STAGES, asks(), during=stopped_last),
     "uneven_stages": Fault(
         ("slow_stage",), STAGES, asks(), environment={"VLLM_PP_LAYER_PARTITION": "3,9"}
@@ -308,6 +317,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
     "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
+    "fp8": Fault(("decoded_weights",), (*OPT, "--quantization", "fp8"), asks()),
     "small_pages": Fault(
         ("huge_pages_off",), OPT, asks(), clients=4, start=small_pages
     ),
@@ -320,39 +330,3 @@ FAULTS: dict[str, Fault] = {
     "low_priority": Fault(("low_priority", "busy_neighbour"), OPT, asks(), during=low_priority),
 }  # fmt: skip
 """Faults by name. Those that share a server stand together."""
-
-HEALTHY_LOADS: dict[str, Fault] = {
-    f"healthy_{name}": Fault((), flags, body, clients, path, pause=pause)
-    for name, flags, body, clients, path, pause in (
-        ("stream", EMBEDDED, asks(), 4, COMPLETIONS, 0.0),
-        ("many", EMBEDDED, asks(max_tokens=128), 16, COMPLETIONS, 0.0),
-        ("alone", EMBEDDED, asks(max_tokens=128), 1, COMPLETIONS, 0.0),
-        ("whole", EMBEDDED, asks(stream=False), 4, COMPLETIONS, 0.0),
-        ("chat", EMBEDDED, chats, 4, CHAT, 0.0),
-        ("sampled", EMBEDDED, asks(temperature=0.8, top_p=0.9), 8, COMPLETIONS, 0.0),
-        ("fresh", EMBEDDED, of_tokens(200, 64), 8, COMPLETIONS, 0.0),
-        ("cached", EMBEDDED, shared, 4, COMPLETIONS, 0.0),
-        ("rare", EMBEDDED, asks(), 2, COMPLETIONS, 0.3),
-        ("bursts", EMBEDDED, asks(), 12, COMPLETIONS, 0.5),
-        ("opt", OPT, asks(), 4, COMPLETIONS, 0.0),
-        ("opt_many", OPT, asks(max_tokens=96), 16, COMPLETIONS, 0.0),
-        ("opt_alone", OPT, asks(), 1, COMPLETIONS, 0.0),
-        ("opt_whole", OPT, asks(stream=False), 8, COMPLETIONS, 0.0),
-        ("opt_prompts", OPT, of_tokens(400, 16), 4, COMPLETIONS, 0.0),
-        ("opt_mixed", OPT, lambda i: of_tokens(16 + 37 * i % 300, 8 + 11 * i % 90)(i), 6,
-         COMPLETIONS, 0.0),
-        ("opt_sampled", OPT, asks(temperature=0.8, top_k=40), 4, COMPLETIONS, 0.0),
-        ("opt_cached", OPT, shared, 4, COMPLETIONS, 0.0),
-        ("opt_rare", OPT, asks(), 2, COMPLETIONS, 0.5),
-        ("opt_bursts", OPT, asks(max_tokens=24), 8, COMPLETIONS, 1.0),
-        ("limit", EMBEDDED, asks(max_tokens=100), 60, COMPLETIONS, 0.0),
-        ("opt_limit", OPT, of_tokens(64, 64), 60, COMPLETIONS, 0.0),
-        ("replicas", REPLICAS, asks(), 8, COMPLETIONS, 0.0),
-    )
-}  # fmt: skip
-HEALTHY_LOADS["healthy_stages"] = Fault(
-    (),
-    STAGES,
-    asks(),
-    environment={"VLLM_PP_LAYER_PARTITION": "8,4"},  # the head is in the last
-)

@@ -25,7 +25,7 @@ STANDBY = 12.0
 PROVABLE = (
     "seats", "tiny_kv", "preemption", "no_cache", "lora", "tokenizer", "template", "chunks",
     "long_prompts", "stretch", "many_steps", "drafter", "ranks", "few_threads", "threads",
-    "float32", "reference", "quota", "short_context",
+    "float32", "fp8", "reference", "quota", "short_context",
 )  # fmt: skip
 """Faults whose first change is a flag of the engine."""
 MOST = 4

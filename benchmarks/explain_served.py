@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.explain_faults import save
+from benchmarks.explain_healthy import HEALTHY_LOADS
 from benchmarks.explain_injections import Server, certificate, neighbour
-from benchmarks.explain_loads import FAULTS, HEALTHY_LOADS, Fault
+from benchmarks.explain_loads import FAULTS, Fault
 from benchmarks.explain_proofs import PROVABLE, proven
 from benchmarks.explain_servers import observed, serving
 from benchmarks.explain_tables import LOADED, rates, tables

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.explain_loads import FAULTS, HEALTHY_LOADS
+from benchmarks.explain_healthy import HEALTHY_LOADS
+from benchmarks.explain_loads import FAULTS
 
 LOADED = 0.5
 """CPUs that other programs use from which a window counts as one beside other load."""

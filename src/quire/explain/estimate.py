@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
@@ -291,12 +292,14 @@ class Estimator:
     def _hardware(self, threads: float) -> HardwareProfile:
         limits = self._e.limits
         if limits is None:
-            guess = cautious_cpu(max(1, round(threads)), 0)
+            whole = max(1, ceil(threads))
+            guess, had = cautious_cpu(whole, 0), threads / whole
             return replace(
                 guess,
-                bandwidth_share=self._reached["memory"],
-                flops_share=self._reached["compute"],
-                attention_share=0.5 * self._reached["compute"],
+                bandwidth_share=had * self._reached["memory"],
+                flops_share=had * self._reached["compute"],
+                attention_share=0.5 * had * self._reached["compute"],
+                kv_share=had * guess.kv_share,
             )
         measured = profile_of(limits, threads)
         return replace(

@@ -45,6 +45,7 @@ Cause = Literal[
     "reference_ops",
     "python_ops",
     "forced_isa",
+    "decoded_weights",
     "memory_bandwidth",
     "compute",
     # Steps
@@ -52,6 +53,7 @@ Cause = Literal[
     "idle_gaps",
     "rank_imbalance",
     "slow_stage",
+    "slow_replica",
     "slow_link",
     "needless_ranks",
     "small_chunks",

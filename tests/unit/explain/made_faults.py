@@ -278,6 +278,27 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         healthy(ops=UNBOUND, platform=Platform("portable", "avx512_vnni"), **SLOW),
         "unset QUIRE_CPU_ISA",
     ),
+    "decoded_weights": (
+        healthy(args={"quantization": "fp8"}, ops=UNBOUND, platform=Platform("avx2", "avx2")),
+        "--quantization int8",
+    ),
+    "slow_replica": (
+        healthy(
+            args={"data_parallel_size": 2},
+            ops=UNBOUND,
+            host=HostUse(
+                10.0,
+                4,
+                39.0,
+                15.0,
+                0.0,
+                5.0,
+                waits=[5.0, 0.1],
+                workers=[Worker(7, 9.8, 0.1), Worker(8, 4.9, 5.0)],
+            ),
+        ),
+        "cores of its own for replica 1 (taskset of process 8)",
+    ),
     "logprobs": (
         healthy(
             ops=UNBOUND,

@@ -122,6 +122,13 @@ def test_a_quiet_machine_has_all_its_cores() -> None:
     assert case(1.0).cores_left == pytest.approx(4.0 - (1.0 - QUIET))
 
 
+def test_a_neighbour_of_one_thread_is_seen_without_limits() -> None:
+    """Seen: a thread that had its core for 5 % of the time counted as a whole one."""
+    host = HostUse(10.0, 4, 39.0, 1.0, 0.0, 9.5, waits=[9.5])
+    found = explain(healthy(args={"num_threads": 1}, limits=None, host=host))
+    assert "busy_neighbour" in [finding.cause for finding in found.causes]
+
+
 def test_the_front_end_needs_cores_too() -> None:
     """Seen: with 97 % of the prompts' tokens cached, the API process became the limit."""
     idle = open_case(healthy())

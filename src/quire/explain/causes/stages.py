@@ -1,4 +1,4 @@
-"""Causes in pipeline stages."""
+"""Causes in pipeline stages and replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.explain.causes.case import Case, Suspect, change, suspect
 SHARED = 0.2
 """CPUs that other processes use, from which stages wait for them."""
 UNEVEN = 0.15
-"""Share of the time that even stages would save, from which one of them is slow."""
+"""Share of the time that even stages or replicas would save, from which one of them is slow."""
 SLOW = 0.15
 """Share of the time that rows are between machines, from which a link is slow."""
 
@@ -51,6 +51,38 @@ def slow_stage(case: Case) -> Suspect | None:
         slow_stage=slow,
         pid=worst.pid,
         slow_share=times[slow],
+        others_share=others,
+    )
+
+
+def slow_replica(case: Case) -> Suspect | None:
+    """One replica waits for a core for more of its time than the others."""
+    config, host, count = (
+        case.evidence.config,
+        case.evidence.host,
+        case.evidence.args.data_parallel_size,
+    )
+    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    if host is None or count < 2 or len(host.workers) < count * ranks:
+        return None
+    replicas = [host.workers[ranks * n : ranks * (n + 1)] for n in range(count)]
+    had = [min(w.ran / max(1e-9, w.ran + w.waited) for w in replica) for replica in replicas]
+    slow = min(range(count), key=had.__getitem__)
+    others = statistics.fmean(share for n, share in enumerate(had) if n != slow)
+    worst = max(replicas[slow], key=lambda w: w.waited)
+    lost = case.model * (others - had[slow]) / count
+    flag = f"cores of its own for replica {slow} (taskset of process {worst.pid})"
+    if lost < UNEVEN:
+        return None
+    return suspect(
+        "slow_replica",
+        f"Replica {slow} (process {worst.pid}) has a core for {had[slow]:.0%} of the time in which "
+        f"it wants one, and the others for {others:.0%}: something else runs on its cores.",
+        lost,
+        [change(flag, "lets it compute as fast as the others", lost)],
+        slow_replica=slow,
+        pid=worst.pid,
+        slow_share=had[slow],
         others_share=others,
     )
 
