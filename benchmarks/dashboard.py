@@ -1,8 +1,9 @@
 """What somebody who watches costs those who are served.
 
-    python benchmarks/dashboard.py [--clients 8] [--viewers 1] [the engine's flags]
+    python benchmarks/dashboard.py [--clients 8] [--viewers 1] [--explain] [the engine's flags]
 
-Rounds of streams take turns with and without `--viewers` connections to the dashboard's stream;
+Rounds of streams take turns with and without `--viewers` connections to the dashboard's stream, or
+with --explain clients that ask `GET /explain?window=5` again and again;
 `ratio` is the tokens a second of the watched rounds over those of the others, the median of
 neighbours. Each request stays in the picture for a minute, so that later snapshots are larger.
 `cpu_share` needs no luck: the CPU seconds a second that the server's processes take for the viewers
@@ -39,6 +40,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=8, metavar="N")
     parser.add_argument("--viewers", type=int, default=1, metavar="N")
+    parser.add_argument("--explain", action="store_true", help="watch by GET /explain")
     parser.add_argument("--output-len", type=int, default=256, metavar="N")
     parser.add_argument("--repetitions", type=int, default=9, metavar="N")
     parser.add_argument("--idle-seconds", type=float, default=15.0, metavar="S")
@@ -50,8 +52,9 @@ def _arguments() -> argparse.Namespace:
 class _Watched:
     """What viewers have got."""
 
-    def __init__(self) -> None:
-        self.snapshots = 0
+    def __init__(self, explain: bool) -> None:
+        self._path = "/explain?window=5" if explain else "/dashboard/stream"
+        self.answers = self.snapshots = 0
         self.num_bytes = 0
 
     @asynccontextmanager
@@ -66,19 +69,22 @@ class _Watched:
 
     async def _watch(self, url: str) -> None:
         where = urlsplit(url)
-        reader, writer = await asyncio.open_connection(where.hostname, where.port)
-        try:
-            writer.write(b"GET /dashboard/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            while data := await reader.read(2**16):
-                self.num_bytes += len(data)
-                self.snapshots += data.count(b"event: snapshot\n")
-        finally:
-            writer.close()
+        asked = f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        while True:
+            reader, writer = await asyncio.open_connection(where.hostname, where.port)
+            try:
+                writer.write(asked.encode())
+                while data := await reader.read(2**16):
+                    self.num_bytes += len(data)
+                    self.snapshots += data.count(b"event: snapshot\n")
+                self.answers += 1
+            finally:
+                writer.close()
 
 
 async def _measure(url: str, args: argparse.Namespace) -> dict[str, object]:
     await _round(url, args)
-    watched = _Watched()
+    watched = _Watched(args.explain)
     rates: list[float] = []
     ratios: list[float] = []
     for repetition in range(args.repetitions):
@@ -96,6 +102,7 @@ async def _measure(url: str, args: argparse.Namespace) -> dict[str, object]:
         "clients": args.clients,
         "viewers": args.viewers,
         "snapshots": watched.snapshots,
+        "answers": watched.answers,
         "bytes_a_snapshot": round(watched.num_bytes / max(watched.snapshots, 1)),
         "output_tok_s": statistics.median(rates),
         "ratio": statistics.median(ratios),
