@@ -150,6 +150,12 @@ def schema(i: int) -> Body:
     return asks(max_tokens=4, structured_outputs={"json": wanted})(i)
 
 
+def chosen(i: int) -> Body:
+    """Return a request with four hundred choices of its own."""
+    choices = [f"answer number {i} {n}" for n in range(400)]
+    return asks(max_tokens=8, structured_outputs={"choice": choices})(i)
+
+
 def edited(i: int) -> Body:
     return asks(logit_bias={str(t): -1 for t in range(300)}, bad_words=["sat", "ran"])(i)
 
@@ -194,6 +200,7 @@ FAULTS: dict[str, Fault] = {
         asks(max_tokens=128, structured_outputs={"regex": "([a-z]+ ){50,200}"}), clients=16,
     ),
     "compilation": Fault(("structures",), EMBEDDED, schema),
+    "choices": Fault(("structures",), EMBEDDED, chosen),
     "http": Fault(("http_overload",), EMBEDDED, of_tokens(1, 1), clients=32),
     "leaving": Fault(("aborted_requests",), EMBEDDED, asks(max_tokens=400), reads=not_at_all),
     "unmet_stop": Fault(

@@ -143,6 +143,11 @@ def _nothing(case: Case) -> Finding:
         )
     elif not w.steps:
         text = f"No step was computed in {w.seconds:.1f} s: there is nothing to explain."
+    elif idle > IDLE and w.waiting >= 1.0:
+        text = (
+            f"The engine waited for {idle:.0%} of the time although {w.waiting:.1f} requests are "
+            "in its queue. No known cause explains that."
+        )
     elif idle > IDLE:
         text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
     else:

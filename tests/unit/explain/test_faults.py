@@ -30,6 +30,7 @@ CAUSES = {
 
 
 SERVED = {
+    "choices": ("structures",),
     "chunks": ("small_chunks",),
     "compilation": ("structures",),
     "core_cpu": ("affinity",),

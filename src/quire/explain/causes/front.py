@@ -175,6 +175,7 @@ def scrapes(case: Case) -> Suspect | None:
         requests = asked + w.mix.requests + sum(w.refused.values())
         lost = max(lost, w.share("http") * asked / requests)
     path = max(w.polls, key=w.polls.__getitem__, default="/metrics")
+    path = path if path.startswith("/") else "/…"
     return suspect(
         "scrapes",
         f"GET {path} and others were answered {asked / w.seconds:.0f} times per second, which "

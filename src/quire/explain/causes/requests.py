@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.explain.causes.cache import blocks_are_full
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, saving, suspect
 from quire.explain.report import THROUGHPUT, Cause, Change
 
@@ -63,9 +64,15 @@ def token_edits(case: Case) -> Suspect | None:
 
 
 def structures(case: Case) -> Suspect | None:
-    """Masks of structured output take long."""
-    text = "have structured output, whose masks are computed for each token"
-    return _slow_sampling(case, "structures", "structures", text)
+    """Structured output takes long: masks of each token, or to compile what is asked for."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    text, compiled = "have structured output, whose masks are computed for each token", 0.0
+    free = w.running + 1.0 <= seats and not blocks_are_full(w)
+    if free and w.waiting >= 0.5 and w.adapters <= case.evidence.args.max_loras:
+        # What else could a request wait for?
+        compiled = min(w.share("idle"), w.waiting / (w.running + w.waiting))
+        text += f", and {w.waiting:.1f} wait for theirs to be compiled although seats are free"
+    return _slow_sampling(case, "structures", "structures", text, compiled)
 
 
 def adapter_seats(case: Case) -> Suspect | None:
@@ -162,9 +169,11 @@ def shifted_prefixes(case: Case) -> Suspect | None:
     )
 
 
-def _slow_sampling(case: Case, cause: Cause, kind: str, text: str) -> Suspect | None:
+def _slow_sampling(
+    case: Case, cause: Cause, kind: str, text: str, floor: float = 0.0
+) -> Suspect | None:
     share = case.window.mix.share(kind)
-    lost = _sampling(case, kind)
+    lost = max(floor, _sampling(case, kind))
     if share < OFTEN:
         return None
     return suspect(
