@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,10 @@ def image(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url, "detail": "high"}}
 
 
+def metrics_of(server: Server) -> str:
+    return httpx.get(f"{server.url}/metrics").text
+
+
 def test_all_apis_give_the_same_answer(server: Server) -> None:
     url = data_url(1)
     first = chat(server, image(url)).json()
@@ -67,6 +72,8 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
     rows = server.metric("encoded_image_tokens_total", "quire")
     assert rows == 20, "the second time no image is read"
+    times = dict(re.findall(r'time_seconds_total{.*part="(\w+)".*} (\S+)', metrics_of(server)))
+    assert float(times["images"]) > 0.0 < float(times["encode"])
     other = chat(server, image(data_url(2))).json()
     assert other["choices"][0]["message"]["content"] != answer
     parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]

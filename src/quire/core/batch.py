@@ -237,7 +237,7 @@ class ModelOutput(msgspec.Struct):
         drafts: int64 [B, k], of the last pipeline stage for each entry's next step, padded with -1;
             None if it made none.
         encoded_tokens: prompt tokens whose images the tower has read in this step.
-        encode_seconds: what the tower took.
+        encode_seconds: what the tower took; not part of `times`.
         read_ahead: digest of the image of `SchedulerOutput.read_ahead`, if it is read.
         hops: steps of this stage that have come to the next one's machine since the last output.
     """

@@ -8,6 +8,8 @@ import msgspec
 
 from quire.system.records import dataclass
 
+IMAGE_PROCESSES = 3
+"""Processes that decode images."""
 VisionKind = Literal[
     "clip",
     "gemma3",

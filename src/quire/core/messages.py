@@ -215,6 +215,8 @@ class CoreTimes(msgspec.Struct, array_like=True):
     """Making a step's inputs."""
     model: float = 0.0
     """The forward pass and the logits."""
+    encode: float = 0.0
+    """The tower reading images."""
     sample: float = 0.0
     update: float = 0.0
     """Applying a step's result: `Scheduler.update`."""

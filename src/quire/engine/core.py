@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, reason_of
 from quire.core.messages import (
@@ -261,7 +261,7 @@ class EngineCore:
             outputs = self._recover(batch, error, gone)
         else:
             self._in_flight.popleft()
-            self._note(result.times)
+            self._note(result)
             outputs = self.scheduler.update(batch, result, self._clock())
         self.watch.lap("update")
         return outputs
@@ -293,7 +293,7 @@ class EngineCore:
             except Exception as failure:
                 error = failure
             else:
-                self._note(result.times)
+                self._note(result)
                 return self.scheduler.repair(batch, result, lost, self._clock())
         logger.error("step %d failed", batch.step, exc_info=error)
         self.watch.lap("model")
@@ -305,11 +305,13 @@ class EngineCore:
             return self.executor.submit(batch).result()
         return self.executor.execute(batch)
 
-    def _note(self, times: StepTimes) -> None:
+    def _note(self, result: ModelOutput) -> None:
         """Add a step's times; the rest of the core's waiting time counts as the model's."""
-        waited = self.watch.split()
+        times, encode = result.times, result.encode_seconds
+        model = self.watch.split() - times.prepare - times.sample - encode
         self.watch.add("prepare", times.prepare)
-        self.watch.add("model", max(times.model, waited - times.prepare - times.sample))
+        self.watch.add("model", max(times.model, model))
+        self.watch.add("encode", encode)
         self.watch.add("sample", times.sample)
 
     def call(self, method: str, args: list[Any]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from quire.core.op_profile import expert_balances
-from quire.explain.bounds import bounded
+from quire.explain.bounds import bounded, lanes_of
 from quire.explain.causes import CAUSES, ON_CPUS, WITHOUT_STEPS
 from quire.explain.causes.case import (
     WORTH,
@@ -110,12 +110,7 @@ def _halves(evidence: Evidence) -> list[list[Suspect]]:
 def _split(evidence: Evidence) -> dict[str, float]:
     """Return the shares of the parts; see `Report.split`."""
     w = evidence.window
-    lanes = 1 if evidence.offline else max(1, evidence.args.tokenizer_pool_size)
-    return {
-        name: w.share(name) / (lanes if name == "tokenize" else 1)
-        for name in w.parts
-        if name != "queue"
-    }
+    return {name: w.share(name) / lanes_of(name, evidence) for name in w.parts if name != "queue"}
 
 
 def _changes(found: list[Suspect]) -> list[Change]:

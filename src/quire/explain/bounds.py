@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quire.core.images import IMAGE_PROCESSES
 from quire.core.op_profile import OpProfile
 from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
 from quire.explain.host import HostUse
@@ -23,7 +24,7 @@ SHORTEST_WINDOW = 1e-3
 """Seconds; rates over less time mean nothing."""
 LEAST, MOST = 1e-12, 1e15
 """Less seconds or tokens count as 0, and more as `MOST`, so that nothing overflows."""
-_STEP = ("prepare", "model", "sample")
+_STEP = ("prepare", "model", "encode", "sample")
 """Parts of the core's time that the executor spends on a step."""
 NEARLY_ALL = 1.0 - 1e-6
 """Largest share of the time that a cause may claim, so that gains are finite. What a window allows
@@ -94,8 +95,7 @@ def _window(evidence: Evidence) -> Window:
     fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
     fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])
     for name in parts.keys() - {*CORE, "queue"}:
-        lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
-        parts[name] = min(parts[name], lanes * fields["seconds"])
+        parts[name] = min(parts[name], lanes_of(name, evidence) * fields["seconds"])
     fields["mix"] = _numbers(w.mix)
     for name in ("refused", "polls"):
         counts = getattr(w, name).items()
@@ -104,6 +104,12 @@ def _window(evidence: Evidence) -> Window:
     fields["stages"] = [_numbers(stage) for stage in w.stages]
     fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
     return Window(**fields | {"parts": parts})
+
+
+def lanes_of(name: str, evidence: Evidence) -> int:
+    """Return how many processes share a part of the front end's time."""
+    tokenizers = 1 if evidence.offline else max(1, evidence.args.tokenizer_pool_size)
+    return {"tokenize": tokenizers, "images": IMAGE_PROCESSES}.get(name, 1)
 
 
 def _numbers(plain: S) -> S:

@@ -20,7 +20,7 @@ from quire.resolve.arguments import EngineArgs
 
 CORE = CORE_PARTS
 """Parts of the time that add up to the core's wall time."""
-FRONT = ("http", "tokenize", "detokenize", "send")
+FRONT = ("http", "tokenize", "images", "detokenize", "send")
 """Parts of the front end: CPU seconds of other threads and processes."""
 OFFLINE = (*CORE, "tokenize", "detokenize")
 """The same offline, where one thread does everything."""

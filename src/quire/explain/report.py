@@ -61,6 +61,7 @@ Cause = Literal[
     "long_turns",
     "poor_drafts",
     # What requests ask for
+    "encoder",
     "logprobs",
     "prompt_logprobs",
     "penalties",
@@ -75,6 +76,7 @@ Cause = Literal[
     "slow_client",
     "few_clients",
     # The front end
+    "image_preparation",
     "tokenization",
     "detokenization",
     "http_overload",

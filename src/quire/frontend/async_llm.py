@@ -95,7 +95,7 @@ class AsyncLLM(VllmMethods):
         self.stats.in_flight = lambda: self._output.num_unfinished
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
-        images = ImageReader(resolved.config, args)
+        images = ImageReader(resolved.config, args, self.stats.front)
         self._intake = Intake(self.stats.front, tokenizer, self.model_config, images, pool)
         self._num_blocks: dict[int, int] = {}
         self._lag: LoopLag | None = None

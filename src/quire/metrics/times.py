@@ -12,11 +12,13 @@ from quire.core.messages import CoreTimes
 PARTS = {
     "http": "connections, parsing, validation, answers: the rest of the API's event loop",
     "tokenize": "prompts and chat templates to tokens",
+    "images": "decoding and resizing images",
     "queue": "requests waiting for the batch, summed over requests",
     "receive": "the core adding requests, including hashing",
     "schedule": "choosing a step's tokens and blocks",
     "prepare": "a step's inputs",
     "model": "the forward pass and the logits",
+    "encode": "the tower reading images",
     "sample": "logits to tokens",
     "update": "the scheduler applying a step's tokens",
     "core_send": "the core encoding and sending its outputs",
@@ -27,7 +29,10 @@ PARTS = {
 """Name → meaning. The core's parts are wall time and add up to its total. The front end's parts
 are CPU time, because they take it from the kernels."""
 
-CORE_PARTS = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
+CORE_PARTS = (
+    "receive", "schedule", "prepare", "model", "encode", "sample", "update", "core_send",
+    "idle",
+)  # fmt: skip
 """The core's parts."""
 
 
@@ -36,12 +41,14 @@ class FrontTimes:
 
     Attributes:
         tokenize: prompts and chat templates to tokens, in any thread.
+        images: decoding and resizing images, in processes and threads.
         detokenize: steps of the core to texts.
         send: texts to their readers; over HTTP, encoding and writing events.
     """
 
     def __init__(self) -> None:
         self.tokenize = 0.0
+        self.images = 0.0
         self.detokenize = 0.0
         self.send = 0.0
         self._loop: int | None = None
@@ -97,12 +104,14 @@ def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str,
     return {
         "http": front.http,
         "tokenize": front.tokenize,
+        "images": front.images,
         "queue": queue,
         # Offline, one thread tokenizes between two steps and detokenizes after each.
         "receive": max(0.0, core.receive - front.tokenize) if offline else core.receive,
         "schedule": core.schedule,
         "prepare": core.prepare,
         "model": core.model,
+        "encode": core.encode,
         "sample": core.sample,
         "update": core.update,
         "core_send": 0.0 if offline else core.send,

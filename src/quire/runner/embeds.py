@@ -80,10 +80,15 @@ class RowGiver:
         if vision is not None and vision.sections:
             self._axes = _axes(vision)
 
-    def read_ahead(self, step: SchedulerOutput, output: ModelOutput) -> None:
-        """Read what the step says ahead, and report what the tower has done since the last call."""
+    def read_ahead(self, step: SchedulerOutput, output: ModelOutput) -> float:
+        """Read what the step says ahead, and report what the tower has done since the last call.
+
+        Returns:
+            The tower's seconds before this call, within the step's model.
+        """
         if (cache := self._cache) is None:
-            return
+            return 0.0
+        within = cache.seconds - self._encoded[1]
         ahead = step.read_ahead
         if ahead is not None and cache.read_ahead(ahead.image, ahead.seconds):
             output.read_ahead = ahead.image.digest
@@ -91,6 +96,7 @@ class RowGiver:
         self._encoded = cache.encoded_tokens, cache.seconds
         output.encoded_tokens = cache.encoded_tokens - rows
         output.encode_seconds = cache.seconds - seconds
+        return within
 
     def complete(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> StepInputs:
         """Return the step's inputs with the given rows, or as they are if there are none."""

@@ -185,7 +185,7 @@ class ModelRunner:
             self._sampled = 0
             raise
         if self._rows is not None:
-            self._rows.read_ahead(step, output)
+            self._watch.seconds["model"] -= self._rows.read_ahead(step, output)
         ends = computed + step.num_scheduled_tokens
         if self._ends:  # a row that should have sampled and did not computes its last token again
             last = states.num_tokens[slots] - 1

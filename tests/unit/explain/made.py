@@ -14,7 +14,7 @@ from quire.explain.host import HostUse
 from quire.explain.limits import Limits
 from quire.explain.surroundings import Surroundings
 from quire.metrics.request_mix import RequestMix
-from quire.metrics.times import PARTS
+from quire.metrics.times import CORE_PARTS, PARTS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware
@@ -64,8 +64,8 @@ def healthy(
     given = replace(ARGS, **(args or {}))
     seconds = dict.fromkeys(PARTS, 0.0) | {"schedule": 0.1, "prepare": 0.1, "update": 0.1}
     seconds |= parts or {}
-    core = ("receive", "schedule", "prepare", "sample", "update", "core_send", "idle")
-    seconds["model"] = 10.0 - sum(seconds[name] for name in core)
+    seconds["model"] = 0.0
+    seconds["model"] = 10.0 - sum(seconds[name] for name in CORE_PARTS)
     shape: dict[str, Any] = {
         "seconds": 10.0,
         "parts": seconds,

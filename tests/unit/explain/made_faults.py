@@ -113,6 +113,14 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         healthy(ops=UNBOUND, args={"max_num_seqs": 8}, waiting=24.0),
         "--max-num-seqs 32",
     ),
+    "encoder": (
+        healthy(parts={"encode": 6.0}, ops=UNBOUND),
+        "smaller images",
+    ),
+    "image_preparation": (
+        healthy(parts={"idle": 7.0, "images": 19.0}, ops=UNBOUND),
+        "smaller images",
+    ),
     "tokenization": (
         healthy(parts={"idle": 7.0, "tokenize": 9.5}, ops=UNBOUND),
         "--tokenizer-pool-size 2",

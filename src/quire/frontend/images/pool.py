@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.images import ImageConfig, VisionConfig
+from quire.core.images import IMAGE_PROCESSES, ImageConfig, VisionConfig
 from quire.frontend.images.prepare import Prepared, refused
 from quire.frontend.images.worker import Setup
 from quire.frontend.workers.pipe import frame
 from quire.frontend.workers.pool import DeadlyError, WorkerPool
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.images.worker")
-PROCESSES, SPARE = 3, 1
-"""On one core, too: an image need not wait for a slow one, nor a client for another's slow ones."""
+SPARE = 1
+"""Of the processes: a client's images need not wait for another's slow ones."""
 IMAGE_SECONDS = 30.0
 """For one image. A file of a few kilobytes can take hours to decode."""
 
@@ -32,7 +32,7 @@ class ImagePool(WorkerPool):
         seconds: float = IMAGE_SECONDS,
     ) -> None:
         setup = frame(Setup(vision, images))
-        super().__init__(PROCESSES, command, setup, "an image process", seconds, SPARE)
+        super().__init__(IMAGE_PROCESSES, command, setup, "an image process", seconds, SPARE)
         self._time = seconds
         self._decoder: msgspec.msgpack.Decoder[Prepared | str] = msgspec.msgpack.Decoder(
             Prepared | str

@@ -9,8 +9,9 @@ from quire.core.config import EngineConfig
 from quire.frontend.images.expand import check_count, is_embeds
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.pool import ImagePool
-from quire.frontend.images.prepare import Prepared, prepare
+from quire.frontend.images.prepare import Prepared, timed
 from quire.frontend.workers.threads import DaemonThreads
+from quire.metrics.times import FrontTimes
 from quire.resolve.arguments import EngineArgs
 
 _THREADS = 2
@@ -19,8 +20,9 @@ _THREADS = 2
 class ImageReader:
     """Decodes files in processes, and prepares arrays and embeddings in threads."""
 
-    def __init__(self, config: EngineConfig, args: EngineArgs) -> None:
+    def __init__(self, config: EngineConfig, args: EngineArgs, front: FrontTimes) -> None:
         self._config = config
+        self._front = front
         self._media = Media(args.allowed_media_domains or "", args.allowed_local_media_path)
         self._threads = DaemonThreads(_THREADS, "images")
         vision, images = config.model.vision, config.images
@@ -46,7 +48,9 @@ class ImageReader:
             InvalidRequestError: they are too many, or one cannot be read.
         """
         check_count(len(sources), self._config.images)
-        return [await self._prepare(await self._media.load(source)) for source in sources]
+        found = [await self._prepare(await self._media.load(source)) for source in sources]
+        self._front.images += sum(image.seconds for image in found)
+        return found
 
     async def _prepare(self, image: Any) -> Prepared:
         vision, images = self._config.model.vision, self._config.images
@@ -57,7 +61,7 @@ class ImageReader:
             return await self._threads.run(partial(_embedded, image, self._config))
         if isinstance(image, bytes | bytearray):
             return await self.pool.prepare(bytes(image))
-        return await self._threads.run(partial(prepare, image, vision, images))
+        return await self._threads.run(partial(timed, image, vision, images))
 
 
 def _embedded(image: Any, config: EngineConfig) -> Prepared:

@@ -20,7 +20,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, VisionConfig
 from quire.core.log import setup_logging
-from quire.frontend.images.prepare import MAX_MEMORY, Prepared, prepare, refused
+from quire.frontend.images.prepare import MAX_MEMORY, Prepared, refused, timed
 from quire.frontend.workers.pipe import frame, read_frame
 from quire.system.limits import bound
 from quire.system.parent import end_with
@@ -38,7 +38,7 @@ class Setup(msgspec.Struct):
 def answer(image: bytes, setup: Setup) -> Prepared | str:
     """Return an image as the tower reads it, or why it is refused."""
     try:
-        return prepare(image, setup.vision, setup.images)
+        return timed(image, setup.vision, setup.images)
     except InvalidRequestError as error:
         return str(error)
     except MemoryError:
