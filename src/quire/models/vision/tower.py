@@ -23,6 +23,8 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 
 Pieces = Generator[None, None, HostArray]
+_IN_CACHE = 256
+"""Patches whose pixels are normalized at once, so that they stay in a core's cache."""
 
 
 class Tower:
@@ -254,13 +256,15 @@ def patches_of(
     height, width = (n // (side * merge) for n in pixels.shape[:2])
     squares = pixels.reshape(height, merge, side, width, merge, side, 3)
     parts = np.ascontiguousarray(squares.transpose(0, 3, 1, 4, 6, 2, 5))  # while they are bytes
-    values = parts.reshape(-1, 3, side * side).astype(np.float32)
-    values *= np.float32(1 / 255)
-    values -= mean
-    values /= std
-    found = converted(values, dtype)[:, :, None]
-    shape = len(found), 3, vision.frames, side * side
-    return np.ascontiguousarray(np.broadcast_to(found, shape)).reshape(-1, vision.patch_values)
+    parts = parts.reshape(-1, 3, side * side)
+    found = np.empty((len(parts), 3, vision.frames, side * side), dtype)
+    for begin in range(0, len(parts), _IN_CACHE):
+        values = parts[begin : begin + _IN_CACHE].astype(np.float32)
+        values *= np.float32(1 / 255)
+        values -= mean
+        values /= std
+        found[begin : begin + _IN_CACHE] = converted(values, dtype)[:, :, None]
+    return found.reshape(-1, vision.patch_values)
 
 
 def _grid(height: int, width: int, merge: int) -> NDArray[np.int64]:
