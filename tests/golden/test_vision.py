@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,10 +320,37 @@ def files() -> Iterator[tuple[str, bytes]]:
             yield f"{mode}-{kind}-{width}x{height}", out.getvalue()
 
 
+PANNED = {
+    "do_pan_and_scan": True, "pan_and_scan_min_crop_size": 20, "pan_and_scan_max_num_crops": 3,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}  # fmt: skip
+
+
+def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
+    write_vision_model(tmp_path, "gemma3")
+    with LLM(str(tmp_path), mm_processor_kwargs=PANNED, **LIMITS) as llm:
+        image = {
+            "prompt": "<image>",
+            "multi_modal_data": {"image": np.zeros((30, 90, 3), np.uint8)},
+        }
+        [output] = llm.generate(image, PARAMS.replace(max_tokens=1), use_tqdm=False)
+        ids = output.prompt_token_ids
+        assert ids is not None
+        spans = [ids[i : i + 6] for i, token in enumerate(ids) if token == IMAGE]
+        assert spans == [[IMAGE, *[ROW] * 4, 260]] * 4
+        text = llm.tokenizer.decode([i for i in ids if i not in (IMAGE, ROW, 260)])
+    lines = "\n" * 4
+    assert text == (
+        f"Here is the original image {lines} and here are some crops to help you see better "
+        f"{lines} {lines} {lines}"
+    )
+
+
 @pytest.mark.parametrize(
     "kind",
     [
         "gemma3",
+        "panned",
         "paligemma",
         "internvl",
         "llava",
@@ -336,14 +364,17 @@ def files() -> Iterator[tuple[str, bytes]]:
 def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     from PIL import ImageOps
 
+    changes = PANNED if kind == "panned" else None
+    kind = kind.replace("panned", "gemma3")
     write_vision_model(tmp_path, kind)
-    config = resolve(EngineArgs(model=str(tmp_path)), detect()).config
+    args = EngineArgs(model=str(tmp_path), mm_processor_kwargs=json.dumps(changes or {}))
+    config = resolve(args, detect()).config
     vision, settings = config.model.vision, config.images
     assert vision is not None
     assert settings is not None
     name, _, processor = MODELS[kind]
     name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}.get(name, name)
-    oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor)
+    oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor, **(changes or {}))
     count = 0
     for label, data in files():
         count += 1

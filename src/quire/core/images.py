@@ -171,6 +171,7 @@ class ImageConfig:
         crop: side of the square that is read; 0 reads all.
         split: cut images into tiles of this side.
         tiles: the least and most of these, if the model's files say; (0, 0) if not.
+        aspect: the longer side over the shorter one from which an image is cut (Gemma 3).
     """
 
     mean: tuple[float, float, float]
@@ -183,3 +184,4 @@ class ImageConfig:
     crop: int = 0
     split: bool = False
     tiles: tuple[int, int] = (0, 0)
+    aspect: float = 0.0

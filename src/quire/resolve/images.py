@@ -40,12 +40,19 @@ _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
 _MOST_TILES = 64
 """InternVL: of one image."""
+_PAN_AND_SCAN = {
+    "do_pan_and_scan": False,
+    "pan_and_scan_min_crop_size": 256,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+"""Gemma 3: settings that cut long images, and what absent ones mean."""
 _FLAG = "--mm-processor-kwargs"
 _CHANGEABLE = {
     "qwen2_vl": ("min_pixels", "max_pixels", "size"),
     "qwen2_5_vl": ("min_pixels", "max_pixels", "size"),
     "clip": (),
-    "gemma3": (),
+    "gemma3": tuple(_PAN_AND_SCAN),
     "idefics3": ("do_image_splitting", "size"),
     "llava": (),
     "internvl": ("crop_to_patches", "min_patches", "max_patches"),
@@ -121,12 +128,13 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
     if kind in ("gemma3", "internvl", "paligemma", "siglip"):
-        hf.only(settings, "do_pan_and_scan", False, "whole images")
         sides = {size.get(name, image_size) for name in ("height", "width")}
         if sides != {image_size}:
             raise ConfigError(
                 f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
             )
+        if kind == "gemma3":
+            return {"crop": image_size, **_pan_and_scan(settings)}
         if kind != "internvl" or not hf.boolean(settings, "crop_to_patches", default=False):
             return {"crop": image_size}
         least = hf.integer(settings, "min_patches", default=1)
@@ -166,6 +174,23 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
         if type(value) is not int or not 0 < value <= 2**28:
             raise wrong_flag("mm_processor_kwargs", f"{value!r} is no number of pixels.")
     return {"shortest_edge": least, "longest_edge": most}
+
+
+def _pan_and_scan(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return how long images of Gemma 3 are cut, if they are."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    given = _PAN_AND_SCAN | given
+    if not hf.boolean(given, "do_pan_and_scan", default=False):
+        return {}
+    most = hf.integer(given, "pan_and_scan_max_num_crops")
+    if most > _MOST_TILES:
+        raise wrong_flag("mm_processor_kwargs", f"{most} crops; at most {_MOST_TILES} are read.")
+    return {
+        "split": True,
+        "shortest_edge": hf.integer(given, "pan_and_scan_min_crop_size"),
+        "tiles": (min(2, most), most),
+        "aspect": hf.number(given, "pan_and_scan_min_ratio_to_activate"),
+    }
 
 
 def _stored(source: ModelSource) -> dict[str, Any]:

@@ -212,12 +212,19 @@ class _Expansion:
 
         Line ends beside them share tokens with theirs, as in a text that is tokenized whole.
         """
-        self._open_lines += self._take_line_ends() + 2
-        self._close_lines()
-        self._tokens.append(self._vision.marker)
-        self._rows(image, 0)
-        self._tokens.append(self._vision.end_token)
-        self._open_lines = 2
+        parts = len(image.tiles) - 1
+        texts = ["Here is the original image "] if parts else [""]
+        texts += [" and here are some crops to help you see better ", *[" "] * (parts - 1)][:parts]
+        for number, text in enumerate(texts):
+            if text:
+                self._close_lines()
+                self._write(text)
+            self._open_lines += self._take_line_ends() + 2
+            self._close_lines()
+            self._tokens.append(self._vision.marker)
+            self._rows(image, number)
+            self._tokens.append(self._vision.end_token)
+            self._open_lines = 2
 
     def in_tiles(self, image: Prepared) -> None:
         """Write the tiles of Idefics 3 between the texts that say where they lie."""

@@ -195,6 +195,26 @@ def _square(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [image.resize((config.crop, config.crop), config.resample)], (0, 0)
 
 
+def _panned(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Gemma 3: the whole as a square, and parts of a long image as others ("pan and scan")."""
+    [whole], _ = _square(image, vision, config)
+    short, long = sorted(image.size)
+    least, (fewest, most) = config.shortest_edge, config.tiles
+    if not config.split or long / short < config.aspect:
+        return [whole], (0, 0)
+    count = min(most, max(fewest, min(long // least, math.floor(long / short + 0.5))))
+    side = math.ceil(long / count)
+    if min(side, short) < least:
+        return [whole], (0, 0)
+    wide = image.width >= image.height
+    parts = []
+    for first in range(0, side * count, side):
+        last = min(first + side, long)
+        box = (first, 0, last, short) if wide else (0, first, short, last)
+        parts += _square(image.crop(box), vision, config)[0]
+    return [whole, *parts], (1, count) if wide else (count, 1)
+
+
 def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
     width, height = image.size
@@ -314,7 +334,7 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
 
 _TILES = {
     "clip": _cropped,
-    "gemma3": _square,
+    "gemma3": _panned,
     "idefics3": _split,
     "internvl": _canvas,
     "llava": _cropped,
