@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.config import SharedKV, TierConfig
+from quire.core.images import ImageSpan
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
@@ -54,11 +55,18 @@ class Side:
         self.returned: list[int] = []
         self.core.scheduler._admission._tier_cost = None  # computing a tiny model is faster
 
-    def answer(self, prompt: list[int], count: int, transfer: KVTransfer) -> CoreOutput:
+    def answer(
+        self,
+        prompt: list[int],
+        count: int,
+        transfer: KVTransfer,
+        images: tuple[ImageSpan, ...] = (),
+    ) -> CoreOutput:
         """Return the last output, with all tokens."""
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         options = RequestOptions(kv_transfer=transfer)
-        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, RequestInputs(options)))
+        inputs = RequestInputs(options, images=images)
+        self.core.add(AddRequest("a", pack_tokens(prompt), params, 0.0, inputs))
         tokens: list[int] = []
         last: CoreOutput | None = None
         while step := self.core.step():

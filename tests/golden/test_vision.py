@@ -19,16 +19,20 @@ from PIL import Image
 from quire import LoRARequest
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan
+from quire.core.options import KVTransfer
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.explain.fit import Fit, fit
 from quire.frontend.images.expand import expand
 from quire.frontend.images.prepare import prepare
 from quire.frontend.llm import LLM
 from quire.models.vision import pieces
+from quire.models.vision.layout import tower_bytes
 from quire.models.vision.tower import patches_of
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.system.hardware import detect
+from quire.system.hardware import Hardware, detect
+from tests.golden.handoff import Side, promised
 from tests.golden.tiny_vision import IMAGE, MODELS, ROW, write_vision_model
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, logprobs=1)
@@ -279,8 +283,20 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
         {"tensor_parallel_size": 2, "num_threads": 2},
         {"pipeline_parallel_size": 2, "num_threads": 2},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
     ],
-    ids=["chunks", "eager", "int8", "int8-kv", "preempted", "swapped", "ranks", "stages", "drafts"],
+    ids=[
+        "chunks",
+        "eager",
+        "int8",
+        "int8-kv",
+        "preempted",
+        "swapped",
+        "ranks",
+        "stages",
+        "drafts",
+        "suffix",
+    ],
 )
 def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
     params = PARAMS.replace(max_tokens=24)
@@ -297,6 +313,43 @@ def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str
     with tiny.llm(**fields) as llm:
         assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone
         assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone, "from the cache"
+
+
+# One with three positions, and one whose image rows see each other.
+@pytest.mark.parametrize("tiny", ["qwen2_vl", "gemma3"], indirect=True)
+def test_prompts_and_answers_may_be_computed_apart(tiny: Tiny, llm: LLM, tmp_path: Path) -> None:
+    config, model = llm.resolved.config.images, llm.resolved.config.model.vision
+    assert config is not None
+    assert model is not None
+    prepared = [prepare(image, model, config) for image in images()]
+    ids, spans = expand(PROMPT + [7] * 12, prepared, model, llm.tokenizer)
+    producer = Side(tiny.folder, tmp_path, "kv_producer")
+    expected = producer.answer(ids, 12, KVTransfer(), spans).new_token_ids
+    first = promised(producer.answer(ids, 1, KVTransfer(hands_over=True), spans))
+    consumer = Side(tiny.folder, tmp_path, "kv_consumer")
+    assert consumer.answer(ids, 12, first, spans).new_token_ids == expected
+    cache = consumer.core.executor._worker._runner._rows._cache  # type: ignore[attr-defined]
+    assert cache.encoded_tokens == 0, "the rows came with the blocks"
+
+
+@pytest.mark.parametrize("tiny", ["qwen2_vl"], indirect=True)
+def test_plan_counts_the_tower_and_the_encoder_cache(tiny: Tiny) -> None:
+    """Two configurations' numbers of blocks differ by what they say (vLLM's issue 6623)."""
+    machine = Hardware(cores=2, memory_bytes=3 << 29, available_bytes=3 << 29)
+
+    def planned(**fields: Any) -> Fit:
+        fields |= {"max_num_seqs": 4096, "gpu_memory_utilization": 0.9}
+        return fit(EngineArgs(str(tiny.folder), **fields), machine, None)
+
+    small, large = (planned(mm_processor_cache_gb=gib) for gib in (0.25, 0.75))
+    block = small.kv_bytes_per_token * small.block_size
+    assert abs((small.num_blocks - large.num_blocks) - (1 << 29) / block) < 1
+    text = planned(language_model_only=True)
+    config = resolve(EngineArgs(str(tiny.folder)), machine).config
+    tower = tower_bytes(config)
+    assert small.weights - text.weights == tower > 0
+    less = tower + (1 << 28) + small.activations - text.activations
+    assert abs((text.num_blocks - small.num_blocks) - less / block) < 1
 
 
 def files() -> Iterator[tuple[str, bytes]]:

@@ -95,7 +95,7 @@ def plan_memory(
     block_bytes = config.block_size * kv_bytes_per_token
     activations = activation_bytes(config)
     useful = useful_blocks(config)
-    parts, besides = _fixed_parts(config, runtime, weights, activations)
+    parts, besides = fixed_parts(config, runtime, weights, activations)
     states, slot_bytes, room = None, state_bytes(config.model), 0
     if slot_bytes:
         cache = config.kv_cache_memory_bytes
@@ -143,7 +143,7 @@ def most_kv_blocks(config: EngineConfig, kv_bytes_per_token: int) -> int:
     )
 
 
-def _fixed_parts(
+def fixed_parts(
     config: EngineConfig, runtime: int, weights: int, activations: int
 ) -> tuple[dict[str, int], str]:
     """Return what is needed beside states and blocks, and the end of its part of the formula."""

@@ -19,6 +19,7 @@ from quire.executor.memory import (
     activation_bytes,
     blocks_per_sequence,
     expected_runtime,
+    fixed_parts,
     plan_memory,
 )
 from quire.explain.layouts import Layout, layouts
@@ -221,7 +222,8 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
         plan = plan_memory(config, runtime=runtime, weights=weights, kv_bytes_per_token=per_token)
     except OutOfMemoryError:
         activations = activation_bytes(config)
-        held = runtime + weights + activations
+        parts, _ = fixed_parts(config, runtime, weights, activations)
+        held = sum(parts.values())
         left = config.kv_cache_memory_bytes or max(0, config.memory_budget_bytes - held)
         block = config.block_size * per_token
         return MemoryPlan(left // max(1, block), block, runtime, weights, activations, ""), False
@@ -325,8 +327,8 @@ def _offloads(config: EngineConfig, memory: MemoryPlan) -> Iterator[dict[str, ob
     """Offload as many weights as the memory lacks, if the layers have that many."""
     layers = layer_weights(config)
     wanted = blocks_per_sequence(config) * memory.block_bytes
-    held = memory.runtime + memory.weights + memory.activations + wanted
-    missing = held - config.memory_budget_bytes
+    parts, _ = fixed_parts(config, memory.runtime, memory.weights, memory.activations)
+    missing = sum(parts.values()) + wanted - config.memory_budget_bytes
     ahead = 2 * sum(layers.values()) // config.model.num_hidden_layers
     steps = -(-(missing + ahead) // int(OFFLOAD_STEP * GIB))
     most = sum(layers.values()) / GIB
