@@ -145,8 +145,12 @@ async def _ask(url: str, data: bytes, answered: list[float]) -> None:
 def _write_model(folder: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(letters, []))
+    # Bytes of ASCII, and pairs of letters: no stream waits for the rest of a character.
+    letters = ["Ġ", *(chr(code) for code in range(33, 127))]
+    words = (
+        letters + [a + b for a in "abcdefghijklm" for b in "nopqrstuvwxyz"][: 256 - len(letters)]
+    )
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     special = [AddedToken(text, special=True) for text in ("<s>", "</s>", IMAGE)]
