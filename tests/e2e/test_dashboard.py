@@ -23,7 +23,7 @@ from tests.e2e.serving import Server, serving
 
 pytest.importorskip("playwright", reason="playwright comes with the dev extra")
 
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.browser import PHONE, chromium, dashboard
 
@@ -57,13 +57,13 @@ TABS = ("overview", "timeline", "kv", "prefixes", "explain", "roofline", "playgr
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[Page]:
     with chromium() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The built-in model; the browser comes first, so that nothing starts where there is none."""
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
@@ -127,7 +127,7 @@ def number(text: str | None) -> float:
     return float(text.replace(",", "").removesuffix(" s"))
 
 
-def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: Path | None) -> None:
+def test_every_view_shows_the_load(server: Server, browser: Page, pictures: Path | None) -> None:
     with dashboard(browser, server.url) as shown, ExitStack() as clients:
         page = shown.page
         clients.enter_context(load(server))
@@ -214,7 +214,7 @@ def texts(page: Page, selector: str) -> list[str]:
     return page.locator(selector).all_inner_texts()
 
 
-def test_every_number_agrees_with_metrics(server: Server, browser: Browser) -> None:
+def test_every_number_agrees_with_metrics(server: Server, browser: Page) -> None:
     for n in range(3):
         server.complete(prompt="a story that begins alike " * 20, max_tokens=10 + n)
     server.wait_until_idle()
@@ -244,7 +244,7 @@ def test_every_number_agrees_with_metrics(server: Server, browser: Browser) -> N
         assert free + cached == 384
 
 
-def test_keys_reach_everything(server: Server, browser: Browser) -> None:
+def test_keys_reach_everything(server: Server, browser: Page) -> None:
     server.complete(prompt="for the timeline")
     with dashboard(browser, server.url) as shown:
         page = shown.page
@@ -275,7 +275,7 @@ def test_keys_reach_everything(server: Server, browser: Browser) -> None:
 
 
 def test_a_phone_scrolls_down_and_not_sideways(
-    server: Server, browser: Browser, pictures: Path | None
+    server: Server, browser: Page, pictures: Path | None
 ) -> None:
     loaded = load(server) if pictures else nullcontext()
     with loaded, dashboard(browser, server.url, PHONE, "dark") as shown:
@@ -291,7 +291,7 @@ def test_a_phone_scrolls_down_and_not_sideways(
 
 
 def test_the_playground_streams_with_probabilities(
-    server: Server, browser: Browser, pictures: Path | None
+    server: Server, browser: Page, pictures: Path | None
 ) -> None:
     with dashboard(browser, f"{server.url}/#playground") as shown:
         page = shown.page
@@ -327,7 +327,7 @@ def test_the_playground_streams_with_probabilities(
     server.wait_until_idle()
 
 
-def test_the_playground_drops_the_oldest_messages(server: Server, browser: Browser) -> None:
+def test_the_playground_drops_the_oldest_messages(server: Server, browser: Page) -> None:
     context = server.http.get("/v1/models").json()["data"][0]["max_model_len"]
     long = "The dog ran to the big red ball. " * (context // 3 // 9)
     sent: list[list[str]] = []
@@ -360,7 +360,7 @@ def test_the_playground_drops_the_oldest_messages(server: Server, browser: Brows
         expect(said).to_have_count(0)
 
 
-def test_the_playground_sends_images(server: Server, browser: Browser, tmp_path: Path) -> None:
+def test_the_playground_sends_images(server: Server, browser: Page, tmp_path: Path) -> None:
     """By file, paste and drop. The built-in model reads text and says so; nothing is lost then."""
     pixel = base64.b64decode(PIXEL)
     (tmp_path / "dot.png").write_bytes(pixel)
@@ -396,7 +396,7 @@ def test_the_playground_sends_images(server: Server, browser: Browser, tmp_path:
 
 
 def test_the_playground_tells_reasoning_apart_and_asks_adapters(
-    server: Server, browser: Browser
+    server: Server, browser: Page
 ) -> None:
     """The built-in model does not reason and has no adapter: the answers are the test's."""
     deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me "},
@@ -434,7 +434,7 @@ def test_the_playground_tells_reasoning_apart_and_asks_adapters(
     assert [message["content"] for message in asked[1]["messages"]] == ["Who?", "A fox.", "Who?"]
 
 
-def test_a_key_is_asked_for_and_a_lost_server_found_again(server: Server, browser: Browser) -> None:
+def test_a_key_is_asked_for_and_a_lost_server_found_again(server: Server, browser: Page) -> None:
     """The server has no key here and stays up: what its answers would be comes from the test."""
     refused: dict[str, Any] = {"status": 401, "json": {"error": {"message": "The key is wrong."}}}
     with dashboard(browser, server.url) as shown:
