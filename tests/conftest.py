@@ -12,10 +12,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+
+if TYPE_CHECKING:
+    from tests.e2e.serving import Server
 
 # A busy machine is no fault of what is tested.
 # `make test` draws the same examples every time; `make test-all` sets a seed.
@@ -123,3 +127,20 @@ def shared_dir() -> Path:
     if not (folder / "models").is_dir():
         pytest.skip("the shared folder with real models is not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model that loads and answers in no time."""
+    from tests.e2e.tiny_model import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def server(tiny_model: Path) -> Iterator[Server]:
+    """One server of it for the tests of all folders: a start costs seconds."""
+    from tests.e2e.serving import serving
+
+    with serving(tiny_model, "--num-gpu-blocks-override", "256") as running:
+        yield running
