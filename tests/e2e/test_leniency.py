@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import Server
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
@@ -164,15 +163,3 @@ def test_anthropics_words_for_it(server: Server, context: int) -> None:
             )
         answer = client.messages.create(model="tiny", max_tokens=context, messages=MESSAGES)
         assert set(warned(answer)) == {"max_tokens"}
-
-
-def test_strict_fields(tiny_model: Path) -> None:
-    with (
-        serving(tiny_model, "--strict-fields", "--num-gpu-blocks-override", "64") as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        assert client.chat.completions.create(**CHAT, user="me", store=False).choices
-        for name, value in {"unheard_of": 1, "stream_options": {}}.items():
-            with pytest.raises(openai.BadRequestError) as caught:
-                client.completions.create(**TEXT, extra_body={name: value})
-            assert caught.value.param == name
