@@ -117,7 +117,11 @@ def test_benches_of_many_rows(
             assert row["top1_agreement"] > 0.95
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    # `unit/bench/test_offline.py` measures it without the command.
+    [pytest.param(n, marks=pytest.mark.slow) if n == "throughput" else n for n in CASES],
+)
 def test_bench(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv, keys = CASES[name]
     file = tmp_path / "row.json"

@@ -37,6 +37,10 @@ from tests.golden.tiny_vision import IMAGE, MODELS, ROW, write_vision_model
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, logprobs=1)
 PROMPT = [5, 6, 7, IMAGE, 8, 9, IMAGE, 10, 11]
+FEW: list[Any] = ["gemma3", "llava", "qwen2_vl", "qwen3_vl"]
+"""Enough for what lies around a tower: causal rows or not, one axis of positions or three, and rows
+for later layers."""
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in FEW]
 LIMITS: dict[str, Any] = {
     "max_num_seqs": 4,
     "max_num_batched_tokens": 512,
@@ -139,6 +143,7 @@ def test_logits_and_tokens_are_those_of_transformers(tiny: Tiny, llm: LLM) -> No
         assert abs(found[token].logprob - row[token].item()) <= 1e-4
 
 
+@pytest.mark.parametrize("tiny", FEW + MORE, indirect=True)
 def test_an_image_is_read_once_and_no_other_stands_for_it(llm: LLM) -> None:
     first, second = images(2)
     for found in ([first, second], [second, first], [first, first]):
