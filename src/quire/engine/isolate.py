@@ -20,7 +20,8 @@ def compute_apart(
     """Compute a step that raised `error` in parts, without what a step behind has removed (`gone`).
 
     A request that fails alone gets an entry in `errors`. One such request among n costs 2·log₂(n)
-    further steps, n of them 2·n. The result's `times` are zero: the parts have other shapes.
+    further steps, n of them 2·n. The result's `times` are zero: the parts have other shapes. Loads
+    from files go on while parts are computed.
 
     Returns:
         The result, and the requests that were left out. They began in this step with a shared
@@ -46,14 +47,20 @@ def compute_apart(
         try:
             result = compute(_part(step, entries))
         except ForwardError as failure:
+            add_loads(failure)
             halve(entries, failure)
             return
+        add_loads(result)
         tokens = result.sampled_token_ids
         output.sampled_token_ids[entries, : tokens.shape[1]] = tokens
         output.logprobs |= result.logprobs
         output.prompt_logprobs |= result.prompt_logprobs
         output.pooled |= result.pooled
         output.errors |= result.errors
+
+    def add_loads(part: ModelOutput | ForwardError) -> None:
+        output.failed_loads += part.failed_loads
+        output.pending_loads = part.pending_loads
 
     def halve(entries: list[int], error: ForwardError = error) -> None:
         nonlocal first_failed

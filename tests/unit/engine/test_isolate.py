@@ -27,3 +27,19 @@ def test_only_requests_behind_a_lost_one_are_left_out() -> None:
     assert computed == ["first"]
     assert lost == {"behind"}
     assert output.sampled_token_ids.tolist() == [[5], [-1], [-1]]
+
+
+def test_loads_go_on_while_parts_are_computed() -> None:
+    step = SchedulerOutput(
+        0, ["a", "b"], np.ones(2, np.int64), np.zeros(2), block_columns([]), [], [], 2
+    )
+
+    def compute(part: SchedulerOutput) -> ModelOutput:
+        if part.request_ids == ["a"]:
+            raise ForwardError([7], 0.0, [8, 9]) from ValueError("a")
+        return ModelOutput(token_columns([[5]]), failed_loads=[8], pending_loads=[9])
+
+    output, _ = compute_apart(compute, step, ForwardError([6], 0.0, [7, 8, 9]))
+    assert output.errors == {"a": "ValueError: a"}
+    assert output.failed_loads == [6, 7, 8]
+    assert output.pending_loads == [9]
