@@ -50,6 +50,7 @@ struct Keys {
   int at(int j) const { return j & ((1 << shift) - 1); }
   // Null if there is no block.
   const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * row : nullptr; }
+  const uint8_t* signs(int j) const { return k_signs[j >> shift] + (offset + at(j) * row) / 4; }
   const T* value(int j) const { return v[j >> shift] + offset + at(j) * row; }
   bool packed() const { return row != dim; }
   bool has(int j) const { return j >= first && j < last; }

@@ -7,8 +7,6 @@
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 #define QUIRE_PAIRS
-// Loops over accumulators, which GCC 12 would otherwise keep in memory.
-#define QUIRE_UNROLL _Pragma("GCC unroll 16")
 
 namespace quire::QUIRE_ISA {
 namespace {

@@ -5,6 +5,9 @@
 #include "attention_parts.h"
 #include "simd_math.h"
 
+// Loops over accumulators, which GCC 12 would otherwise keep in memory.
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
+
 namespace quire::QUIRE_ISA {
 namespace {
 

@@ -210,7 +210,8 @@ def assert_attended(
 
     Int4 is computed with rotated elements, of which those of q round once per step of the rotation
     (on tiles once more, to bfloat16), and the result is rotated back: an error spreads over its
-    run of the head.
+    run of the head. Kernels without integers or tiles round q to multiples of 1/127 of the largest,
+    and products of weights and scales to 1/1023 of the largest in a tile of 128 keys.
     """
     shape = world.shape
     packed = shape.kv_dtype == torch.uint8
@@ -228,6 +229,8 @@ def assert_attended(
     )
     integers = isa == "avx512_vnni" and bfloat16 and int8 and not latent
     rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not integers))
+    pairs = isa.startswith(("avx512_vnni", "amx")) and bfloat16 and shape.head_dim % 32 == 0
+    coarse = packed and not exact_weights and not pairs
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)
@@ -236,6 +239,8 @@ def assert_attended(
             if rounded and isa.startswith("amx"):
                 turned = turned + UNIT[torch.bfloat16] * q.abs()
             q = q @ turn
+        if coarse:
+            q, turned = to_units(q, turned)
         k, v = (x[s][:last].double().transpose(0, 1) for x in (world.k, world.v))
         scale = shape.head_dim**-0.5
         row, column = torch.arange(first, last).unsqueeze(1), torch.arange(last)
@@ -253,6 +258,7 @@ def assert_attended(
             scores = torch.cat((scores, sinks), -1)
         weights = scores.softmax(-1)[..., :last]
         exact, size = of_groups(weights, v), of_groups(weights, v.abs())
+        coarseness = of_tiles(weights, v) / 2046 if coarse else 0.0
         sizes = k.abs().transpose(1, 2)
         terms = of_groups(scale * q.abs(), sizes).amax(-1, keepdim=True)
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
@@ -268,7 +274,7 @@ def assert_attended(
             absolute = absolute + 2.0**-16 * last * weights.amax(-1, keepdim=True) * most
         error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if rounded else 0)
         unit = UNIT[shape.dtype]
-        inner = error * size
+        inner = error * size + coarseness
         if packed:
             inner = inner @ turn.abs() + turning * exact.abs() @ turn.abs()
             exact, absolute = exact @ turn, absolute * turn.abs().sum(0)
@@ -281,6 +287,37 @@ def assert_attended(
 def of_groups(x: Tensor, y: Tensor) -> Tensor:
     """Return x [heads, n, a] times y [kv_heads, a, b]; as many heads in turn share one of y's."""
     return (x.reshape(len(y), -1, x.shape[-1]) @ y).view(*x.shape[:2], -1)
+
+
+def to_units(q: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Return q in multiples of 1/127 of the largest of a row, and by how much each may be off.
+
+    Where an error of q leaves open which multiple is the nearest, that is one multiple.
+    """
+    unit = q.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
+    units = q / unit
+    slack = 2 * error.amax(-1, keepdim=True) / unit + 127 * 2.0**-22
+    open_ = (units - units.round()).abs() > 0.5 - slack
+    return units.round() * unit, unit * (open_ + slack)
+
+
+def of_tiles(weights: Tensor, v: Tensor) -> Tensor:
+    """Return the sum over tiles of 128 keys: the largest weight times scale, times all levels."""
+    scale = v.abs().amax(-1) / 127
+    levels = (v.abs() / scale.clamp_min(1e-30).unsqueeze(-1)).split(128, 1)
+    scaled = of_rows(weights, scale).split(128, -1)
+    total = sum(
+        of_groups(w.amax(-1, keepdim=True), x.sum(1, keepdim=True))
+        for w, x in zip(scaled, levels, strict=True)
+    )
+    assert isinstance(total, Tensor)
+    return total
+
+
+def of_rows(weights: Tensor, scale: Tensor) -> Tensor:
+    """Return weights [heads, n, keys] times the scales [kv_heads, keys] of their heads."""
+    group = len(weights) // len(scale)
+    return weights * scale.repeat_interleave(group, 0).unsqueeze(1)
 
 
 def rotation(head_dim: int) -> Tensor:
