@@ -47,20 +47,13 @@ def compute_apart(
         try:
             result = compute(_part(step, entries))
         except ForwardError as failure:
-            add_loads(failure)
+            _add_loads(output, failure)
             halve(entries, failure)
             return
-        add_loads(result)
+        _add_loads(output, result)
         tokens = result.sampled_token_ids
         output.sampled_token_ids[entries, : tokens.shape[1]] = tokens
-        output.logprobs |= result.logprobs
-        output.prompt_logprobs |= result.prompt_logprobs
-        output.pooled |= result.pooled
-        output.errors |= result.errors
-
-    def add_loads(part: ModelOutput | ForwardError) -> None:
-        output.failed_loads += part.failed_loads
-        output.pending_loads = part.pending_loads
+        _add_entries(output, result)
 
     def halve(entries: list[int], error: ForwardError = error) -> None:
         nonlocal first_failed
@@ -77,6 +70,18 @@ def compute_apart(
     entries.sort(key=lambda entry: entry in sharing)
     (halve if len(entries) == len(step.request_ids) else run)(entries)
     return output, lost
+
+
+def _add_loads(output: ModelOutput, part: ModelOutput | ForwardError) -> None:
+    output.failed_loads += part.failed_loads
+    output.pending_loads = part.pending_loads
+
+
+def _add_entries(output: ModelOutput, part: ModelOutput) -> None:
+    output.logprobs |= part.logprobs
+    output.prompt_logprobs |= part.prompt_logprobs
+    output.pooled |= part.pooled
+    output.errors |= part.errors
 
 
 def _first_of(gone: Set[str], step: SchedulerOutput) -> int:
