@@ -234,8 +234,7 @@ class ModelOutput(msgspec.Struct):
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.
-        drafts: int64 [B, k], of the last pipeline stage for each entry's next step, padded with -1;
-            None if it made none.
+        drafts: int64 [B, k], of the last stage for each entry's next step, then -1; None: none.
         encoded_tokens: prompt tokens whose images the tower has read in this step.
         encode_seconds: what the tower took; not part of `times`.
         read_ahead: digest of the image of `SchedulerOutput.read_ahead`, if it is read.

@@ -14,6 +14,7 @@ from quire.runner.drafts import Proposer
 if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.runner.state import SequenceStates
+    from quire.system.stopwatch import Stopwatch
 
 
 class Foreseen:
@@ -64,7 +65,12 @@ class Foreseen:
         self._known[slots] = states.num_tokens[slots]
 
     def draft(
-        self, states: SequenceStates, step: SchedulerOutput, slots: Column, output: ModelOutput
+        self,
+        states: SequenceStates,
+        step: SchedulerOutput,
+        slots: Column,
+        output: ModelOutput,
+        watch: Stopwatch,
     ) -> None:
         """Draft behind the tokens of `output`, keep the drafts, and enter them into it.
 
@@ -98,3 +104,4 @@ class Foreseen:
             output.drafts = np.where(np.arange(drafts.shape[1]) < counts[:, None], drafts, -1)
             self.note(states, slots, output.drafts)
         output.draft_seconds += time.perf_counter() - begin
+        watch.lap("prepare")

@@ -176,8 +176,7 @@ class ModelRunner:
             else:
                 output = self._passes.run(step, slots, step.max_new_tokens, self._compute)
             if self.unsettled.foreseen is not None:
-                self.unsettled.foreseen.draft(states, step, slots, output)
-                self._watch.lap("prepare")
+                self.unsettled.foreseen.draft(states, step, slots, output, self._watch)
         except BaseException:
             self._masks.end()
             states.num_tokens[slots] = num_tokens
@@ -271,9 +270,8 @@ class ModelRunner:
         hidden = self.model.forward(inputs, rows)
         if self._reader is not None:
             start, counts = step.num_computed_tokens, step.num_scheduled_tokens
-            carried = () if self._stage is None else self._stage.carried
-            tapped = [*carried, *self.model.tapped] or [hidden]
-            self._reader.read(self.states, slots, start, counts, tapped)
+            tapped = [*(self._stage.carried if self._stage else ()), *self.model.tapped]
+            self._reader.read(self.states, slots, start, counts, tapped or [hidden])
         return hidden
 
     def _sample(

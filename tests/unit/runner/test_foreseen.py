@@ -9,6 +9,7 @@ import numpy as np
 from quire.core.batch import Column, ModelOutput, token_columns
 from quire.runner.foreseen import Foreseen
 from quire.runner.state import SequenceStates
+from quire.system.stopwatch import Stopwatch
 from tests.unit.runner.test_state import new, step
 
 MOST = 3
@@ -45,7 +46,7 @@ def test_all_stages_propose_what_the_last_one_drafted() -> None:
     slots = states.begin(now)
     states.append(slots[[0, 1, 3]], np.array([7, 8, 9]))
     output = ModelOutput(token_columns([[7], [8], [], [9]]))
-    last.draft(states, now, slots, output)
+    last.draft(states, now, slots, output, Stopwatch())
     assert output.drafts is not None
     assert output.drafts.tolist() == [[100, 101, 102], [-1] * 3, [-1] * 3, [100, -1, -1]]
     first.note(states, slots, output.drafts)
