@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from quire import __version__
 from quire.core.errors import ConfigError, QuireError
@@ -116,11 +117,17 @@ def _run_command(name: str, words: Sequence[str]) -> int:
     with no_collection():
         from quire.frontend.client.core_process import CoreProcess
 
+    before = signal.signal(signal.SIGTERM, _end)  # until the server handles it
     core = CoreProcess()  # it imports its modules beside this program
     try:
         return _run_with(name, words, core)
     finally:
         core.kill()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(0)
 
 
 def _run_with(name: str, words: Sequence[str], core: CoreProcess | None) -> int:

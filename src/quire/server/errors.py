@@ -164,7 +164,8 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
         case _:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             message = "An internal error occurred; the server's log has its cause."
-            param, code = None, "internal_error"
+            param = None
+            code = "internal_error"
     return status, ErrorBody(ErrorInfo(message, _type(status), param, code))
 
 
