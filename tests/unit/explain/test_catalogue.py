@@ -1,4 +1,4 @@
-"""The table of checks in docs/explain.md says what each cause has."""
+"""The table of checks in docs/design/explain.md says what each cause has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.explain.made_faults import FAULTS
 from tests.unit.explain.test_faults import CAUSES, SERVED
 from tests.unit.explain.test_made_system import SYSTEMS
 
-DOCS = Path(__file__).parents[3] / "docs/explain.md"
+DOCS = Path(__file__).parents[3] / "docs/design/explain.md"
 SILENT = {"starved", "none"}
 """Verdicts without a window."""
 
@@ -42,4 +42,4 @@ def rows() -> list[str]:
 
 def test_the_table_says_what_each_cause_has() -> None:
     missing = [row for row in rows() if row not in DOCS.read_text()]
-    assert not missing, "docs/explain.md lacks:\n" + "\n".join(rows())
+    assert not missing, "docs/design/explain.md lacks:\n" + "\n".join(rows())
