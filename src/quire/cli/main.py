@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -117,17 +118,18 @@ def _run_command(name: str, words: Sequence[str]) -> int:
     with no_collection():
         from quire.frontend.client.core_process import CoreProcess
 
-    before = signal.signal(signal.SIGTERM, _end)  # until the server handles it
     core = CoreProcess()  # it imports its modules beside this program
+
+    def end(*_: object) -> NoReturn:  # without the interpreter's end: threads are loading
+        core.abandon()
+        os._exit(0)
+
+    before = signal.signal(signal.SIGTERM, end)  # until the server handles it
     try:
         return _run_with(name, words, core)
     finally:
         core.kill()
         signal.signal(signal.SIGTERM, before)
-
-
-def _end(*_: object) -> NoReturn:
-    sys.exit(0)
 
 
 def _run_with(name: str, words: Sequence[str], core: CoreProcess | None) -> int:

@@ -7,6 +7,7 @@ program reads its flags.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,11 @@ class CoreProcess:
         """End the process and remove its files. Harmless when repeated."""
         self.popen.kill()
         self.popen.wait()
+        self.remove()
+
+    def abandon(self) -> None:
+        """Do the same at the end of this process, which waits for nothing."""
+        self.popen.send_signal(signal.SIGKILL)
         self.remove()
 
     def remove(self) -> None:
