@@ -155,7 +155,7 @@ def test_neighbours_have_names_and_clients_are_known() -> None:
     used = {pid: first.others[pid] + 1.0, -1: 0.05}
     last = dataclasses.replace(first, moment=first.moment + 2.0, others=used)
     [seen] = _neighbours(first, last, 2.0, lambda _: "python")
-    assert (seen.name, seen.pid, seen.cpus) == ("python", pid, 0.5)
+    assert (seen.name, seen.pid, seen.cpus) == ("python", pid, pytest.approx(0.5))
 
 
 def test_processes_that_come_and_go() -> None:
