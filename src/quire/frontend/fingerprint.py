@@ -31,8 +31,8 @@ def fingerprint(
 ) -> str:
     """Return a digest of the model and of every setting that can change an answer.
 
-        docs/same-answer.md lists these settings. The files' location does not count. Neither do the
-        limits that follow from the memory, because they only end an answer earlier.
+    docs/same-answer.md lists these settings. The files' location does not count. Neither do the
+    limits that follow from the memory, because they only end an answer earlier.
 
     Args:
         facts: hardware and backend of the core (see `messages.Ready`).

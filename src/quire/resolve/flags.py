@@ -134,10 +134,10 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
 def field_value(name: str, word: str) -> Any:
     """Return the value of an `EngineArgs` field from a word of a command line.
 
-        `none` means None if the field may be unset; a switch takes true or false.
+    `none` means None if the field may be unset; a switch takes true or false.
 
     Raises:
-    argparse.ArgumentTypeError: the word is no value of the field, or the field is unknown.
+        argparse.ArgumentTypeError: the word is no value of the field, or the field is unknown.
     """
     hints = typing.get_type_hints(EngineArgs)
     if name not in hints:

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class DaemonThreads:
     """Runs functions in at most `size` threads; the others wait in a queue.
 
-        With `ThreadPoolExecutor`, the process would wait for its threads at exit: a minute if one
-        tokenizes 14 MiB. For one event loop.
+    With `ThreadPoolExecutor`, the process would wait for its threads at exit: a minute if one
+    tokenizes 14 MiB. For one event loop.
 
     Attributes:
         num_abandoned: functions that still run for cancelled callers.
