@@ -95,6 +95,7 @@ async def test_other_spellings_of_a_path(prefix: str) -> None:
         assert tokenized.json()["count"] == 1
         for path in ["/v2/completions", "/llmv1/models", "/v1/v1/models", "/v1/v1/tokenize"]:
             assert (await app.http.get(path)).status_code == 404, path
+        assert "/v1." in (await app.http.get("/v1/")).json()["error"]["message"]
 
 
 async def test_every_path_tells_its_methods() -> None:

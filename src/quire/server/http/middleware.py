@@ -24,20 +24,20 @@ OPEN_PATH = "/health"
 class PathMiddleware:
     """Normalizes an endpoint's path, so that the layers below see one spelling.
 
-        It removes a trailing slash, and the prefix of a proxy. `/chat/completions` becomes
-        `/v1/chat/completions`, for clients whose base URL lacks `/v1`. `/v1/tokenize` becomes
-        `/tokenize`, for clients whose base URL has it.
+    It removes a trailing slash, and the prefix of a proxy. `/chat/completions` becomes
+    `/v1/chat/completions`, for clients whose base URL lacks `/v1`. `/v1/tokenize` becomes
+    `/tokenize`, for clients whose base URL has it.
 
     Args:
-    prefix: the prefix under which a proxy serves this server, such as `/llm`; may be empty.
-            paths: of all endpoints.
+        prefix: the prefix under which a proxy serves this server, such as `/llm`; may be empty.
+        paths: of all endpoints.
     """
 
     def __init__(self, app: ASGIApp, prefix: str, paths: Sequence[str]) -> None:
         self._app = app
         self._prefix = prefix
         under = {_first(path.removeprefix("/v1")) for path in paths if path.startswith("/v1/")}
-        bare = {_first(path) for path in paths if path != OPEN_PATH} - {"v1"}
+        bare = {_first(path) for path in paths if path != OPEN_PATH} - {"", "v1"}
         self._versioned, self._bare = under - bare, bare - under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
