@@ -113,12 +113,12 @@ struct AllReduce final : Op {
   const float* x_;
 };
 
-// y [rows, width] from the ranks' float x [rows, cols], whose columns are those from `first` on;
-// both contiguous.
+// y [rows, width] from the ranks' x [rows, cols], whose columns are those from `first` on; both
+// contiguous.
 struct AllGather final : Op {
   AllGather(RankGroup& group, const Matrix& y, const Matrix& x, int64_t first)
       : group_(group), y_(y), x_(x), first_(first) {
-    expect(x.rows == y.rows && x.dtype == kFloat32 && y.dtype == kFloat32, "x", x, "y", y);
+    expect(x.rows == y.rows && x.dtype == y.dtype, "x", x, "y", y);
     if (first < 0 || first + x.cols > y.cols) {
       throw std::invalid_argument("columns [" + std::to_string(first) + ", " +
                                   std::to_string(first + x.cols) + ") are not among " +
@@ -130,11 +130,11 @@ struct AllGather final : Op {
   std::vector<Operand> operands() override { return operands_at(y_.at, x_.at); }
   void run(Pool& pool) override {
     group_.gather(pool, y_.at, y_.rows, y_.row_bytes(), [&](int64_t row) {
-      return RankGroup::Part{first_ * 4, x_.row_bytes(),
+      return RankGroup::Part{first_ * item_bytes(x_.dtype), x_.row_bytes(),
                              static_cast<const uint8_t*>(x_.at) + row * x_.row_bytes()};
     });
   }
-  int64_t bytes() const override { return y_.rows * 8 * (x_.cols + y_.cols); }
+  int64_t bytes() const override { return y_.rows * 2 * (x_.row_bytes() + y_.row_bytes()); }
 
  private:
   RankGroup& group_;

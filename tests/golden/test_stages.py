@@ -137,7 +137,7 @@ def test_two_stages(name: str, tiny_folder: Path) -> None:
     [
         n if n in QUICK else pytest.param(n, marks=pytest.mark.slow)
         for n in TINY_MODELS
-        if not n.startswith("bitnet") and n != "gemma4"  # refused
+        if n != "gemma4"  # refused
     ],
 )
 def test_two_stages_of_two_ranks(name: str, tiny_folder: Path) -> None:

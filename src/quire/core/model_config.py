@@ -109,6 +109,9 @@ class ModelConfig:
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
     sub_norms: bool = False
     """RMSNorms before the last product of attention and of feed-forwards (BitNet)."""
+    norm_rank: tuple[int, int] | None = None
+    """A rank, and how many there are, with `sub_norms`: the ranks gather what these norms read, and
+    each computes some rows of the products behind them."""
     output_gate: bool = False
     """Attention's result is multiplied by the sigmoid of a gate, which the product of q makes, too
     (Qwen3-Next)."""

@@ -265,6 +265,8 @@ def activation_bytes(config: EngineConfig) -> int:
         attention = max(attention, 8 * recurrent.channels)
     own_inputs = 4 * model.num_hidden_layers * model.own_input
     token = 4 * model.hidden_size + attention + 4 * inner + own_inputs
+    if model.norm_rank is not None:  # gathered from all ranks
+        token += model.norm_rank[1] * (inner + attention)
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels

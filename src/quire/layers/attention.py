@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY
 
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
-from quire.layers.norm import Norm
+from quire.layers.norm import GatheredNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -51,7 +51,7 @@ class Attention:
     causal: bool = True
     joined: Linear | None = None
     chunked: bool = False
-    sub_norm: Norm | None = None
+    sub_norm: Norm | GatheredNorm | None = None
     gated: bool = False
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:

@@ -20,8 +20,8 @@ class Linear:
         adapters: what requests may add to it; the epilogue is none then.
         summed: each rank has a part of the columns, and of x. The ranks' parts, those of adapters
             too, are added in float32 and rounded once, so that all ranks get the same bits.
-        run: each rank has some of all rows, (first, all); every rank gets all logits, with the
-            bits that one rank alone would compute.
+        run: each rank has some of all rows, (first, all); every rank gets the results of all, with
+            the bits that one rank alone would compute.
     """
 
     weight: LinearWeight
@@ -35,9 +35,11 @@ class Linear:
         y = ops.linear(x, self.weight, *((FLOAT32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)
-        return ops.all_reduce(y, x.dtype) if self.summed else y
+        return ops.all_reduce(y, x.dtype) if self.summed else self._whole(ops, y)
 
     def logits(self, ops: Ops, x: Array) -> Array:
         """Return float32 [N, out] for [N, in], with the rows of all ranks."""
-        y = ops.logits(x, self.weight)
+        return self._whole(ops, ops.logits(x, self.weight))
+
+    def _whole(self, ops: Ops, y: Array) -> Array:
         return y if self.run is None else ops.all_gather(y, *self.run)

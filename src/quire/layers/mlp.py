@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.model_config import Activation
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
-from quire.layers.norm import Norm
+from quire.layers.norm import GatheredNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.system.records import dataclass
@@ -25,7 +25,7 @@ class MLP:
     up: Linear
     down: Linear
     activation: Activation | None = None
-    sub_norm: Norm | None = None
+    sub_norm: Norm | GatheredNorm | None = None
 
     def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""

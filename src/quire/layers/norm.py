@@ -69,6 +69,17 @@ class FactorNorm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GatheredNorm:
+    """`norm` of the columns of all ranks; `run` is this rank's first one, and their number."""
+
+    norm: Norm
+    run: tuple[int, int]
+
+    def forward(self, ops: Ops, x: Array) -> Array:
+        return self.norm.forward(ops, ops.all_gather(x, *self.run))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Scale:
     """Multiplies x by a factor."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from quire.layers.layer import Layer, Mixer, SubLayer
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.moe import Experts, MoE, MoENorms
-from quire.layers.norm import FactorNorm, LayerNorm, NoNorm, Norm, RMSNorm, Scale
+from quire.layers.norm import FactorNorm, GatheredNorm, LayerNorm, NoNorm, Norm, RMSNorm, Scale
 from quire.layers.own_input import OwnInput, OwnInputs
 from quire.models.latent_heads import head_weights
 from quire.models.layout import Layout
-from quire.models.parameters import ParameterSource
+from quire.models.parameters import ParameterSource, dealt
 from quire.models.recurrent import recurrent_layer
 from quire.models.rotations import Rotations
 from quire.models.specs import (
@@ -71,12 +72,8 @@ class Builder:
         """See `models.decoder.Decoder`."""
         self.linear_weights: dict[str, LinearWeight] = {}
         self.modules: dict[int, str] = {}
-        self._adapters = adapters or {}
-        self._stored = stored or {}
-        self._place = place
-        self._config = config
-        self._source = source
-        self._ops = ops
+        self._adapters, self._stored, self._place = adapters or {}, stored or {}, place
+        self._config, self._source, self._ops = config, source, ops
         run = config.vocab_run
         self._vocab_run = None if run is None else (run[0], config.vocab_size)
         self._rotations = Rotations(config, max_len, ops)
@@ -122,11 +119,10 @@ class Builder:
     def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
         """Build a linear layer; `head`: it makes logits."""
         name, adapters = spec.name, self._adapters.get(spec.stem)
-        has_bias = self._source.has(f"{spec.stem}.bias")  # of a summed layer, rank 0 alone
         # The source takes a weight's pages back when it reads the next tensor: the weight is last.
-        bias = None
-        if has_bias:
-            bias = packed_bias(spec.weight, self._source.tensor(f"{spec.stem}.bias"))
+        bias, bias_name = None, f"{spec.stem}.bias"
+        if self._source.has(bias_name):  # of a summed layer, rank 0 alone
+            bias = packed_bias(spec.weight, self._source.tensor(bias_name))
         packed = self._ops.pack_linear(
             self._stored[name]
             if name in self._stored
@@ -230,6 +226,7 @@ class Builder:
             joined, qkv = self.side_by_side(spec.qkv, config.hidden_size)
         else:
             qkv = self.linear(spec.qkv)
+        sub_norm, out = self._output(spec.sub_norm, spec.out)
         return Attention(
             qkv,
             heads=config.num_attention_heads,
@@ -246,15 +243,14 @@ class Builder:
             causal=config.causal,
             joined=joined,
             chunked=config.chunked and spec.window is not None,
-            sub_norm=None if spec.sub_norm is None else self.norm(spec.sub_norm),
-            out=self.linear(spec.out),
+            sub_norm=sub_norm,
+            out=out,
             gated=config.output_gate,
         )
 
     def _latent(self, spec: LatentSpec) -> LatentAttention:
-        config, latent = self._config, self._config.latent
+        config, latent, scale = self._config, self._config.latent, self._config.attention_scale
         assert latent is not None
-        scale = config.attention_scale
         assert scale is not None
         packed = head_weights(
             self._ops, self._source, spec.heads, latent, config.num_attention_heads, self._stored
@@ -281,8 +277,20 @@ class Builder:
     def _mlp(self, spec: MLPSpec) -> MLP:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
-        sub_norm = None if spec.sub_norm is None else self.norm(spec.sub_norm)
-        return MLP(self.linear(spec.up), self.linear(spec.down), apart, sub_norm)
+        up, (sub_norm, down) = self.linear(spec.up), self._output(spec.sub_norm, spec.down)
+        return MLP(up, down, apart, sub_norm)
+
+    def _output(
+        self, norm: NormSpec | None, spec: LinearSpec
+    ) -> tuple[Norm | GatheredNorm | None, Linear]:
+        """Build the last product of a sub-layer, and the norm before it, if it has one."""
+        linear = self.linear(spec)
+        if norm is None or self._config.norm_rank is None:
+            return None if norm is None else self.norm(norm), linear
+        rank, ranks = self._config.norm_rank
+        gathered = GatheredNorm(self.norm(norm), (rank * norm.width // ranks, norm.width))
+        rows = self._config.hidden_size
+        return gathered, replace(linear, run=(dealt(rows, rank, ranks)[0], rows))
 
     def _moe(self, spec: MoESpec) -> MoE:
         config, correction, gate = self._config.moe, spec.correction, spec.shared_gate

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from quire.core.layers import DraftHeadConfig, LatentConfig, MoEConfig, SubLayerKind, grouped_runs
 from quire.core.model_config import Activation, ModelConfig
-from quire.models.parameters import Cut, Parameter
+from quire.models.parameters import Cut, Parameter, dealt
 from quire.models.recurrent_specs import recurrent_spec
 from quire.models.specs import (
     AttentionSpec,
@@ -204,8 +204,7 @@ class Layout:
             q_norm,
             k_norm,
             sinks,
-            NormSpec(f"{stem}.sub_norm", q) if config.sub_norms else None,
-            LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
+            *self._output(stem, "out", q, config.output_bias, dim),
             config.window(index),
             rope,
             kv_heads,
@@ -250,9 +249,21 @@ class Layout:
         name, parts = f"{stem}.{'gate_up' if gated else 'up'}", (width,) * (1 + gated)
         return MLPSpec(
             LinearSpec(name, parts, hidden, bias, "rows", activation=activation, experts=experts),
-            NormSpec(f"{stem}.sub_norm", width) if config.sub_norms else None,
-            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns", experts=experts),
+            *self._output(stem, "down", width, bias, experts=experts),
         )
+
+    def _output(
+        self, stem: str, name: str, columns: int, bias: bool, unit: int = 1, experts: int = 0
+    ) -> tuple[NormSpec | None, LinearSpec]:
+        """Return the last product of a sub-layer, and the norm before it, if it has one."""
+        config, rows, name = self._config, self._config.hidden_size, f"{stem}.{name}"
+        if not config.sub_norms:
+            return None, LinearSpec(name, (rows,), columns, bias, "columns", unit, experts=experts)
+        rank, ranks = config.norm_rank or (0, 1)
+        linear = LinearSpec(
+            name, (dealt(rows, rank, ranks)[1],), ranks * columns, bias, "rows", experts=experts
+        )
+        return NormSpec(f"{stem}.sub_norm", ranks * columns), linear
 
     def _moe(self, stem: str, moe: MoEConfig) -> MoESpec:
         hidden, count = self._config.hidden_size, moe.num_experts

@@ -107,3 +107,9 @@ class ParameterSource(Protocol):
 
     def tensor(self, name: str) -> HostArray:
         """Return the whole parameter, dense, in its own memory."""
+
+
+def dealt(count: int, rank: int, ranks: int) -> Run:
+    """Return a rank's part of `count`, at least one, dealt as evenly as possible."""
+    first = rank * count // ranks
+    return first, max(1, (rank + 1) * count // ranks - first)

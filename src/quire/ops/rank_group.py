@@ -96,12 +96,12 @@ class RankGroup:
         """`Ops.all_gather`; the ranks' columns do not overlap, and are all of `width`.
 
         Raises:
-            ValueError: x is not a contiguous float32 matrix, or lies beyond `width`.
+            ValueError: x is not a contiguous matrix, or lies beyond `width`.
             RuntimeError: another rank has failed, or is gone.
         """
-        _check(x)
-        y = np.empty((x.shape[0], width), FLOAT32)
-        _native.all_gather(pool, self._handle, view(y), view(x), first)
+        own = contiguous("x", x, 2)
+        y = np.empty((x.shape[0], width), x.dtype)
+        _native.all_gather(pool, self._handle, view(y), own, first)
         return y
 
     def norm_all_heads(

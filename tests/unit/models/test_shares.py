@@ -234,7 +234,6 @@ def test_quantized_weights_are_cut_as_they_are(name: str) -> None:
         ({"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
         ({"intermediate_size": 25}, "inner layer of 25"),
         ({"vocab_size": 1}, "vocabulary has 1 tokens"),
-        ({"sub_norms": True}, "norms before the model's last products"),
     ],
 )
 def test_models_that_cannot_be_dealt_out(changes: dict[str, Any], why: str) -> None:

@@ -91,11 +91,15 @@ def runs(count: int, ranks: int) -> list[tuple[int, int]]:
     return [(begin, end - begin) for begin, end in pairwise(ends)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 5), (0, 16), (7, 99), (70, 4100), (2, 700_001)])
-def test_columns_are_brought_together(ranks: int, shape: tuple[int, int]) -> None:
+def test_columns_are_brought_together(
+    ranks: int, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
     """The largest are several chunks, of several rows or of parts of one."""
-    [whole] = parts(1, *shape)
+    whole = parts(1, *shape)[0].to(dtype)
     dealt = runs(shape[1], ranks)
 
     def work(group: RankGroup) -> torch.Tensor:
@@ -197,7 +201,7 @@ def test_what_cannot_be_summed(pair: tuple[RankGroup, RankGroup]) -> None:
         with pytest.raises(ValueError, match="wanted a contiguous float32"):
             reduce(pair[0], x)
     pool = _native.Pool(1)
-    with pytest.raises(ValueError, match="wanted a contiguous float32"):
+    with pytest.raises(ValueError, match="wanted contiguous floats"):
         pair[0].all_gather(pool, torch.ones(2, 8).t(), 0, 8)
     with pytest.raises(ValueError, match=r"columns \[4, 12\) are not among 10"):
         pair[0].all_gather(pool, torch.ones(2, 8), 4, 10)

@@ -12,8 +12,8 @@ from quire.core.dtypes import HostArray
 from quire.core.errors import CheckpointError
 from quire.core.quantized import QuantizedWeight, Weight, columns_of, dense, rows_of
 from quire.models.layout import parameters
-from quire.models.parameters import ParameterSource
-from quire.models.weights.shares import Run, column_run, row_runs
+from quire.models.parameters import ParameterSource, Run
+from quire.models.weights.shares import column_run, row_runs
 
 
 class SharedParameters:

@@ -9,6 +9,9 @@ has a part of every one of these. `models.layout` declares how each weight is cu
                0's
     ""         every rank has all of it
 
+Norms before the last product of a sub-layer (BitNet) read all of its columns. So the ranks gather
+these, and cut the product by rows, which they gather too: the bits are those of one process.
+
 Of recurrent layers a rank has whole heads, groups or channels. Where these cannot be dealt out
 evenly, every rank computes the whole layer (`divided`).
 
@@ -35,13 +38,10 @@ from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.layout import parameters
 from quire.models.memory import draft_weight_bytes, kv_bytes_of, loaded_bytes
-from quire.models.parameters import Parameter
+from quire.models.parameters import Parameter, Run, dealt
 from quire.parallel.grid import Grid
 
 _FLAG = "tensor_parallel_size"
-
-Run = tuple[int, int]
-"""First, and how many."""
 
 
 def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
@@ -131,8 +131,6 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         moe = _shared_moe(moe, ranks)
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
-    if model.sub_norms:
-        raise _error(ranks, "the norms before the model's last products span all of their columns.")
     recurrent = model.recurrent and (model.recurrent.share(ranks) or model.recurrent)
     return replace(
         model,
@@ -143,7 +141,8 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         intermediate_size=max(1, width // ranks),
         borrower_mlp=model.borrower_mlp and model.borrower_mlp // ranks,
         moe=moe,
-        vocab_run=_run(model.vocab_size, rank, ranks),
+        vocab_run=dealt(model.vocab_size, rank, ranks),
+        norm_rank=(rank, ranks) if model.sub_norms else None,
     )
 
 
@@ -173,7 +172,7 @@ def row_runs(parameter: Parameter, share: RankShare) -> list[Run] | None:
         return None
     runs, begin = [], 0
     for rows in parameter.pieces or parameter.parts:
-        first, count = _run(rows // parameter.unit, share.rank, share.ranks)
+        first, count = dealt(rows // parameter.unit, share.rank, share.ranks)
         runs.append((begin + first * parameter.unit, count * parameter.unit))
         begin += rows
     return runs
@@ -183,13 +182,7 @@ def column_run(parameter: Parameter, share: RankShare) -> Run | None:
     """Return a rank's columns of a weight; None if it has all of them."""
     if parameter.cut != "columns" or parameter.kind == "bias":
         return None
-    return _run(parameter.shape[1], share.rank, share.ranks)
-
-
-def _run(count: int, rank: int, ranks: int) -> Run:
-    """Return a rank's part of `count`, at least one, dealt as evenly as possible."""
-    first = rank * count // ranks
-    return first, max(1, (rank + 1) * count // ranks - first)
+    return dealt(parameter.shape[1], share.rank, share.ranks)
 
 
 def _shared_forms(
