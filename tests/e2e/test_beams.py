@@ -100,7 +100,7 @@ def test_a_search_ends_when_its_client_leaves(server: Server) -> None:
         server.http.post(
             "/v1/completions",
             json={"prompt": "once", "max_tokens": 500, "n": 10, "ignore_eos": True, **BEAMS},
-            timeout=0.5,
+            timeout=httpx.Timeout(60, read=0.5),
         )
     server.wait_until_idle()
     steps = server.metric("iteration_tokens_total_count")

@@ -18,7 +18,8 @@ from quire.system.hardware import detect
 from tests.e2e.test_tensor_parallel import adapted, staged
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
-from tests.unit.executor.test_nodes import KEY, SECONDS, free_port
+from tests.ports import free_port
+from tests.unit.executor.test_nodes import KEY, SECONDS
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,7 +13,8 @@ from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.test_processes import LONG, Stream, healthy
 from tests.faults.test_ranks import ranks
-from tests.unit.executor.test_nodes import KEY, free_port
+from tests.ports import free_port
+from tests.unit.executor.test_nodes import KEY
 
 pytestmark = [
     pytest.mark.slow,

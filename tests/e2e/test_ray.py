@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.test_processes import LONG, Stream, healthy
-from tests.unit.executor.test_nodes import free_port
+from tests.ports import free_port
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs quire[ray]")
 

@@ -247,7 +247,7 @@ async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
     async with site(seconds=0.01, max_connections=1) as where:
         client = await where.connect()
         body = {"model": "echo", "prompt": "{", "ignore_eos": True, "stream": True}
-        raw = json.dumps(body).encode()
+        raw = json.dumps(body | {"max_tokens": 200}).encode()
         await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
         await client.answer()
         refused = await where.connect()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from quire.bench.serving.server_process import free_port, is_ready
+from quire.bench.serving.server_process import is_ready
 from tests.e2e.serving import QUIRE, START_SECONDS, Server
 from tests.faults.requests import assert_unharmed
+from tests.ports import free_port
 
 
 def test_row_45_a_log_on_a_full_disk(tiny_model: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +20,7 @@ from quire.parallel.shared_memory import SharedFile
 from tests.golden.handoff import Side, promised
 from tests.golden.tiny_models import FEW_KINDS, TINY_MODELS, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +145,7 @@ def test_blocks_come_by_tcp(model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """The two sides share no folder."""
     monkeypatch.setenv("QUIRE_CLUSTER_KEY", "k" * 32)
     prompt = list(range(3, 60))
-    port = unused_port()
+    port = free_port()
     producer = Side(model, tmp_path / "one", "kv_producer", kv_port=port)
     expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
     first = producer.answer(prompt, 1, KVTransfer(hands_over=True))
@@ -161,11 +161,6 @@ def test_blocks_come_by_tcp(model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert stats is not None
     assert stats.failed > 0
     consumer.core.shutdown()
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_foreign_blocks_are_not_used(model: Path, tmp_path: Path) -> None:

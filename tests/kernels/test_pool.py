@@ -88,7 +88,10 @@ def test_its_threads_end_with_it() -> None:
     assert len(its_own) == 4
     count(pool, 10)
     del pool
-    assert not its_own & set(os.listdir("/proc/self/task"))
+    deadline = time.monotonic() + 20
+    while its_own & set(os.listdir("/proc/self/task")):  # the system removes a joined one late
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_forked_child_computes_alone() -> None:

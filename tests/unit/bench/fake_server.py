@@ -99,9 +99,9 @@ def serving(answer: Answer = completion, models: tuple[str, ...] = ("tiny",)) ->
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    started.wait(10)
+    assert started.wait(60)
     try:
         yield server
     finally:
         stops[0]()
-        thread.join(10)
+        thread.join(60)

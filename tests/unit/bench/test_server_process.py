@@ -42,7 +42,7 @@ def test_it_runs_with_the_engine_flags_and_is_stopped(monkeypatch: pytest.Monkey
     monkeypatch.setattr(server_process, "_MAIN", READY)
     with (
         running_server(flags("--model", "m", "--max-num-seqs", "3")) as url,
-        urllib.request.urlopen(url + "/argv", timeout=5) as response,
+        urllib.request.urlopen(url + "/argv", timeout=60) as response,
     ):
         argv = response.read().decode()
     assert argv.startswith("serve --host 127.0.0.1 --port ")

@@ -24,23 +24,12 @@ from quire.executor.uniproc import UniprocExecutor
 from quire.parallel import handshake
 from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
+from tests.ports import free_port
 from tests.unit.executor.configs import TINY, config
 from tests.unit.executor.test_multiproc import ranks, tokens_of
 
 KEY = "a key of the tests, long enough"
 SECONDS = 60.0
-
-
-def free_port() -> int:
-    """A port with a free one behind it."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port
 
 
 def nodes_config(nnodes: int = 2, **changes: object) -> EngineConfig:

@@ -168,7 +168,7 @@ async def test_whose_structure_crashed_the_core_is_told_and_not_retried() -> Non
 
 async def test_whose_structure_it_hangs_in_is_told_though_steps_go_on() -> None:
     config = resolved("slow")
-    config = replace(config, config=replace(config.config, step_timeout=0.5))
+    config = replace(config, config=replace(config.config, step_timeout=2.0))
     engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
     await engine.start_core()
     try:
@@ -319,7 +319,7 @@ async def test_a_stuck_core_tells_its_stacks_and_is_replaced(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     config = resolved("slow")
-    config = replace(config, config=replace(config.config, step_timeout=1.0))
+    config = replace(config, config=replace(config.config, step_timeout=3.0))
     engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
     await engine.start_core()
     try:

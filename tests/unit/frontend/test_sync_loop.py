@@ -97,5 +97,5 @@ async def test_inside_another_loop() -> None:
     outer, loop = asyncio.get_running_loop(), SyncLoop()
     assert loop.run(answer(3)) == 3
     assert asyncio.get_running_loop() is outer
-    assert await asyncio.wait_for(answer(4), 5) == 4
+    assert await asyncio.wait_for(answer(4), 60) == 4
     loop.close()

@@ -29,6 +29,7 @@ DEADLY = (
     "def tokenize(tokenizer, prompt):\n"
     "    if prompt == 'die': os._exit(7)\n"
     "    if prompt == 'hang': time.sleep(600)\n"
+    "    if prompt == 'slow': time.sleep(1)\n"
     "    if prompt == 'mark': open(sys.argv[1], 'a').write('x')\n"
     "    return original(tokenizer, prompt)\n"
     "w.tokenize = tokenize\n"
@@ -86,22 +87,28 @@ async def test_a_prompt_that_ends_two_workers_is_given_up() -> None:
         assert (await pool.tokenize("a")).token_ids
 
 
-async def test_a_cancelled_request_leaves_its_worker_whole() -> None:
+async def test_a_cancelled_request_leaves_its_worker_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "ABANDONED_SECONDS", 60.0)
     async with running() as pool:
-        task = asyncio.create_task(pool.tokenize("x " * 200_000))
-        await asyncio.sleep(0.01)
+        [worker] = pool._workers
+        task = asyncio.create_task(pool.tokenize("slow"))
+        while pool._idle:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await pool.tokenize("a")).token_ids == (await pool.tokenize("a")).token_ids
         await until(lambda: len(pool._idle) == 1)
+        assert pool._workers == {worker}
 
 
 async def test_a_cancelled_request_leaves_the_queue(tmp_path: Path) -> None:
     """No worker sees the prompts of those who left while they waited."""
     marks = tmp_path / "marks"
     async with running(marks=str(marks)) as pool:
-        first = asyncio.create_task(pool.tokenize("x " * 200_000))
+        first = asyncio.create_task(pool.tokenize("slow"))
         waiting = [asyncio.create_task(pool.tokenize("mark")) for _ in range(20)]
         await asyncio.sleep(0)
         for task in waiting:

@@ -36,7 +36,7 @@ def test_the_last_weights_that_fit_are_chosen() -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
+    for _ in range(12_000):
         if holds():
             return
         time.sleep(0.005)

@@ -84,7 +84,7 @@ def text_of(stream: str) -> dict[int, str]:
 async def test_a_stream_that_has_nothing_to_tell_says_that_it_lives(
     layers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.03)
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.005)
     async with running(seconds=0.12) as app, served(app) as url, httpx.AsyncClient() as client:
         http, at = (app.http, "") if layers else (client, url)
         body = {**CHAT, "max_tokens": 3}
@@ -99,7 +99,7 @@ async def test_a_stream_that_has_nothing_to_tell_says_that_it_lives(
 
 
 async def test_what_fails_after_a_ping_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.03)
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.005)
     async with running(seconds=0.12) as app:
         response = await app.http.post("/v1/completions", json={**BODY, "prompt": [7]})
     assert response.status_code == 200
