@@ -37,6 +37,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     Attributes:
         online: CPUs (hardware threads) of the machine.
         allowed: CPUs that the processes that compute the model may use: their affinity.
+        narrowest: the same of the one of these processes that may use the fewest; 0: unknown.
         siblings: hardware threads per core.
         quota: CPUs that the container's limit grants; 0: no limit.
         throttled: seconds during which the limit stopped the container's threads.
@@ -71,6 +72,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     online: int = 0
     allowed: int = 0
+    narrowest: int = 0
     siblings: int = 1
     quota: float = 0.0
     throttled: float = 0.0
@@ -133,7 +135,8 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     """Read the system's figures for a process (None: this one) and its descendants."""
     first = os.getpid() if pid is None else pid
     pids = family(first, root)
-    cpus = _allowed(_computing(pids, root), root)
+    each = [_allowed(pid, root) for pid in _computing(pids, root)]
+    cpus = set().union(*each)
     quota, throttled = cpu_limit(pids, root)
     memory = fields(text(root / "proc/meminfo"))
     paging = fields(text(root / "proc/vmstat"))
@@ -145,6 +148,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     now = Surroundings(
         online=len(numbers(text(root / "sys/devices/system/cpu/online"))),
         allowed=len(cpus),
+        narrowest=min(map(len, each), default=0),
         siblings=max(1, len(numbers(text(_topology(root, next(iter(cpus), 0)))))),
         quota=quota,
         swapped=sum(found.get("VmSwap", 0) for found in status) * 1024,
@@ -256,10 +260,10 @@ def _command(pid: int, root: Path) -> bytes:
         return b""
 
 
-def _allowed(pids: Iterable[int], root: Path) -> set[int]:
-    """Return the CPUs that some thread of the processes may use."""
+def _allowed(pid: int, root: Path) -> set[int]:
+    """Return the CPUs that some thread of the process may use."""
     found: set[int] = set()
-    for task in (task for pid in pids for task in listed(root / f"proc/{pid}/task")):
+    for task in listed(root / f"proc/{pid}/task"):
         lines = text(task / "status").splitlines()
         cpus = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
         found |= numbers(cpus.partition(":")[2])

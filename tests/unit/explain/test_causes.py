@@ -207,17 +207,20 @@ def test_the_core_alone_may_have_one_cpu() -> None:
     assert verdict.share > 0.3
 
 
-def test_threads_that_wait_beside_idle_cpus_share_an_affinity() -> None:
-    """The API process, another stage or a replica may be held to the same CPU."""
+def test_a_process_held_to_fewer_cpus_than_threads_has_an_affinity() -> None:
+    """Seen: threads wait beside idle CPUs without one, too (grammars, a rank beside others)."""
     host = HostUse(10.0, 4, busy=22.0, own=21.0, steal=0.0, waited=20.0, waits=[5.0] * 4)
-    verdict = explain(healthy(ops=UNBOUND, host=host)).verdict
+    held = {"online": 4, "allowed": 4, "narrowest": 1}
+    verdict = explain(healthy(ops=UNBOUND, host=host, around=held)).verdict
     assert verdict.cause == "affinity"
-    assert "while 1.8 of 4 CPUs were idle" in verdict.text
-    full = msgspec.structs.replace(host, busy=39.0)
-    throttled = {"quota": 2.0, "throttled": 20.0}
+    assert "1 of 4 CPUs" in verdict.text
+    full = msgspec.structs.replace(host, busy=39.9)
+    ranks = {"tensor_parallel_size": 4}
     for other in (
-        healthy(ops=UNBOUND, host=full),
-        healthy(ops=UNBOUND, host=host, around=throttled),
+        healthy(ops=UNBOUND, host=full, around=held),
+        healthy(ops=UNBOUND, host=host, around=held | {"narrowest": 4}),
+        healthy(ops=UNBOUND, host=host, around=held, args=ranks),
+        healthy(ops=UNBOUND, host=host),
     ):
         assert "affinity" not in {finding.cause for finding in explain(other).causes}
 

@@ -100,6 +100,7 @@ def test_a_machine_is_read(tmp_path: Path) -> None:
     assert between(first, read(7, tmp_path), 2.0, 0.25) == Surroundings(
         online=8,
         allowed=2,
+        narrowest=2,
         siblings=2,
         quota=1.5,
         throttled=3.0,

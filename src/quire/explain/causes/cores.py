@@ -9,9 +9,6 @@ from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
 MOSTLY = 0.5
 """Share of the time that the model takes, from which threads matter."""
-CROWDED = 0.25
-"""Share of the time that threads wait for a CPU while another one is idle, from which that is no
-work of the system's scheduler."""
 LIGHT = 0.5
 """CPU weight, relative to the usual one, below which a control group is behind others."""
 STOLEN = 0.15
@@ -99,20 +96,21 @@ def affinity(case: Case) -> Suspect | None:
 
 
 def _shared_cpus(case: Case) -> Suspect | None:
-    """Return that threads wait for a CPU while others are idle: some have the same affinity."""
-    host, around = case.evidence.host, case.evidence.surroundings
-    if host is None or (around is not None and around.throttled):
-        return None  # a limit makes them wait, see `cpu_quota`
-    idle = max(0.0, host.cpus - host.busy / host.seconds)
-    e = case.evidence
-    threads = min(e.config.num_threads, e.cores) * e.args.data_parallel_size
-    lost = min(case.waited, idle / threads)
-    if lost < CROWDED:
+    """Return that the threads of one process share CPUs while others are idle."""
+    e, host, around = case.evidence, case.evidence.host, case.evidence.surroundings
+    if host is None or around is None:
         return None
+    ranks = e.config.tensor_parallel_size * e.config.pipeline_parallel_size
+    each = min(e.config.num_threads, e.cores) // ranks
+    if not 0 < around.narrowest < each:
+        return None
+    idle = max(0.0, host.cpus - host.busy / host.seconds)
+    lost = min(case.waited, idle)
     return suspect(
         "affinity",
-        f"The engine's threads waited {case.waited:.0%} of the time for a CPU while {idle:.1f} of "
-        f"{host.cpus} CPUs were idle: affinities or cpusets give several of them the same CPUs.",
+        f"A process of the engine has {each} threads and may use {around.narrowest} of "
+        f"{host.cpus} CPUs. The threads waited {case.waited:.0%} of the time for a CPU while "
+        f"{idle:.1f} were idle.",
         lost,
         [change(f"taskset -a -p -c 0-{host.cpus - 1} PID", "lets each thread use any CPU", lost)],
         Kind.PROVEN,
