@@ -2,11 +2,11 @@
 
     python benchmarks/cost_error.py [--case MODEL:DTYPE:QUANTIZATION] … [--rounds N] [--json FILE]
 
-For each case, the machine's limits are measured, then a worker computes handmade steps with random
-weights: chunks of prompts, and decoding. `quire plan` and `quire explain` predict the same steps
-from these limits. The bar is a mean error of 15 % for prefill and for decode; the rows show each
-step. It needs a quiet machine. `bandwidth_gb_s` is measured before each round: where it differs
-from the limits' `limit_gb_s`, so does the machine from the one that was predicted.
+For each case and round, the machine's limits are measured, then a worker computes handmade steps
+with random weights: chunks of prompts, and decoding. `quire plan` and `quire explain` predict the
+same steps from these limits. A step's error is the median of the rounds, because a machine's rates
+change within minutes. The bar is a mean error of 15 % for prefill and for decode; the rows show
+each step. It needs a quiet machine: other programs slow steps and limits differently.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.bench.bandwidth import Reader
-from quire.bench.kernels.limits import BUFFER_BYTES, measured
+from quire.bench.kernels.limits import measured
 from quire.bench.machine import circumstances
 from quire.bench.results.report import print_grid, write_json
 from quire.core.cost import RooflineCost
@@ -50,47 +49,46 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"load_format": "dummy", "dtype": dtype, "max_num_seqs": STREAMS}
     fields |= {"max_model_len": LONG + 1, "quantization": quantization or None}
     config = resolve(EngineArgs(model=model, **fields), detect()).config
-    limits = measured()
-    cost = cost_of(config, limits)
-    reader, bandwidth = Reader(config.num_threads, BUFFER_BYTES), []
-    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    found, seconds = [], []
     with StepBench(config, LONG, STREAMS, CHUNK) as bench:
         bench.fill(LONG)
         for _ in range(rounds):
-            bandwidth.append(reader.read())
-            for name, step in STEPS.items():
-                seconds[name].append(bench.seconds(step))
-    steps = [_compared(cost, name, STEPS[name], times) for name, times in seconds.items()]
+            found.append(measured())
+            seconds.append({name: bench.seconds(step) for name, step in STEPS.items()})
+    costs = [cost_of(config, limits) for limits in found]
+    steps = [
+        {"step": name} | _compared(STEPS[name], costs, [times[name] for times in seconds])
+        for name in STEPS
+    ]
     errors = {
         kind: statistics.mean(abs(s["error"]) for s in steps if s["step"].startswith(kind))
         for kind in ("prefill", "decode")
     }
     return {
         "case": case,
-        "limit_gb_s": limits.bandwidth_of(config.num_threads) / 1e9,
-        "bandwidth_gb_s": bandwidth,
-        "disturbance": limits.disturbance,
+        "limit_gb_s": [limits.bandwidth_of(config.num_threads) / 1e9 for limits in found],
+        "disturbance": max(limits.disturbance for limits in found),
         "errors": errors,
         "steps": steps,
     }
 
 
 def _compared(
-    cost: RooflineCost, name: str, step: Sequence[Entry], times: Sequence[float]
+    step: Sequence[Entry], costs: Sequence[RooflineCost], times: Sequence[float]
 ) -> dict[str, Any]:
+    """Return the medians of a step's rounds, each predicted from the limits before it."""
     tokens = sum(count for _, _, count in step)
     context = sum(start + count for _, start, count in step)
     pairs = sum(count * start + count * (count + 1) // 2 for _, start, count in step)
-    predicted, middle = cost.seconds(tokens, len(step), context, pairs), statistics.median(times)
+    predicted = [cost.seconds(tokens, len(step), context, pairs) for cost in costs]
+    error = statistics.median(math.log(p / t) for p, t in zip(predicted, times, strict=True))
     return {
-        "step": name,
-        "ms": round(1e3 * middle, 3),
+        "ms": round(1e3 * statistics.median(times), 3),
         "fastest_ms": round(1e3 * min(times), 3),
-        "predicted_ms": round(1e3 * predicted, 3),
+        "predicted_ms": round(1e3 * statistics.median(predicted), 3),
         # The same for twice as much as for half as much.
-        "error": round(math.copysign(math.expm1(abs(math.log(predicted / middle))),
-                                     predicted - middle), 3),
-    }  # fmt: skip
+        "error": round(math.copysign(math.expm1(abs(error)), error), 3),
+    }
 
 
 def main() -> int:

@@ -18,11 +18,14 @@ attention. Beyond the corner, the time grows with the tokens.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import NamedTuple, Protocol
 
 from quire.system.records import dataclass
 
+SIMILAR = {"int4": "int8", "int8_w8a16": "", "fp8": ""}
+"""Product types of packed weights → the type that counts if they were not measured; "" is the
+model's. int4: codes of fewer than 8 bits, times int8."""
 CORNER = 4.0
 """Exponent of the smooth maximum; infinity would be the plain maximum."""
 
@@ -66,8 +69,11 @@ class HardwareProfile:
     Attributes:
         memory_bytes: for weights and KV cache.
         bytes_per_second: peak bandwidth of that memory.
-        flops_per_second: dense peak of products by input type: "float32", "bfloat16", "float16",
-            "int8". A multiply-add counts as two operations.
+        flops_per_second: dense peak of products by product type: "float32", "bfloat16", "float16",
+            "int8", and others of `SIMILAR` if they are known. A multiply-add counts as two
+            operations.
+        weight_bytes_per_second: rate of a step of one row by product type, if it was measured; else
+            `bytes_per_second`.
         attention_flops_per_second: peak of attention's operations; if None, that of products of
             the model's type.
         bandwidth_share, flops_share, attention_share: shares of these peaks that a decode step, a
@@ -99,6 +105,12 @@ class HardwareProfile:
     link: Link = Link()
     attention_flops_per_second: float | None = None
     paged_by_length: bool = False
+    weight_bytes_per_second: dict[str, float] = field(default_factory=dict)
+
+    def flops_of(self, product: str, dtype: str) -> float:
+        """Return the peak of a product type in a model of `dtype`; of a similar one if unknown."""
+        known = self.flops_per_second
+        return known[product] if product in known else known[SIMILAR[product] or dtype]
 
     def part(self, count: int) -> HardwareProfile:
         """Return the profile of one of `count` equal parts that compute at the same time."""
@@ -108,6 +120,9 @@ class HardwareProfile:
             memory_bytes=self.memory_bytes // count,
             bytes_per_second=self.bytes_per_second / count,
             flops_per_second={name: rate / count for name, rate in self.flops_per_second.items()},
+            weight_bytes_per_second={
+                name: rate / count for name, rate in self.weight_bytes_per_second.items()
+            },
             attention_flops_per_second=attention and attention / count,
             copy_bytes_per_second=self.copy_bytes_per_second / count,
         )

@@ -181,6 +181,9 @@ class Estimator:
     def _alone(self) -> dict[str, RooflineCost]:
         """Return one cost model per limit, with the other limit removed."""
         cost, endless = self._uncalibrated, 1e30
+        if self._e.limits is not None:  # the peaks, not what kernels usually reach
+            peaks = profile_of(self._e.limits, self._config.num_threads, peaks=True)
+            cost = at_rates(cost, self._config, peaks)
         return {
             "memory": replace(cost, flops_per_second=endless, attention_flops_per_second=endless),
             "compute": replace(cost, bytes_per_second=endless, kv_bytes_per_second=endless),

@@ -39,7 +39,7 @@ TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
 """Measured share of the reserved activations that steps touch. The reservation assumes float32
 tensors that share no memory."""
 DECODE_SHARE = 0.9
-"""Share of the measured bandwidth that a decode step reaches."""
+"""Share of the measured bandwidth that a decode step reaches, if `Limits.reads` is empty."""
 PROMPT_LEN = 512
 """Tokens of the prompt whose time is predicted."""
 BATCHES = (1, 4, 16, 64)
@@ -243,7 +243,9 @@ def rates_of(
     if limits is None:
         rates = cautious_cpu(threads, config.memory_budget_bytes)
     else:
-        rates = replace(profile_of(limits, threads), bandwidth_share=DECODE_SHARE)
+        rates = profile_of(limits, threads)
+        if not limits.reads:
+            rates = replace(rates, bandwidth_share=DECODE_SHARE)
     return replace(rates, link=link or rates.link)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.cost import PROFILES, HardwareProfile
+from quire.core.cost import PROFILES, SIMILAR, HardwareProfile
 from quire.system import env
 from quire.system.hardware import cpu_name
 
@@ -21,7 +21,7 @@ SLOWEST, FASTEST = 1.0, 1e18
 """Bytes/s or operations/s beyond any machine."""
 QUIET = 0.1
 """Share of the cores that others may use while limits are measured."""
-TYPES = ("float32", "float16", "bfloat16", "int8")
+TYPES = ("float32", "float16", "bfloat16", "int8", *SIMILAR)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -35,6 +35,10 @@ class Limits(msgspec.Struct, frozen=True):
         disturbance: mean number of cores that other processes used during the measurement.
         attention: operations/s of attention in a prompt, by number of threads; empty in files of
             versions that did not measure it.
+        reads: bytes/s of weights in memory that multiply one row, by product type and number of
+            threads. Kernels that decode weights may be slower than memory. May be empty, too.
+        products: operations/s of a prompt's rows with such weights.
+        keys: bytes/s at which decoding reads keys and values, by number of threads.
     """
 
     cpu: str
@@ -43,6 +47,9 @@ class Limits(msgspec.Struct, frozen=True):
     flops: dict[str, dict[int, float]]
     disturbance: float = 0.0
     attention: dict[int, float] = {}
+    reads: dict[str, dict[int, float]] = {}
+    products: dict[str, dict[int, float]] = {}
+    keys: dict[int, float] = {}
 
     @property
     def disturbed(self) -> bool:
@@ -52,7 +59,8 @@ class Limits(msgspec.Struct, frozen=True):
     @property
     def usable(self) -> bool:
         """Return whether every rate is possible, and float32 products were measured."""
-        rates = [self.bandwidth, *self.flops.values()] + [self.attention] * bool(self.attention)
+        rates = [self.bandwidth, *self.flops.values(), *self.reads.values()]
+        rates += [*self.products.values(), *filter(None, (self.attention, self.keys))]
         return "float32" in self.flops and all(
             known and all(n > 0 and SLOWEST <= rate < FASTEST for n, rate in known.items())
             for known in rates
@@ -63,23 +71,34 @@ class Limits(msgspec.Struct, frozen=True):
         return _at(self.bandwidth, threads)
 
     def flops_of(self, dtype: str, threads: float) -> float:
-        """Return operations/s; a type that was not measured counts as float32."""
+        """Return operations/s; of a similar type if it was not measured, else of float32."""
+        if dtype not in self.flops and dtype in SIMILAR:
+            dtype = SIMILAR[dtype] or "bfloat16"
         return _at(self.flops.get(dtype) or self.flops["float32"], threads)
 
 
-def profile_of(limits: Limits, threads: float) -> HardwareProfile:
-    """Return the hardware profile of `threads` threads, without overheads."""
-    known = limits.attention
+def profile_of(limits: Limits, threads: float, peaks: bool = False) -> HardwareProfile:
+    """Return the hardware profile of `threads` threads, without overheads.
+
+    Args:
+        peaks: leave out the rates that kernels reach with weights in memory.
+    """
+    attention, bandwidth = limits.attention, limits.bandwidth_of(threads)
+    flops = {dtype: FLOPS_SHARE * limits.flops_of(dtype, threads) for dtype in TYPES}
+    reads = {} if peaks else {name: _at(known, threads) for name, known in limits.reads.items()}
+    if not peaks:
+        flops |= {name: _at(known, threads) for name, known in limits.products.items()}
     return HardwareProfile(
         name="this",
         memory_bytes=0,
-        bytes_per_second=limits.bandwidth_of(threads),
-        flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in TYPES},
-        attention_flops_per_second=_at(known, threads) if known else None,
+        bytes_per_second=bandwidth,
+        weight_bytes_per_second=reads,
+        flops_per_second=flops,
+        attention_flops_per_second=_at(attention, threads) if attention else None,
         bandwidth_share=1.0,
-        flops_share=FLOPS_SHARE,
-        attention_share=1.0 if known else ATTENTION_SHARE,
-        kv_share=KEYS_SHARE,
+        flops_share=1.0,
+        attention_share=1.0 if attention else ATTENTION_SHARE / FLOPS_SHARE,
+        kv_share=_at(limits.keys, threads) / bandwidth if limits.keys else KEYS_SHARE,
         overhead_seconds=0.0,
         seq_overhead_seconds=0.0,
     )

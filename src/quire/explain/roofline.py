@@ -9,6 +9,7 @@ import msgspec
 
 from quire.core.op_profile import OpProfile, OpTime
 from quire.explain.evidence import Evidence
+from quire.explain.limits import TYPES
 from quire.explain.report import Bound, LimitsUsed, OpLine
 from quire.system.records import dataclass
 
@@ -54,7 +55,7 @@ def limits_used(evidence: Evidence) -> LimitsUsed | None:
     """
     threads = evidence.config.num_threads
     if (limits := evidence.limits) is not None:
-        flops = {dtype: limits.flops_of(dtype, threads) for dtype in limits.flops}
+        flops = {dtype: limits.flops_of(dtype, threads) for dtype in TYPES}
         used = LimitsUsed(limits.bandwidth_of(threads), flops, "measured")
         stale = any(max(_reached(s, used)) > STALE for s in _weighty(evidence.ops))
         return msgspec.structs.replace(used, stale=stale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from quire.core.config import ON_TORCH, EngineConfig
@@ -59,13 +60,14 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
 
 def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """Return this engine's step cost at the rates of `hardware`."""
-    peak = hardware.flops_per_second
+    product, dtype = product_type(config), config.dtype
+    weights = hardware.weight_bytes_per_second.get(product, hardware.bytes_per_second)
     return replace(
         cost,
-        bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
-        flops_per_second=hardware.flops_share * peak[product_dtype(config)],
+        bytes_per_second=hardware.bandwidth_share * weights,
+        flops_per_second=hardware.flops_share * hardware.flops_of(product, dtype),
         attention_flops_per_second=hardware.attention_share
-        * (hardware.attention_flops_per_second or peak[config.dtype]),
+        * (hardware.attention_flops_per_second or hardware.flops_of(dtype, dtype)),
         overhead_seconds=hardware.overhead_seconds,
         seq_overhead_seconds=hardware.seq_overhead_seconds,
         copy_bytes_per_second=hardware.copy_bytes_per_second,
@@ -85,16 +87,23 @@ def first_guess(config: EngineConfig) -> RooflineCost:
     return roofline(config, cautious_cpu(config.num_threads, config.memory_budget_bytes))
 
 
-def product_dtype(config: EngineConfig) -> str:
-    """Return the type in which most linear layers multiply."""
+def product_type(config: EngineConfig) -> str:
+    """Return the type in which most linear layers multiply; see `core.cost.SIMILAR`."""
     if config.packing is not None:
-        return config.dtype if QUANTIZATIONS[config.packing].kind == "s8_a16" else "int8"
+        return _PACKED[QUANTIZATIONS[config.packing].kind]
     if config.ops in ON_TORCH:
         return config.dtype
     layers = [forms[0] for name, forms in config.weight_forms.items() if name.startswith("layers.")]
-    integer = sum(form is not None and _in_integers(form) for form in layers)
-    return "int8" if 2 * integer > len(layers) else config.dtype
+    types = Counter(config.dtype if form is None else _of_form(form) for form in layers)
+    return types.most_common(1)[0][0] if types else config.dtype
 
 
-def _in_integers(form: Form) -> bool:
-    return form.codes in ("uint8", "int8") and not form.float_activations
+_PACKED = {"s8": "int8", "s8_a16": "int8_w8a16", "u4": "int4"}
+
+
+def _of_form(form: Form) -> str:
+    if form.codes not in ("uint8", "int8"):
+        return "fp8"
+    if form.float_activations:
+        return "int8_w8a16"
+    return "int8" if form.bits == 8 else "int4"

@@ -22,11 +22,12 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 NATIVE = "native "
 """What the source of a native op begins with."""
 
-_KIND_DTYPES = {
+KIND_TYPES = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16",
-    "s8": "int8", "u4": "int8", "s8_a16": "bfloat16", "f8_e4m3": "bfloat16", "f8_e5m2": "bfloat16",
+    "s8": "int8", "u8": "int8", "s8_a16": "int8_w8a16", "f8_e4m3": "fp8", "f8_e5m2": "fp8",
+    **dict.fromkeys(("u2", "u3", "u4", "u4_book", "u5", "u6"), "int4"),
 }  # fmt: skip
-"""The kind of a packed weight → the type in which it is multiplied."""
+"""The kind of a packed weight → its product type (`core.cost.SIMILAR`)."""
 
 
 class OpLabel(NamedTuple):
@@ -267,8 +268,8 @@ def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
 
 def _dtype(args: tuple[Any, ...], result: Any) -> str:
     for arg in args:
-        if (kind := getattr(arg, "kind", None)) in _KIND_DTYPES:
-            return _KIND_DTYPES[kind]
+        if (kind := getattr(arg, "kind", None)) in KIND_TYPES:
+            return KIND_TYPES[kind]
         weight = getattr(arg, "weight", None)
         if weight is not None and _is_array(weight):  # as the checkpoint has it
             return _name(weight)

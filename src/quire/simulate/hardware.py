@@ -16,7 +16,7 @@ from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile, RooflineCost
 from quire.core.errors import ConfigError, QuireError
 from quire.core.registry import did_you_mean
-from quire.models.cost import product_dtype, roofline
+from quire.models.cost import product_type, roofline
 from quire.simulate.probe import probe
 from quire.system.hardware import detect
 from quire.system.records import dataclass
@@ -56,7 +56,7 @@ def measure(config: EngineConfig) -> HardwareProfile:
     rates are reached ones, not peaks, so the shares are 1.
     """
     print("Measuring this machine; it takes a minute (see --save-hardware).", file=sys.stderr)
-    types = {config.dtype, product_dtype(config)}
+    types = {config.dtype, product_type(config)}
     unit = HardwareProfile(
         name=THIS,
         memory_bytes=detect().memory_bytes,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quire.bench.flags import KERNEL_FAMILIES
-from quire.bench.kernels import attention, case, cases, command, timing
+from quire.bench.kernels import attention, case, cases, command, rates, timing
 from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import load_rounded
@@ -18,6 +18,7 @@ from quire.bench.peers.torch_calls import TorchCalls
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.ops.native.kernels import available_isas
+from quire.ops.op_times import KIND_TYPES
 from quire.ops.providers import load_ops
 from tests.arrays import tensor
 from tests.unit.bench.parsed import bench_args
@@ -204,3 +205,29 @@ def test_products_are_of_what_the_name_stands_for(quantization: str) -> None:
     assert packed.kind == ("u4_book" if quantization == "mxfp4" else "u4")
     np.testing.assert_allclose(ops.numpy(packed.unpack()), weight, rtol=0, atol=1.0)
     assert ops.pack_linear(weight, head=True).kind != packed.kind
+
+
+@pytest.mark.parametrize("product", rates.FORMATS)
+def test_a_format_is_timed_with_its_own_packing(
+    product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "MOST_BYTES", 2**16)
+    monkeypatch.setattr(rates, "ROWS", 64)
+    monkeypatch.setattr(rates, "COLUMNS", 128)
+    timed = rates.Products(load_ops("cpu", None, 1, rates.FORMATS[product][1]), product)
+    assert KIND_TYPES[timed.kind] == product
+    timed.measure()
+    assert timed.reads[0] > 0.0
+    assert timed.rates[0] > 0.0
+
+
+def test_a_decode_step_is_timed_over_all_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "MOST_BYTES", 2**16)
+    monkeypatch.setattr(rates, "CONTEXT", 128)
+    ops = load_ops("cpu", None, 1)
+    timed = rates.Attention(ops)
+    assert timed.nbytes == 2 * 2 * rates.STREAMS * 128 * rates.KEY_HEADS * rates.HEAD_DIM
+    assert timed.decode.seq_lens.tolist() == [128] * rates.STREAMS
+    timed.measure()
+    assert timed.rates[0] > 0.0
+    assert timed.keys[0] > 0.0

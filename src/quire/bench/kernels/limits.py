@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,92 +17,83 @@ from quire.explain.host import read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
 from quire.system.hardware import cpu_name, detect
 
-if TYPE_CHECKING:
-    from quire.bench.kernels import timing
-    from quire.bench.kernels.case import Variant
-    from quire.ops.interface import Ops
-
-TYPES = (("float32", None), ("bfloat16", None), ("float16", None), ("bfloat16", "int8"))
+PEAKS = ("float32", "bfloat16", "float16", "int8", "int4")
+"""Product types whose peak is measured with products that fit into the caches."""
 ROUNDS = 5
 BUFFER_BYTES = 2**29
-HEADS, KEY_HEADS, HEAD_DIM, BLOCK = 16, 8, 128, 16
-"""Of the attention that is measured: a layer of a small model."""
-QUERIES, CONTEXT = 128, 512
-"""The last tokens of a prompt, and all of it."""
 
 
 def measure() -> Limits:
-    """Measure with one thread and with all cores, in a few seconds; the machine should be idle."""
+    """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
     cores, before = detect().cores, read_host()
-    counts = sorted({1, cores})
-    found = {threads: _measure(threads) for threads in counts}
-    bandwidth = {threads: limits.bandwidth for threads, (limits, *_) in found.items()}
-    flops = {
-        name: {
-            threads: limits.flops(variants[name])
-            for threads, (limits, variants, _) in found.items()
-        }
-        for name in found[cores][1]
-    }
-    attention = {threads: rate for threads, (*_, rate) in found.items()}
+    found = {threads: _measure(threads) for threads in sorted({1, cores})}
     use = use_between(before, read_host())
-    return Limits(cpu_name(), cores, bandwidth, flops, use.others if use else 0.0, attention)
+
+    def by_type(name: str) -> dict[str, dict[int, float]]:
+        types = getattr(found[cores], name)
+        return {
+            one: {threads: getattr(each, name)[one] for threads, each in found.items()}
+            for one in types
+        }
+
+    return Limits(
+        cpu_name(),
+        cores,
+        {threads: each.bandwidth for threads, each in found.items()},
+        by_type("flops"),
+        use.others if use else 0.0,
+        {threads: each.attention for threads, each in found.items()},
+        by_type("reads"),
+        by_type("products"),
+        {threads: each.keys for threads, each in found.items()},
+    )
 
 
-def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant], float]:
-    """Return the best of some rounds, the variants of products by dtype or quantization, and the
-    operations/s of attention."""
+class _Rates(NamedTuple):
+    """The rates of one number of threads; see `Limits`. `flops` and `bandwidth` are the best of
+    some rounds, the others the medians."""
+
+    bandwidth: float
+    flops: dict[str, float]
+    attention: float
+    reads: dict[str, float]
+    products: dict[str, float]
+    keys: float
+
+
+def _measure(threads: int) -> _Rates:
     from quire.bench.bandwidth import Reader
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
+    from quire.bench.kernels.rates import FORMATS, Attention, Products
     from quire.ops.native.kernels import available_isas
     from quire.ops.providers import load_ops
 
-    found = timing.Limits(Reader(threads, BUFFER_BYTES))
-    variants = {
-        quantization or dtype: Variant(0, dtype, available_isas()[-1], quantization)
-        for dtype, quantization in TYPES
-    }
+    isa = available_isas()[-1]
+    peaks = timing.Limits(Reader(threads, BUFFER_BYTES))
+    variants = {name: Variant(0, FORMATS[name][0], isa, FORMATS[name][1]) for name in PEAKS}
     for variant in variants.values():
-        ops = load_ops("cpu", variant.isa, threads, variant.quantization)
-        found.add_products(ops, variant)
-    attend, attention = _attention(load_ops("cpu", available_isas()[-1], threads)), 0.0
-    for _ in range(ROUNDS):
-        found.measure()
-        attention = max(attention, attend())
-    return found, variants, attention
-
-
-def _attention(ops: Ops) -> Callable[[], float]:
-    """Return a function that computes a layer's attention and returns its operations/s."""
-    import numpy as np
-
-    from quire.bench.kernels.case import noise
-    from quire.core.dtypes import BFLOAT16
-    from quire.ops.metadata import AttentionMetadata, KVCache
-
-    random, blocks = np.random.default_rng(0), CONTEXT // BLOCK
-    q, k, v = (
-        ops.array(noise(random, shape, BFLOAT16))
-        for shape in ((QUERIES, HEADS, HEAD_DIM), *[(blocks, KEY_HEADS, BLOCK, HEAD_DIM)] * 2)
+        peaks.add_products(load_ops("cpu", isa, threads, variant.quantization), variant)
+    formats = {
+        name: Products(load_ops("cpu", isa, threads, packing), name)
+        for name, (_, packing) in FORMATS.items()
+    }
+    attention = Attention(load_ops("cpu", isa, threads))
+    for turn in range(ROUNDS + 1):
+        if turn:  # the first one only warms up
+            peaks.measure()
+        attention.measure()
+        for each in formats.values():
+            each.measure()
+    reads = {name: each.reads[1:] for name, each in formats.items()}
+    return _Rates(
+        max(peaks.bandwidth, *map(max, reads.values())),
+        {name: peaks.flops(variant) for name, variant in variants.items()},
+        median(attention.rates[1:]),
+        {name: median(rates) for name, rates in reads.items()},
+        {name: median(each.rates[1:]) for name, each in formats.items()},
+        median(attention.keys[1:]),
     )
-    meta = AttentionMetadata(
-        query_start_loc=np.array([0, QUERIES], np.int32),
-        seq_lens=np.array([CONTEXT], np.int32),
-        block_tables=ops.array(np.arange(blocks, dtype=np.int32)[np.newaxis]),
-        slot_mapping=ops.array(np.arange(CONTEXT - QUERIES, CONTEXT)),
-        num_seqs=1,
-        block_size=BLOCK,
-    )
-    pairs = sum(range(CONTEXT - QUERIES + 1, CONTEXT + 1))
-
-    def attend() -> float:
-        start = time.perf_counter()
-        ops.paged_attention(q, KVCache(k, v), meta, HEAD_DIM**-0.5, None)
-        return 4 * pairs * HEADS * HEAD_DIM / (time.perf_counter() - start)
-
-    attend()
-    return attend
 
 
 def measure_and_keep() -> Limits:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
 from quire.explain.report import Change
-from quire.models.cost import product_dtype
+from quire.models.cost import product_type
 
 SATURATED = {"memory": 0.6, "compute": 0.35}
 """An operation is at a limit if it reaches at least this share of it."""
@@ -72,7 +72,7 @@ def compute(case: Case) -> Suspect | None:
     at = _at_limit(case, "compute")
     if at is None or case.limits is None or case.evidence.config.dtype == "float32":
         return None
-    product = product_dtype(case.evidence.config)
+    product = product_type(case.evidence.config)
     peak = case.limits.flops_s.get(product, 0.0) / 1e9
     return suspect(
         "compute",
