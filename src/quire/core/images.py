@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from quire.system.records import dataclass
 
+if TYPE_CHECKING:
+    Pixels = bytes | memoryview
+else:
+    Pixels = memoryview  # msgspec decodes it without a copy, as a view of its frame
 IMAGE_PROCESSES = 3
 """Processes that decode images."""
 VisionKind = Literal[
@@ -47,7 +51,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
     digest: bytes
     grid: tuple[int, int] | None
     size: tuple[int, int]
-    pixels: bytes
+    pixels: Pixels
     whole: tuple[int, int] | None = None
     tiling: tuple[int, int, int, int] | None = None
     given: bool = False

@@ -313,7 +313,7 @@ class FrameDecoder(Generic[Message]):
         self.num_bad = 0
         self._decoder = msgspec.msgpack.Decoder(kind)
 
-    def decode(self, frame: bytes) -> Message | None:
+    def decode(self, frame: bytes | memoryview) -> Message | None:
         """Return the frame's message; None if the frame is bad."""
         try:
             message: Message = self._decoder.decode(frame)

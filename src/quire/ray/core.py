@@ -42,7 +42,7 @@ from quire.parallel.handshake import Arrival, Doorman
 from quire.parallel.heartbeat import wait_for_loss
 from quire.ray.cluster import POLL, RayCluster, Waiting
 from quire.ray.far_core import Asked, Hello, hello_of, lend_core
-from quire.system.frames import ClosedError, FrameSocket
+from quire.system.frames import ClosedError, Frame, FrameSocket
 
 DRIFT = 1e-4
 """Most that two clocks may differ in speed; computers' clocks differ by less."""
@@ -151,7 +151,7 @@ class Lines:
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
 
-    def _to_core(self, frame: bytes) -> None:
+    def _to_core(self, frame: Frame) -> None:
         message = self._inputs.decode(frame)
         if isinstance(message, AddRequest):
             message.arrival_time -= self._clock.behind
@@ -160,7 +160,7 @@ class Lines:
         if message is not None:
             self._far.send(frame)
 
-    def _to_front_end(self, frame: bytes) -> None:
+    def _to_front_end(self, frame: Frame) -> None:
         message = self._outputs.decode(frame)
         if message is not None:
             self._clock.take(message)

@@ -67,6 +67,20 @@ def test_sending_never_waits_for_the_reader(pair: Pair) -> None:
     assert received(pair[1], 1) == [b"last"]
 
 
+def test_a_large_frame_to_a_core_is_read_in_place_and_delays_none(pair: Pair) -> None:
+    frames = [b"first", bytes(range(256)) * 40_000, b"behind"]
+    for sender, receiver, most, kind in ((*pair, 9, memoryview), (*pair[::-1], 999, bytes)):
+        for frame in frames:
+            sender.send(frame)
+        found, reads = list[bytes | memoryview](), 0
+        while len(found) < len(frames):
+            found += receiver.receive(wait=True)
+            reads += 1
+        assert found == frames
+        assert isinstance(found[1], kind)
+        assert reads <= most, "of a core that computes, each is a step"
+
+
 def test_what_was_sent_before_the_end_is_received(pair: Pair) -> None:
     pair[1].send(b"unread: the socket would be reset")
     for index in range(3):
@@ -94,4 +108,4 @@ def test_an_end_with_unsent_frames_can_close(pair: Pair) -> None:
     pair[0].send(bytes(1 << 24))
     pair[0].close()
     with pytest.raises(ClosedError):
-        received(pair[1], 1)
+        received(pair[1], 2)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.images import ImageConfig, VisionConfig
+from quire.core.images import ImageConfig, Pixels, VisionConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -43,7 +43,7 @@ class Tile(msgspec.Struct, array_like=True):
 
     height: int
     width: int
-    pixels: bytes
+    pixels: Pixels
     rows: int = 0
 
 
