@@ -29,6 +29,7 @@ class Admission:
         self._kv = state.kv
         self._running = state.running
         self._waiting = state.waiting
+        self._unread = state.unread
         self._loading = state.loading
         self._steps = state.steps
         self._tier_cost = state.tier_cost
@@ -39,13 +40,14 @@ class Admission:
         A request is admitted only if all its present tokens fit, in addition to the blocks that
         running requests still need. Otherwise long prompts would evict each other. If its adapter
         is one too many, requests among the next `REACH` - 1 arrivals may overtake it: those without
-        an adapter, or with one that is in the step. They may also overtake one that waits for an
+        an adapter, or with one that is in the step. Any request may overtake one that waits for an
         image to be read.
 
         Args:
             budget: tokens left in the step.
             victims: requests preempted for this step; they wait for the next one.
         """
+        self._unread.release()
         aside: list[Request] = []
         adapters = self._adapters()
         try:
@@ -97,8 +99,7 @@ class Admission:
             if kv.arrives(request, prefix) or not kv.can_admit(request, prefix, reserved):
                 break
             num_cached = len(prefix) * block_size
-            if self._image_chunks.waits(request, num_cached):
-                self._put_aside(request, aside)
+            if self._waits_for_image(request, num_cached, aside):
                 continue
             num_new = self._chunk(request, num_cached, budget, room)
             if not num_new:
@@ -114,6 +115,17 @@ class Admission:
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
         return admitted
+
+    def _waits_for_image(self, request: Request, start: int, aside: list[Request]) -> bool:
+        """Return whether an image keeps a request from beginning; then take it from the queue."""
+        if self._image_chunks.is_unread(request, start):
+            self._waiting.take(request)
+            self._unread.put(request)
+            return True
+        if self._image_chunks.is_next(request):
+            return False
+        self._put_aside(request, aside)
+        return True
 
     def _put_aside(self, request: Request, aside: list[Request]) -> None:
         self._waiting.take(request)

@@ -34,12 +34,14 @@ class ImageChunks:
 
     Attributes:
         num_encoded: tokens whose images all landed steps have read.
+        num_read: images that they have read ahead.
+        streams: requests decode in this step, so images are read ahead.
     """
 
     def __init__(self, most: int) -> None:
-        self.num_encoded = 0
+        self.num_encoded = self.num_read = 0
         self._most = most
-        self._streams = self._embeds = False
+        self.streams = self._embeds = False
         self._next: ImageSpan | None = None
         self._begun = b""
         self._read: OrderedDict[bytes, None] = OrderedDict()
@@ -66,7 +68,7 @@ class ImageChunks:
         Args:
             wanted: tokens that each has to compute; 1 means it decodes.
         """
-        self._streams, self._next = bool((wanted == 1).any()), None
+        self.streams, self._next = bool((wanted == 1).any()), None
         self._embeds = False
         waits = True
         for row in ((wanted > 1) & (scheduled > 0)).nonzero()[0].tolist():
@@ -86,18 +88,26 @@ class ImageChunks:
             return count
         return max(0, (span.whole or (span.start, 0))[0] - start)
 
-    def waits(self, request: Request, start: int) -> bool:
-        """Return whether a request's token at `start` has to wait for an image.
+    def is_next(self, request: Request) -> bool:
+        """Return whether a request may begin in this step, as all may but images to be embedded.
 
-        Of prompts that are an image alone, to be embedded, a step takes one: texts behind it do not
-        wait for the images of many.
+        Of prompts that are an image alone a step takes one: texts behind it do not wait for the
+        images of many.
         """
         images = request.inputs.images
-        if images and images[0].rows == request.num_tokens:
-            waits, self._embeds = self._embeds, True
-            return waits
-        count = _unsplit(request, start, 1, self._most)
-        return self._unread(request, start, start + count) is not None
+        if not images or images[0].rows != request.num_tokens:
+            return True
+        embeds, self._embeds = self._embeds, True
+        return not embeds
+
+    def is_unread(self, request: Request, start: int) -> bool:
+        """Return whether the first image behind token `start` has to be read ahead."""
+        images = request.inputs.images
+        first = next((span for span in images if span.end > start), None)
+        if first is None or images[0].rows == request.num_tokens:
+            return False
+        _, end = first.whole or (0, first.end)
+        return self._unread(request, start, end) is not None
 
     def take(self, seconds: Callable[[], float]) -> ReadAhead | None:
         """Return what the step reads ahead, and for how long; None if nothing.
@@ -114,6 +124,7 @@ class ImageChunks:
         """Take note of what a step has read."""
         self.num_encoded += result.encoded_tokens
         if result.read_ahead is not None:
+            self.num_read += 1
             self._read[result.read_ahead] = None
             self._read.move_to_end(result.read_ahead)
             if len(self._read) > _KNOWN:
@@ -121,7 +132,7 @@ class ImageChunks:
 
     def _unread(self, request: Request, start: int, end: int) -> ImageSpan | None:
         """Return the first image of tokens [start, end) that has to be read ahead."""
-        for span in request.inputs.images if self._streams else ():
+        for span in request.inputs.images if self.streams else ():
             known = span.given or span.digest in self._read
             if span.start < end and span.end > start and not known:
                 self._next = self._next or span

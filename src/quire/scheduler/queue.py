@@ -69,15 +69,15 @@ class LongestPrefixQueue(WaitingQueue):
         return len(self._queue)
 
     def push(self, request: Request) -> None:
-        insort(self._queue, request, key=_order)
+        insort(self._queue, request, key=order_of)
 
     def peek(self) -> Request:
         priority, arrival = self._queue[0].order
-        end = bisect_left(self._queue, (priority, arrival + REACH), key=_order)
+        end = bisect_left(self._queue, (priority, arrival + REACH), key=order_of)
         return max(self._queue[:end], key=self._cached)  # the first of equals
 
     def take(self, request: Request) -> None:
-        del self._queue[bisect_left(self._queue, request.order, key=_order)]
+        del self._queue[bisect_left(self._queue, request.order, key=order_of)]
 
     def forget(self, request: Request) -> None:
         self.take(request)
@@ -86,5 +86,5 @@ class LongestPrefixQueue(WaitingQueue):
         return self._queue.copy()
 
 
-def _order(request: Request) -> tuple[int, int]:
+def order_of(request: Request) -> tuple[int, int]:
     return request.order

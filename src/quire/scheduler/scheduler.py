@@ -289,7 +289,7 @@ class Scheduler:
         running = self.running
         decodes = (wanted == 1) & (running.scheduled == 1)
         prompts = bool((wanted > 1).any())
-        waiting = bool(self.waiting) or bool(len(self._loading))
+        waiting = self._state.num_waiting > 0 or len(self._loading) > 0
         num_passes = 1 if waiting or prompts else num_steps
         most: Column | int = num_passes
         if self._depth is not None:
@@ -318,7 +318,7 @@ class Scheduler:
             self._steps.removed.append(request.request_id)
         elif previous is RequestStatus.LOADING:
             self._loading.abort(request)
-        else:
+        elif not self._state.unread.forget(request):
             self.waiting.forget(request)
 
     # -- its state ---------------------------------------------------------------------------

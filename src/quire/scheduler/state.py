@@ -18,10 +18,11 @@ from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import RunningBatch
 from quire.scheduler.steps import Steps
 from quire.scheduler.tier_cost import TierCost
+from quire.scheduler.unread import Unread
 
 
 class SchedulerState:
-    """Each request is in `waiting`, `loading` or `running`.
+    """Each request is in `waiting`, `unread`, `loading` or `running`.
 
     Attributes:
         tier_cost: None if all copies to and from the tiers are assumed to pay off.
@@ -42,6 +43,7 @@ class SchedulerState:
         self.waiting = self._new_queue()
         image_chunks = ImageChunks(config.max_num_batched_tokens)
         self.loading = Loading(self.kv, config.max_num_batched_tokens, image_chunks)
+        self.unread = Unread(self.waiting, self.kv, image_chunks)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
         self.image_chunks = image_chunks
@@ -58,10 +60,15 @@ class SchedulerState:
             return LongestPrefixQueue(lambda request: len(self.kv.find_prefix(request)))
         return WaitingQueue()
 
+    @property
+    def num_waiting(self) -> int:
+        """Return how many requests wait to be admitted."""
+        return len(self.waiting) + len(self.unread)
+
     def may_admit(self) -> bool:
         """Return whether a waiting request could be admitted."""
         full = len(self.running) >= self.config.max_num_seqs
-        waiting = bool(self.waiting) and not (full and self.config.policy != "priority")
+        waiting = self.num_waiting > 0 and not (full and self.config.policy != "priority")
         return waiting or bool(len(self.loading))
 
     def has_ready(self) -> bool:
@@ -72,7 +79,7 @@ class SchedulerState:
         """Return the state as the front end reports it."""
         return SchedulerStats(
             num_running=len(self.running),
-            num_waiting=len(self.waiting) + len(self.loading),
+            num_waiting=self.num_waiting + len(self.loading),
             kv_blocks_used=self.kv.pool.num_used,
             kv_blocks_total=self.kv.pool.num_blocks,
             prefix_cache_queries=self.kv.prefix_queries,
@@ -95,7 +102,8 @@ class SchedulerState:
         self.steps.check_integrity()
         waiting = self.waiting.requests()
         assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
-        queued = [r.request_id for r in running.requests + waiting + self.loading.requests()]
+        others = self.unread.requests + self.loading.requests()
+        queued = [r.request_id for r in running.requests + waiting + others]
         assert set(queued) == requests.keys(), "a request is in no queue"
         assert len(queued) == len(requests), "a request is in two queues"
         seats = len(running) + len(self.loading)

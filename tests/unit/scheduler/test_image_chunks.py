@@ -93,7 +93,7 @@ def test_beside_streams_chunks_end_before_images_that_are_not_read(
     wanted[0] = 2
     assert _leveled(chunks, asked, wanted, [2, count, count, 10]) == [2, count, count, 10]
     assert chunks.take(lambda: 1.0) is None, "the step reads its images whole"
-    assert not chunks.waits(each, 4)
+    assert not chunks.is_unread(each, 4)
 
 
 def test_the_image_that_is_needed_first_is_read_ahead() -> None:
@@ -108,8 +108,8 @@ def test_the_image_that_is_needed_first_is_read_ahead() -> None:
     chunks.observe(ModelOutput(NOTHING, read_ahead=first.digest))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 20]
     assert chunks.take(lambda: 1.0) == ReadAhead(second, 1.0)
-    for start, waits in ((3, False), (4, False), (19, False), (20, True), (27, True), (28, False)):
-        assert chunks.waits(each, start) is waits, start
+    for start, unread in ((3, False), (11, False), (12, True), (27, True), (28, False)):
+        assert chunks.is_unread(each, start) is unread, start
     assert chunks.chunk(each, 24, 6, 40) == 0, "its first rows are in the prefix cache"
     chunks.observe(ModelOutput(NOTHING, read_ahead=second.digest))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 30]
@@ -124,13 +124,13 @@ def test_the_images_of_a_whole_prompt_are_read_before_it() -> None:
     spans = tuple(replace(span, whole=(0, 20)) for span in each.inputs.images)
     each.inputs = RequestInputs(images=spans)
     _leveled(chunks, [request()], np.array([1]), [1])
-    assert chunks.waits(each, 0)
+    assert chunks.is_unread(each, 0)
     assert chunks.take(lambda: 1.0) == ReadAhead(spans[0], 1.0)
     chunks.observe(ModelOutput(NOTHING, read_ahead=spans[0].digest))
     _leveled(chunks, [request()], np.array([1]), [1])
-    assert chunks.waits(each, 0), "the second is not read"
+    assert chunks.is_unread(each, 0), "the second is not read"
     chunks.observe(ModelOutput(NOTHING, read_ahead=spans[1].digest))
-    assert not chunks.waits(each, 0)
+    assert not chunks.is_unread(each, 0)
 
 
 def test_images_that_were_read_long_ago_are_forgotten() -> None:
@@ -305,6 +305,37 @@ def test_texts_overtake_a_prompt_that_waits_for_its_image() -> None:
     assert step(s)[0].keys() == {"a", "b", "d"}
     batch = s.schedule(0.0)
     assert batch.read_ahead is None
+
+
+def test_requests_that_wait_for_images_delay_no_text() -> None:
+    """Forty of them hold no seat, end the queue's reach for none, and lengthen no step."""
+    limits = SchedulerConfig(1000, 3, 64, max_itl_stretch=4.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 64), Tokens())
+    s.add(text("a", 4, max_tokens=50))
+    step(s)
+    for number in range(40):
+        asked = text(f"i{number}", 40)
+        span = ImageSpan(10, 20, b"%d" % (number % 39), None, (8, 8), b"")
+        asked.inputs = RequestInputs(images=(span,))
+        s.add(asked)
+    batch = s.schedule(0.0)
+    assert batch.request_ids == ["a"]
+    s.update(batch, sampled(s, batch, 5, read_ahead=None), 0.0)
+    s.add(text("b", 40, max_tokens=50))
+    batch = s.schedule(0.0)
+    assert batch.request_ids == ["a", "b"]
+    assert batch.num_scheduled_tokens.tolist() == [1, 3], "4 times the second of one token"
+    s.update(batch, sampled(s, batch, 5, read_ahead=None), 0.0)
+    assert s.stats().num_waiting == 40
+    s.abort(["i1"])
+    s.check_integrity()
+    s.abort(["b"])
+    step(s)  # reads the first image, which the last request has, too
+    assert step(s)[0].keys() == {"a", "i0"}
+    assert len(s._state.unread) == 37
+    s.abort(["a", "i0"])
+    assert step(s)[0].keys() == {"i2", "i3"}, "nothing decodes, so images are read whole"
+    s.check_integrity()
 
 
 def test_without_a_limit_of_the_pace_an_image_is_read_at_once() -> None:
