@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import msgspec
@@ -11,9 +12,11 @@ from quire.bench.engine import BenchEngine
 from quire.bench.serving.workload import text_prompts, token_prompts
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
+from quire.explain.cards import cards_between, read_cards
 from quire.explain.collect import collect
 from quire.explain.evidence import Evidence, Window
 from quire.explain.probe import Probe
+from quire.explain.surroundings import family
 from quire.system.records import dataclass
 
 PROFILED_STEPS = 100_000
@@ -62,6 +65,9 @@ def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
         llm.call("start_op_profile", PROFILED_STEPS)
         profiling = True
     ops: OpProfile | None = None
+    config = llm.resolved.config
+    pids = family(os.getpid()) if config.device == "cuda" else []
+    cards = read_cards(pids) if pids else []
     probe = Probe(llm.stats)
     llm.stats.observer = probe.sample
     try:
@@ -71,7 +77,9 @@ def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
         llm.stats.observer = None
         if profiling:
             ops = msgspec.convert(llm.call("stop_op_profile"), OpProfile)
-    return collect(watched, llm.args, llm.resolved.config, llm.facts, ops, offline=True)
+    if pids:
+        cards = cards_between(cards, read_cards(pids))
+    return collect(watched, llm.args, config, llm.facts, ops, offline=True, cards=cards)
 
 
 def demand_of(window: Window, max_model_len: int) -> Demand:

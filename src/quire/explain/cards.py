@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 import msgspec
 
 from quire.profile.nvml import Gpu, gpus
+
+MOST_SECONDS = 10.0
+"""Time after which NVML hangs."""
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -35,6 +39,14 @@ def read_cards(pids: Collection[int]) -> list[Card]:
     cards = gpus()
     mine = [card for card in cards if not card.processes().isdisjoint(pids)]
     return [_read(card, pids) for card in mine or (cards if len(cards) == 1 else [])]
+
+
+async def cards_in_thread(pids: Collection[int]) -> list[Card]:
+    """Return `read_cards`; none if NVML does not answer. Its first call may take a second."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(read_cards, pids), MOST_SECONDS)
+    except TimeoutError:
+        return []
 
 
 def cards_between(first: list[Card], last: list[Card]) -> list[Card]:

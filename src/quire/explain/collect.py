@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from quire.core.config import EngineConfig
 from quire.core.op_profile import OpProfile
+from quire.explain.cards import Card
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.limits import card_limits, load_limits
 from quire.explain.probe import Watched
@@ -24,12 +27,14 @@ def collect(
     *,
     offline: bool = False,
     tls: bool = False,
+    cards: Sequence[Card] = (),
 ) -> Evidence:
     """Return the evidence of one window.
 
     Args:
         facts: of the started engine; see `messages.Ready`.
         ops: profile of some of its steps.
+        cards: GPUs on which it computes.
     """
     machine = detect()
     cores, gpu = machine.cores, machine.gpu if config.device == "cuda" else None
@@ -43,7 +48,7 @@ def collect(
         ops=ops if ops is not None and ops.steps else None,
         limits=card_limits(gpu.name) if gpu is not None else load_limits(cores),
         host=watched.host,
-        surroundings=watched.surroundings,
+        surroundings=msgspec.structs.replace(watched.surroundings, cards=list(cards)),
         platform=Platform(isa, best, list(facts.get("python_ops") or [])),
         halves=watched.halves,
         tls=tls,

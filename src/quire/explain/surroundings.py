@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.explain.cards import Card, cards_between, read_cards
+from quire.explain.cards import Card
 from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
 from quire.explain.host import COMPUTING, SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, quick, text
@@ -67,7 +67,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         debugging: what slows Python in the engine's processes: "PYTHONDEVMODE", "-m cProfile" …
         paused: share of the window in which the API process was due and neither ran nor waited for
             a CPU: it was stopped, or blocked. 0 offline.
-        cards: GPUs on which the processes compute.
+        cards: GPUs on which the processes compute; `collect` adds them.
     """
 
     online: int = 0
@@ -168,7 +168,6 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
         unread=sum(nbytes >= MUCH for nbytes in queues),
         debugging=debugging(pids, root) + (tracing() if pid is None else []),
         tracer=max((found.get("TracerPid", 0) for found in status), default=0),
-        cards=read_cards(pids),
     )
     reads = {p: fields(text(root / f"proc/{p}/io")).get("read_bytes", 0) for p in pids}
     waits = {p: _disk_wait(p, root) for p in pids}
@@ -198,7 +197,6 @@ def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Su
         read_rate=max(0, read_bytes) / seconds,
         disk_wait=max(0.0, waited),
         clock=(first.now.clock + last.now.clock) / 2,
-        cards=cards_between(first.now.cards, last.now.cards),
     )
 
 

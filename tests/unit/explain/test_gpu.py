@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -136,3 +138,29 @@ def test_what_nvml_says_of_the_cards_of_the_engine(monkeypatch: pytest.MonkeyPat
     assert read_cards([6]) == []  # which of the two is not known
     found.pop()
     assert read_cards([6]) == [Card("Imaginary G1")]
+
+
+def test_a_slow_nvml_does_not_hold_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+
+    def slow() -> list[Gpu]:
+        assert answer.wait(10.0)
+        return [Gpu(FakeNvml(1, GPU_ANSWERS), 0)]
+
+    monkeypatch.setattr(cards, "gpus", slow)
+
+    async def watch() -> tuple[list[Card], list[Card]]:
+        reading = asyncio.create_task(cards.cards_in_thread([5]))
+        await asyncio.sleep(0.0)
+        assert not reading.done()  # and yet the loop runs
+        answer.set()
+        found = await reading
+        answer.clear()
+        monkeypatch.setattr(cards, "MOST_SECONDS", 0.0)
+        hung = await cards.cards_in_thread([5])
+        answer.set()
+        return found, hung
+
+    found, hung = asyncio.run(watch())
+    assert [card.name for card in found] == ["Imaginary G1"]
+    assert hung == []

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.op_profile import OpProfile
 from quire.explain.analyse import explain
+from quire.explain.cards import Card, cards_between, cards_in_thread
 from quire.explain.causes.case import schedules
 from quire.explain.collect import collect
 from quire.explain.confidence import FEW_STEPS
 from quire.explain.evidence import Evidence
 from quire.explain.probe import Probe
 from quire.explain.report import Report
+from quire.explain.surroundings import family
 from quire.frontend.client.profiling import ProfilerBusyError
 
 if TYPE_CHECKING:
@@ -62,8 +66,10 @@ async def report_on(evidence: Evidence) -> Report:
 
 async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evidence:
     """Return the engine's activity during the next `seconds`, or until some steps have ended."""
+    config = engine.resolved.config
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
+    cards = asyncio.create_task(_cards(config))
     try:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -82,9 +88,15 @@ async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evide
             probe.sample(SAMPLE_SECONDS)
         watched = probe.end()
         ops = await profile
+        seen = cards_between(await cards, await _cards(config))
     finally:
         profile.cancel()
-    return collect(watched, engine.args, engine.resolved.config, engine.facts, ops, tls=tls)
+        cards.cancel()
+    return collect(watched, engine.args, config, engine.facts, ops, tls=tls, cards=seen)
+
+
+async def _cards(config: EngineConfig) -> list[Card]:
+    return await cards_in_thread(family(os.getpid())) if config.device == "cuda" else []
 
 
 async def _profile(engine: AsyncLLM, seconds: float) -> OpProfile | None:
