@@ -52,6 +52,8 @@ DENSE_MODELS: dict[str, TinyModel] = {
         "gemma4_text",
         _GEMMA4
         | {
+            "num_hidden_layers": 5,
+            "layer_types": ["sliding_attention"] + ["sliding_attention", "full_attention"] * 2,
             "global_head_dim": 32,
             "num_kv_shared_layers": 2,
             "use_double_wide_mlp": True,

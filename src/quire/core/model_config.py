@@ -53,6 +53,10 @@ class RopeConfig:
     interleaved: bool = False
 
 
+OWN_INPUTS = -1
+"""The number of the embeddings that layers have of their own, among what is tapped."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model's shape and its differences from a plain Llama, independent of file formats."""
@@ -224,8 +228,18 @@ class ModelConfig:
 
     @property
     def own_taps(self) -> list[int]:
-        """Return those of `head_taps` that are its layers."""
-        return [tap for tap in self.head_taps if tap in self.layers]
+        """Return what leaves it beside its rows: `OWN_INPUTS`, and those of `head_taps` that are
+        its layers."""
+        hands_on = self.own_input and self.in_first_stage and not self.in_last_stage
+        return [
+            *([OWN_INPUTS] if hands_on else []),
+            *filter(self.layers.__contains__, self.head_taps),
+        ]
+
+    @property
+    def own_columns(self) -> int:
+        """Return the columns of all layers' own embeddings."""
+        return self.num_hidden_layers * self.own_input
 
     def window(self, layer: int) -> int | None:
         """Return the sliding window of `layer`; None for full attention."""
@@ -254,6 +268,15 @@ class ModelConfig:
             return layer
         window = self.window(layer)
         return next(i for i in reversed(range(first)) if self.window(i) == window)
+
+    @property
+    def last_cut(self) -> int:
+        """Return the last layer that may be a stage's first one: layers that share keys and values
+        belong to one stage."""
+        last = self.num_hidden_layers
+        return min(
+            (self.kv_owner(i) for i in range(last - self.borrowing_layers, last)), default=last - 1
+        )
 
     def borrows(self, layer: int) -> bool:
         """Return whether `layer` computes no keys and values."""

@@ -271,7 +271,7 @@ def activation_bytes(config: EngineConfig) -> int:
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels
     if (share := config.share) is not None and share.stages > 1:  # rows between stages
-        token += config.steps_in_flight * model.hidden_size
+        token += config.steps_in_flight * (model.hidden_size + model.own_columns)
         logits *= model.in_last_stage
     plans = 2 if config.images or config.enable_prompt_embeds else 1
     step = plans * limits.max_num_batched_tokens * token + 2 * rows * logits

@@ -143,12 +143,13 @@ def _link_bytes(config: EngineConfig) -> int:
 
 
 def _row_shape(config: EngineConfig, taps: int) -> RowShape:
-    """Return the shape of rows, with those of `taps` layers beside them."""
+    """Return the shape of rows, with layers' own embeddings and the rows of `taps` layers beside
+    them."""
     from quire.core.dtypes import dtype_of
 
     return RowShape(
         config.scheduler.max_num_batched_tokens,
-        config.model.hidden_size * (1 + taps),
+        config.model.hidden_size * (1 + taps) + config.model.own_columns,
         dtype_of(config.dtype),
         config.steps_in_flight,
     )

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CheckpointError
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import OWN_INPUTS, ModelConfig
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
 from quire.models.builder import Builder, Place
@@ -106,6 +106,7 @@ class Decoder:
         embeds: Array | None = None,
         rotations: Array | None = None,
         deep: Sequence[Array] = (),
+        own: Array | None = None,
         tap: Callable[[int, Array], None] | None = None,
     ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
@@ -120,10 +121,11 @@ class Decoder:
         [T, hidden], these stand for what `embed` returns for `input_ids`. `rotations` are
         those of `Tokens`. `deep` [T, hidden] are added behind the first layers, one each. With
         token types, position p of the second text of a pair is given as max_position_embeddings
-        + p. `tap` is called with each layer's number and the residual stream that enters it,
-        [T, hidden].
+        + p. `own` [T, `own_columns`] are what the first stage computes of layers' own embeddings.
+        `tap` is called with each layer's number and the residual stream that enters it,
+        [T, hidden], and with OWN_INPUTS and those embeddings of all layers.
         """
-        tokens = Tokens(positions, meta, adapter, rotations=rotations)
+        tokens = Tokens(positions, meta, adapter, rotations=rotations, own=own)
         wanted = None
         if rows is not None and self.config.in_last_stage:
             wanted = rows, row_adapter
@@ -133,14 +135,16 @@ class Decoder:
         x, residual = self.enter(ops, residual)
         if self._own_inputs is not None:
             tokens = replace(tokens, own=self._own_inputs.forward(ops, input_ids, residual))
+            if tap is not None and tokens.own is not None:
+                tap(OWN_INPUTS, tokens.own)
         last = self.layers[-1]
         left = iter(caches)
         for number, layer in enumerate(self.layers, self._first):
             if tap is not None:
                 tap(number, residual)
             only = wanted if layer is last else None
-            own = [*islice(left, layer.num_caches)]
-            x, residual = layer.forward(ops, x, residual, own, tokens, only)
+            cache = [*islice(left, layer.num_caches)]
+            x, residual = layer.forward(ops, x, residual, cache, tokens, only)
             if number < len(deep):
                 residual = ops.add(residual, deep[number])
                 x = layer.following.forward(ops, residual)

@@ -46,7 +46,7 @@ class Layout:
         head: what makes logits; a tied one is the embedding's weight.
         classifier: of a classification head, where there is one.
         fusion: before the layers of a draft head.
-        own_inputs: the embeddings that layers have of their own.
+        own_inputs: the embeddings that layers have of their own, in the first stage.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -68,7 +68,7 @@ class Layout:
         if first and config.token_types:
             self.tables.append(self._table("token_types", config.token_types))
         self.embed_norm = self._norm("embed_norm") if first else None
-        self.own_inputs = self._own_inputs(vocab) if config.own_input else None
+        self.own_inputs = self._own_inputs(vocab) if config.own_input and first else None
         self.layers = [self._layer(index) for index in config.layers]
         self.norm = self._norm("norm") if last else None
         self.head = None

@@ -19,7 +19,8 @@ Cuts = tuple[int, int, tuple[int, ...]]
 def partition(config: EngineConfig, stages: int) -> tuple[int, ...]:
     """Return how many layers each stage gets, so that the slowest one is as fast as possible.
 
-    Each stage has at least one layer. Of divisions as fast as each other a more even one is taken.
+    Each stage has at least one layer. Layers that share keys and values are on one stage. Of
+    divisions as fast as each other a more even one is taken.
     """
     times = layer_times(config)
     total = [0, *accumulate(times)]
@@ -33,7 +34,7 @@ def partition(config: EngineConfig, stages: int) -> tuple[int, ...]:
                     (*cuts, end),
                 )
                 for begin, (slowest, squares, cuts) in best.items()
-                if begin < end
+                if begin < end and begin <= config.model.last_cut
             )
             for end in range(min(best) + 1, len(total))
         }

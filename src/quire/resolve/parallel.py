@@ -120,18 +120,14 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
             raise _error(args, name, what)
     if stages == 1:
         return
-    layers = config.model.num_hidden_layers
+    layers, last = config.model.num_hidden_layers, config.model.last_cut
     for asked, what in (
-        (
-            bool(config.model.own_input),
-            "each layer adds an embedding of its own, and only the first stage has the tokens.",
-        ),
-        (
-            bool(config.model.borrowing_layers),
-            "the last layers read keys and values of layers that another stage may have.",
-        ),
         (config.ops in ON_TORCH, f"the {config.ops} ops work with one stage only."),
         (layers < stages, f"the model has {layers} layers, and each stage needs one."),
+        (
+            last + 1 < stages,
+            f"layers {last} to {layers - 1} share keys and values, so they need one stage.",
+        ),
         (
             config.num_scheduler_steps > 1,
             "the first stage needs each token before the next pass; omit num_scheduler_steps.",
@@ -197,6 +193,13 @@ def _wished(text: str, config: EngineConfig, stages: int) -> tuple[int, ...]:
             f"{_PARTITION} is {text!r}; it must be {stages} positive numbers, one for each stage, "
             f"that add up to the model's {layers} layers.",
             fix="Correct it or unset it.",
+            param=_PARTITION,
+        )
+    if layers - counts[-1] > (last := config.model.last_cut):
+        raise ConfigError(
+            f"{_PARTITION} is {text!r}; the layers from {last} on share keys and values, so they "
+            "belong to one stage.",
+            fix=f"Give the last stage {layers - last} layers or more.",
             param=_PARTITION,
         )
     return counts

@@ -33,7 +33,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
         row_slots: int64 [S], the slots of the sequences of `sampling_rows`.
         adapter: int64 [T], each token's adapter number; [0] if no sequence has one; None if the
             engine has none. `row_adapter` [S] are those of `sampling_rows`.
-        embeds, rotations, deep: see `Decoder.forward`; None in most steps.
+        embeds, rotations, deep, own: see `Decoder.forward`; None in most steps.
         fixed: each sequence has one row and samples; void rows, of sequences without tokens and
             with slot -1, fill the batch to a captured size; and the arrays lie where those of all
             such steps of this size do.
@@ -50,6 +50,7 @@ class StepInputs(msgspec.Struct, frozen=True, eq=False):
     embeds: Array | None = None
     rotations: Array | None = None
     deep: tuple[Array, ...] = ()
+    own: Array | None = None
     fixed: bool = False
 
     def adapters_of(self, rows: Array) -> tuple[Array, ...]:

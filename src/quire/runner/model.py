@@ -15,7 +15,7 @@ from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import Plan, WholePlan, record
 from quire.runner.inputs import StepInputs
-from quire.runner.recording import one_given_row, one_token
+from quire.runner.recording import one_given_row, one_stage_row, one_token
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
@@ -109,7 +109,8 @@ class EagerModel:
         adapters, tap = inputs.adapters_of(rows), Tap(self._ops.table, rows, self._taps)
         hidden = self.decoder.forward(
             self._ops.table, ids, positions, self._caches, meta, rows, *adapters,
-            embeds=inputs.embeds, rotations=inputs.rotations, deep=inputs.deep, tap=tap,
+            embeds=inputs.embeds, rotations=inputs.rotations, deep=inputs.deep, own=inputs.own,
+            tap=tap,
         )  # fmt: skip
         self.tapped = tap.found
         return hidden
@@ -148,12 +149,13 @@ class PlannedModel:
         ids, positions, meta = one_token(
             ops, block_size, states=decoder.config.recurrent is not None
         )
-        if not decoder.config.in_first_stage:  # the rows of the stage before
-            ids = ops.array(np.zeros((1, decoder.config.hidden_size), decoder.dtype))
+        own = []
+        if not decoder.config.in_first_stage:
+            ids, *own = one_stage_row(ops, decoder)
         rows = ops.array(np.zeros(1, np.int64))
         none = [ops.array(np.full(1, -1)) for _ in range(2)]
         adapter = none if adapters else []
-        inputs = (ids, positions, meta, rows)
+        inputs = (ids, positions, meta, rows, *own)
         self._forward = self._record(ops, caches, (*inputs, *adapter), limits, taps)
         plans = [self._forward]
         config = decoder.config
@@ -163,7 +165,7 @@ class PlannedModel:
             if vision is not None and vision.whole:
                 meta = one_token(ops, block_size, whole=True)[2]
             self._given = self._record(
-                ops, caches, (ids, positions, meta, rows, *row, *adapter), limits, taps,
+                ops, caches, (ids, positions, meta, rows, *own, *row, *adapter), limits, taps,
                 given=len(row),
             )  # fmt: skip
         if config.in_last_stage and (config.lm_head or config.num_labels):
@@ -199,16 +201,19 @@ class PlannedModel:
     ) -> Plan:
         """Record the step; `given` of its inputs, behind the rows, are those of `one_given_row`."""
         decoder = self.decoder
+        brought = bool(decoder.config.own_columns and not decoder.config.in_first_stage)
 
         def forward(
             table: Ops, ids: Array, positions: Array, meta: AttentionMetadata, rows: Array,
             *rest: Array,
         ) -> tuple[Array, ...]:  # fmt: skip
             tap = Tap(table, rows, taps)
+            own, rest = rest[:brought], rest[brought:]
             embeds, rotations = (*rest[:given], None, None)[:2]
             hidden = decoder.forward(
                 table, ids, positions, caches, meta, rows, *rest[given:],
-                embeds=embeds, rotations=rotations, deep=rest[2:given], tap=tap,
+                embeds=embeds, rotations=rotations, deep=rest[2:given], own=(*own, None)[0],
+                tap=tap,
             )  # fmt: skip
             return (hidden, *tap.found)
 
@@ -222,6 +227,7 @@ class PlannedModel:
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         given: tuple[Any, ...] = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
+        given += () if inputs.own is None else (inputs.own,)
         plan = self._forward
         if inputs.embeds is not None:
             assert self._given is not None, "the plan of given rows was not recorded"

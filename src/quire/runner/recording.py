@@ -36,6 +36,13 @@ def one_token(
     return ids, positions, meta
 
 
+def one_stage_row(ops: Ops, decoder: Decoder) -> list[Array]:
+    """Return a row of the stage before, and the embeddings that come with it, if layers have some
+    of their own."""
+    widths = decoder.config.hidden_size, decoder.config.own_columns
+    return [ops.array(np.zeros((1, width), decoder.dtype)) for width in widths if width]
+
+
 def one_given_row(ops: Ops, decoder: Decoder) -> list[Array]:
     """Return a token's embeddings, its rotations if images turn by three positions, and what is
     added behind the first layers."""

@@ -211,7 +211,7 @@ class ModelRunner:
         inputs = self._inputs.build(step, slots, drafts)
         if self._stage is not None and not self._begins:
             self._watch.lap("prepare")
-            inputs = replace(inputs, input_ids=self._stage.take())
+            inputs = self._stage.take(inputs)
             self._watch.lap("wait")
         if self._stage is not None and not self._ends:
             return self._pass_on(step, slots, inputs, self._stage)

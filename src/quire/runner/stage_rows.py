@@ -1,4 +1,4 @@
-"""The rows that pipeline stages hand on, with those that a draft head reads of earlier layers."""
+"""The rows that pipeline stages hand on, with what goes beside them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from quire.core.batch import Hops
 from quire.core.model_config import ModelConfig
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class StageRows:
     """Takes a pass's rows from the stage before, and gives them to the one behind.
 
-    Rows that enter the layers of `ModelConfig.head_taps` go on beside them, to the last stage.
+    Beside them go the embeddings that layers have of their own. The rows that
+    enter the layers of `ModelConfig.head_taps` go on to the last stage, for a draft head.
 
     Args:
         model: this stage's.
@@ -31,31 +33,38 @@ class StageRows:
 
     def __init__(self, stage: Stage, ops: Ops, model: ModelConfig) -> None:
         self.carried: Sequence[Array] = ()
+        self._own: Array | None = None
         self._stage = stage
         self._ops = ops
         self._taps, self._width = model.head_taps, model.hidden_size
+        self._own_columns = model.own_columns
 
-    def take(self) -> Array:
-        """Return the rows, and keep those beside them; raises as `Link.receive`."""
-        rows = self._stage.take()
-        if not self._taps:
-            return self._ops.array(rows)
-        parts = np.split(rows, rows.shape[1] // self._width, axis=1)
-        first, *self.carried = [self._ops.array(np.ascontiguousarray(part)) for part in parts]
-        return first
+    def take(self, inputs: StepInputs) -> StepInputs:
+        """Return a step's inputs with the rows and what came beside them; raises as
+        `Link.receive`."""
+        rows, width, own = self._stage.take(), self._width, self._own_columns
+        if not (self._taps or own):
+            return replace(inputs, input_ids=self._ops.array(rows))
+        ends = [*([width] if own else ()), *range(width + own, rows.shape[1], width)]
+        parts = np.split(rows, ends, axis=1)
+        first, *others = [self._ops.array(np.ascontiguousarray(part)) for part in parts]
+        if own:
+            self._own, *others = others
+        self.carried = others
+        return replace(inputs, input_ids=first, own=self._own)
 
     def wanted(self, inputs: StepInputs) -> Array:
-        """Return the rows that the model must return: with taps all, because heads read all."""
-        if not self._taps:
+        """Return the rows that the model must return: all, if something goes beside them."""
+        if not (self._taps or self._own_columns):
             return inputs.sampling_rows
         return self._ops.array(np.arange(len(inputs.input_ids)))
 
     def give(self, rows: Array, tapped: Sequence[Array]) -> None:
-        """Hand on rows, and those that entered this stage's tapped layers."""
+        """Hand on rows, what came beside them, and what the model's `own_taps` are."""
+        came = self.carried if self._own is None else (self._own, *self.carried)
         host = self._ops.numpy(rows)
-        if self._taps:
-            beside = map(self._ops.numpy, (*self.carried, *tapped))
-            host = np.concatenate([host, *beside], axis=1)
+        if came or tapped:
+            host = np.concatenate([host, *map(self._ops.numpy, (*came, *tapped))], axis=1)
         self._stage.give(host)
 
     def take_hops(self) -> Hops:

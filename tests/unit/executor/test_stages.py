@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quire.core.batch import SchedulerOutput
+from quire.core.model_config import ModelConfig
 from quire.core.options import RequestInputs
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, StepSkippedError
@@ -22,6 +25,7 @@ from quire.models.weights.shares import worker_configs, worker_grid
 from quire.parallel.shared_memory import anonymous_file
 from tests.unit.executor.configs import TINY, config
 from tests.unit.executor.test_multiproc import next_step, prompt_step
+from tests.unit.models.test_gemma4 import parsed
 
 PROMPT = prompt_step([5, 6, 7])
 
@@ -34,10 +38,12 @@ class Peer:
         return num_blocks, num_states
 
 
-@pytest.fixture(scope="module")
-def stages() -> Iterator[tuple[Worker, Worker]]:
-    model = dataclasses.replace(TINY, num_hidden_layers=3)
-    whole = config(ops="cpu", model=model, num_threads=2, stage_layers=(1, 2), num_blocks=8)
+@contextmanager
+def two_stages(model: ModelConfig, **fields: Any) -> Iterator[tuple[Worker, Worker]]:
+    last = model.num_hidden_layers - 1
+    whole = config(
+        ops="cpu", model=model, num_threads=2, stage_layers=(1, last), num_blocks=8, **fields
+    )
     memory = anonymous_file(shared_bytes(whole))
     ends = node_ends(worker_grid(whole), memory)
     shares = zip(worker_configs(whole), ends, strict=True)
@@ -49,6 +55,12 @@ def stages() -> Iterator[tuple[Worker, Worker]]:
         worker.shutdown()
     for descriptor in (*ends[0].all, ends[1].before):
         os.close(descriptor)
+
+
+@pytest.fixture(scope="module")
+def stages() -> Iterator[tuple[Worker, Worker]]:
+    with two_stages(dataclasses.replace(TINY, num_hidden_layers=3)) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +158,22 @@ def test_a_row_that_cannot_be_sampled_fails_alone(
     leave(stages, steps)
     assert run(stages, steps, PROMPT) == expected[0]
     leave(stages, steps)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_layers_own_embeddings_go_with_the_rows(*, eager: bool) -> None:
+    """And layers that share keys and values are on one stage (Gemma 4)."""
+    model = dataclasses.replace(parsed(), layer_factors=False)  # random ones leave no numbers
+    prompt = prompt_step([5, 6, 7], SamplingParams(temperature=0.0, logprobs=4))
+    batches = [prompt, *(next_step(["a"], computed) for computed in (3, 4))]
+    alone = UniprocExecutor(config(ops="cpu", model=model))
+    alone.start()
+    with two_stages(model, enforce_eager=eager) as (first, last):
+        steps = Steps()
+        for batch in batches:
+            step = steps.of(batch)
+            first.execute_together(step)
+            found = last.execute_together(step)
+            steps.landed.append(Landed(found.sampled_token_ids))
+            assert found.logprobs == alone.execute(batch).logprobs != {}
+    alone.shutdown()

@@ -10,10 +10,10 @@ import pytest
 
 from quire.core.dtypes import BFLOAT16
 from quire.core.errors import QuireError
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import OWN_INPUTS, ModelConfig
 from quire.models.memory import kv_bytes_per_token
 from quire.models.registry import model_config
-from quire.models.weights.shares import shared_model
+from quire.models.weights.shares import shared_model, worker_configs
 from quire.ops.torch_ops.provider import TorchOps
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -79,8 +79,7 @@ def test_what_is_refused(changes: dict[str, Any], named: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "flags", "why"),
     [
-        ({}, {"pipeline_parallel_size": 2}, "embedding of its own"),
-        ({"hidden_size_per_layer_input": 0}, {"pipeline_parallel_size": 2}, "another stage"),
+        ({}, {"pipeline_parallel_size": 3}, "layers 1 to 5 share keys and values"),
         ({}, {"enable_prompt_embeds": True}, "looks up the token"),
     ],
 )
@@ -92,3 +91,19 @@ def test_flags_that_cannot_be(
     with pytest.raises(QuireError, match=why) as refused:
         resolve(args, Hardware(cores=4, memory_bytes=2**34, available_bytes=2**33))
     assert refused.value.param == next(iter(flags))
+
+
+def test_layers_that_share_keys_and_values_are_on_one_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    args = EngineArgs(str(tmp_path), load_format="dummy", pipeline_parallel_size=2)
+    hardware = Hardware(cores=4, memory_bytes=2**34, available_bytes=2**33)
+    config = resolve(args, hardware).config
+    assert config.stage_layers == (1, 5)
+    first, last = (share.model for share in worker_configs(config))
+    assert [model.own_columns for model in (first, last)] == [48, 48]
+    assert (first.own_taps, last.own_taps) == ([OWN_INPUTS], [])
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "3,3")
+    with pytest.raises(QuireError, match="layers from 1 on share keys and values"):
+        resolve(args, hardware)
