@@ -115,8 +115,11 @@ class Draw:
                 self._random.randint(0, 8): self.rate() for _ in range(self._random.randint(1, 3))
             }
 
-        products = {name: rates() for name in TYPES if self._random.random() < 0.9}
-        return Limits("x", self.whole(), rates(), products)
+        def of_types() -> dict[str, dict[int, float]]:
+            return {name: rates() for name in TYPES if self._random.random() < 0.9}
+
+        reached = (rates(), of_types(), of_types(), rates()) if self._random.random() < 0.5 else ()
+        return Limits("x", self.whole(), rates(), of_types(), 0.0, *reached)
 
     def operations(self) -> OpProfile:
         names = ("linear", "paged_attention", "logits", "lora")

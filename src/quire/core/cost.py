@@ -12,8 +12,9 @@ multiplies each pair of tokens.
             + time to read keys and values + time of pairs
 
 At the corner, the smooth maximum is 1.19 times either time; if one is twice the other, 1.02 times
-the larger. Small batches are limited by memory, so another row costs little more than its
-attention. Beyond the corner, the time grows with the tokens.
+the larger. Measured limits have an exponent per weight format. Small batches are limited by memory,
+so another row costs little more than its attention. Beyond the corner, the time grows with the
+tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ SIMILAR = {"int4": "int8", "int8_w8a16": "", "fp8": ""}
 """Product types of packed weights → the type that counts if they were not measured; "" is the
 model's. int4: codes of fewer than 8 bits, times int8."""
 CORNER = 4.0
-"""Exponent of the smooth maximum; infinity would be the plain maximum."""
+"""Exponent of the smooth maximum; infinity would be the plain maximum, and 1 the sum."""
+
+
+def smooth_maximum(first: float, second: float, corner: float = CORNER) -> float:
+    """Return the time of two things that overlap imperfectly."""
+    total: float = (first**corner + second**corner) ** (1.0 / corner)
+    return total
 
 
 class StepCost(Protocol):
@@ -74,6 +81,7 @@ class HardwareProfile:
             operations.
         weight_bytes_per_second: rate of a step of one row by product type, if it was measured; else
             `bytes_per_second`.
+        corners: exponent of the smooth maximum by product type; else `CORNER`.
         attention_flops_per_second: peak of attention's operations; if None, that of products of
             the model's type.
         bandwidth_share, flops_share, attention_share: shares of these peaks that a decode step, a
@@ -106,6 +114,7 @@ class HardwareProfile:
     attention_flops_per_second: float | None = None
     paged_by_length: bool = False
     weight_bytes_per_second: dict[str, float] = field(default_factory=dict)
+    corners: dict[str, float] = field(default_factory=dict)
 
     def flops_of(self, product: str, dtype: str) -> float:
         """Return the peak of a product type in a model of `dtype`; of a similar one if unknown."""
@@ -145,12 +154,12 @@ class StepParts(NamedTuple):
     states: float
     pairs: float
     others: float
+    corner: float = CORNER
 
     def seconds(self, memory: float = 1.0, compute: float = 1.0) -> float:
         """Return the step's time if it reaches these shares of the rates of memory and products."""
-        linear = (self.weights / memory) ** CORNER + (self.products / compute) ** CORNER
-        total: float = linear ** (1.0 / CORNER) + self.states / memory + self.pairs / compute
-        return total + self.others
+        linear = smooth_maximum(self.weights / memory, self.products / compute, self.corner)
+        return linear + self.states / memory + self.pairs / compute + self.others
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,7 @@ class RooflineCost:
         window_share: share of the layers that slide.
         bytes_per_second, flops_per_second, attention_flops_per_second: reached rates, not peaks.
         kv_bytes_per_second: rate of reading keys and values; that of weights if None.
+        corner: exponent of the smooth maximum of reading weights and products.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
     """
 
@@ -190,6 +200,7 @@ class RooflineCost:
     expert_bytes: float = 0.0
     unchosen: float = 0.0
     state_bytes: float = 0.0
+    corner: float = CORNER
 
     def seconds(
         self,
@@ -227,6 +238,7 @@ class RooflineCost:
             self.flops_per_pair * pairs / self.attention_flops_per_second,
             self.host_seconds(num_seqs)
             + keys / (self.kv_bytes_per_second or self.bytes_per_second),
+            self.corner,
         )
 
     def host_seconds(self, num_seqs: int) -> float:

@@ -164,9 +164,10 @@ class Estimator:
         at_once = min(LONG_CHUNK, self._mix.own * (self._window.running + self._window.waiting))
         if not tokens or budget >= at_once:
             return 0.0
-        after = self._seconds(self._cost, [self._mix.of_size(1, at_once)]) * tokens / at_once
-        saved = self._seconds(self._cost, full) - after
-        return min(self._window.share("model"), max(0.0, saved / self._window.seconds))
+        cost = self.serving_cost() or self._cost  # each step has the core's other work, too
+        after = self._seconds(cost, [self._mix.of_size(1, at_once)]) * tokens / at_once
+        saved = self._seconds(cost, full) - after
+        return min(1.0 - self._window.share("idle"), max(0.0, saved / self._window.seconds))
 
     def of_limit(self) -> tuple[str, float]:
         """Return the limit nearer to the observed steps, and the share of it that they reached.

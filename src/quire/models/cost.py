@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from quire.core.config import ON_TORCH, EngineConfig
-from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.core.cost import CORNER, HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.models.layout import parameters
@@ -65,6 +65,7 @@ def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile
     return replace(
         cost,
         bytes_per_second=hardware.bandwidth_share * weights,
+        corner=hardware.corners.get(product, CORNER),
         flops_per_second=hardware.flops_share * hardware.flops_of(product, dtype),
         attention_flops_per_second=hardware.attention_share
         * (hardware.attention_flops_per_second or hardware.flops_of(dtype, dtype)),

@@ -102,7 +102,7 @@ def test_limits_of_a_busy_machine_are_marked_and_measured_again(
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
     cores = detect().cores
     busy, calm, idle = (
-        Limits(cpu_name(), cores, LIMITS.bandwidth, LIMITS.flops, share * cores)
+        Limits(cpu_name(), cores, LIMITS.bandwidth, LIMITS.flops, share * cores, reads=LIMITS.flops)
         for share in (0.9, 0.5, 0.05)
     )
     coming = iter([busy, calm, busy, idle])

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.core.cost import PROFILES, RooflineCost
-from quire.explain.limits import Limits, profile_of
+from quire.core.cost import PROFILES, RooflineCost, smooth_maximum
+from quire.explain.limits import Limits, corner_of, profile_of
 from quire.models.cost import product_type, roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -94,3 +94,14 @@ def test_a_format_has_its_own_measured_rates(flags: dict[str, Any], product: str
     assert parts.products == pytest.approx(flops / 5e10)
     assert parts.others == pytest.approx(100 * cost.kv_bytes_per_token / 9e9)
     assert roofline(config, profile_of(limits, 2, peaks=True)).bytes_per_second == 30e9
+
+
+@pytest.mark.parametrize("corner", [1.0, 2.5, 4.0])
+def test_a_corner_is_found_from_three_times(corner: float) -> None:
+    assert corner_of(3.0, 4.0, smooth_maximum(3.0, 4.0, corner)) == pytest.approx(corner, rel=1e-3)
+    assert corner_of(3.0, 4.0, 9.0) == pytest.approx(1.0, rel=1e-3)
+    limits = Limits("a processor", 2, {2: 30e9}, {"float32": {2: 1e11}}, corners={"int8": corner})
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy", quantization="int8")
+    config = resolve(args, detect()).config
+    assert roofline(config, profile_of(limits, 2)).corner == corner
+    assert not msgspec.structs.replace(limits, corners={"int8": 0.0}).usable

@@ -46,6 +46,7 @@ def measure() -> Limits:
         by_type("reads"),
         by_type("products"),
         {threads: each.keys for threads, each in found.items()},
+        found[cores].corners,
     )
 
 
@@ -59,6 +60,7 @@ class _Rates(NamedTuple):
     reads: dict[str, float]
     products: dict[str, float]
     keys: float
+    corners: dict[str, float]
 
 
 def _measure(threads: int) -> _Rates:
@@ -93,6 +95,7 @@ def _measure(threads: int) -> _Rates:
         {name: median(rates) for name, rates in reads.items()},
         {name: median(each.rates[1:]) for name, each in formats.items()},
         median(attention.keys[1:]),
+        {name: median(each.corners[1:]) for name, each in formats.items()},
     )
 
 
@@ -127,13 +130,14 @@ def measure_and_keep() -> Limits:
 
 
 def known_or_measured() -> Limits:
-    """Return this machine's limits; measure them if they are unknown or disturbed.
+    """Return this machine's limits; measure them if they are incomplete or disturbed.
 
     Raises:
         QuireError: measuring failed.
     """
     limits = load_limits(detect().cores)
-    return measure_and_keep() if limits is None or limits.disturbed else limits
+    known = limits is not None and limits.reads and not limits.disturbed
+    return limits if limits is not None and known else measure_and_keep()
 
 
 def measured() -> Limits:

@@ -10,6 +10,7 @@ import numpy as np
 from quire.bench.kernels.case import cache_bytes, noise
 from quire.core.dtypes import BFLOAT16, HostArray, dtype_of
 from quire.core.quantized import QuantizedWeight
+from quire.explain.limits import corner_of
 from quire.ops.metadata import AttentionMetadata, KVCache
 
 if TYPE_CHECKING:
@@ -49,27 +50,30 @@ class Products:
         self._weights = [first] + [
             ops.pack_linear(weight, dtype=dtype) for _ in range(_beyond_caches(self.nbytes) - 1)
         ]
-        self._one, self._prompt = (
-            ops.array(noise(random, (rows, COLUMNS), dtype)) for rows in (1, PROMPT)
+        self._one, self._few, self._prompt = (
+            ops.array(noise(random, (rows, COLUMNS), dtype)) for rows in (1, STREAMS, PROMPT)
         )
         self.reads: list[float] = []
         """Bytes/s of the weights that multiply one row."""
         self.rates: list[float] = []
         """Operations/s of a prompt's rows."""
+        self.corners: list[float] = []
+        """Exponents of the smooth maximum that predict some rows from one row and a prompt."""
 
     def measure(self) -> None:
-        """Multiply one row by all weights, and a prompt by some."""
-        few = self._weights[:4]
-        moved = self.nbytes * len(self._weights)
-        self.reads.append(moved / self._seconds(self._one, self._weights))
-        flops = 2 * ROWS * COLUMNS * PROMPT * len(few)
-        self.rates.append(flops / self._seconds(self._prompt, few))
+        """Multiply one row and some rows by all weights, and a prompt by four."""
+        one, few = (self._seconds(x, self._weights) for x in (self._one, self._few))
+        prompt = self._seconds(self._prompt, self._weights[:4])
+        self.reads.append(self.nbytes / one)
+        self.rates.append(2 * ROWS * COLUMNS * PROMPT / prompt)
+        self.corners.append(corner_of(one, prompt * STREAMS / PROMPT, few))
 
     def _seconds(self, x: Any, weights: list[Any]) -> float:
+        """Return the mean seconds of a product."""
         start = time.perf_counter()
         for weight in weights:
             self._ops.linear(x, weight)
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / len(weights)
 
 
 def _float8(matrix: HostArray) -> QuantizedWeight:

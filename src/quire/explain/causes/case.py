@@ -24,6 +24,9 @@ FEW_SEATS = 8
 """A batch that is too small wherever more requests wait than run."""
 LATEST = 2.0
 """Time before the latest of a hundred tokens in a healthy engine, relative to the mean."""
+TURNS = 2.0
+"""A request is in turn at the core, the API process and its client. Of so many requests, n keep all
+three busy for n / (n + 2) of the time (balanced job bounds of closed networks)."""
 QUIET = 0.2
 """CPUs that other processes may use on a quiet machine."""
 MULTI_STEP = 8
@@ -170,7 +173,10 @@ class Case:
         others += 0.0 if e.host is None else e.host.clients
         threads = min(e.config.num_threads, e.cores)
         now, after = (max(threads * share + others, 1e-9) for share in (self.model, model))
-        return min(gain, max(e.cores, now) / after - 1.0)
+        clients = max(1.0, w.running + w.waiting)
+        # A change that only fills idle time leaves the queues as they are.
+        kept = e.cores * (1.0 if saving(gain) <= idle else clients / (clients + TURNS))
+        return min(gain, max(kept, now) / after - 1.0)
 
     def usual(self, threads: float | None = None, **changes: object) -> float:
         """Return the usual time of the model with these configuration fields and native kernels.
