@@ -127,7 +127,7 @@ def lend() -> float:
     encode, decode = msgspec.msgpack.encode, msgspec.msgpack.decode
     start = time.perf_counter()
     sent = decode(encode(producer.lend(hashes)), type=LentBlocks)  # producer → front end
-    ledger.lend(1, sent.blocks)
+    ledger.lend(1, sent)
     came = decode(encode(sent), type=LentBlocks)  # front end → consumer
     consumer.borrow("a", came, hashes)
     table = pools[1].pool.find_run(hashes)

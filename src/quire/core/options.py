@@ -23,14 +23,19 @@ class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
     """The owner needs its room: the borrower's request copies them as it begins."""
 
     @property
+    def count(self) -> int:
+        """Return how many blocks are lent."""
+        # Numbers are positive, so four such bytes are one `NOT_LENT`.
+        return len(self.packed) // 4 - self.packed.count(b"\xff" * 4)
+
+    @property
     def numbers(self) -> array[int]:
         return array("i", self.packed)
 
     @property
     def blocks(self) -> list[int]:
         """Return the numbers of the blocks that are lent."""
-        numbers = self.numbers.tolist()
-        return [block for block in numbers if block >= 0] if NOT_LENT in numbers else numbers
+        return [block for block in self.numbers if block != NOT_LENT]
 
 
 class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):

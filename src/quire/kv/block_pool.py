@@ -5,10 +5,20 @@ from __future__ import annotations
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
+from operator import itemgetter
+from struct import pack
+
+import numpy as np
 
 from quire.core.messages import BlockChanges
 
 NO_PARENT = -1
+
+
+def packed(blocks: Sequence[int]) -> bytes:
+    """Return numbers of blocks as int32. `array` takes twice as long for a long prompt's."""
+    return pack(f"{len(blocks)}i", *blocks)
 
 
 class BlockPool:
@@ -43,7 +53,8 @@ class BlockPool:
         self.first, self.end = first, first + num_blocks
         self._blank = list(range(first, self.end))[::-1]
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._ref_count = [0] * self.end
+        self._ref_count = array("i", bytes(4 * self.end))
+        self._counts = np.frombuffer(self._ref_count, np.int32)  # the same numbers
         self._hash: list[bytes | None] = [None] * self.end
         self._cached: dict[bytes, int] = {}
         self._parent = array("i", [NO_PARENT]) * self.end
@@ -79,6 +90,13 @@ class BlockPool:
         """Return the block, used or free, with this hash; None if there is none."""
         return self._cached.get(block_hash)
 
+    def find_known(self, hashes: Sequence[bytes]) -> list[int] | None:
+        """Return the blocks of two or more hashes, or None if one of them is unknown."""
+        try:
+            return [*itemgetter(*hashes)(self._cached)] if len(hashes) > 1 else None
+        except KeyError:
+            return None
+
     def find_all(self, hashes: Sequence[bytes]) -> list[int | None]:
         """Return what `find` returns for each of `hashes`."""
         return list(map(self._cached.get, hashes))
@@ -87,6 +105,8 @@ class BlockPool:
         """Return the blocks of `hashes`, up to the first unknown hash."""
         if not hashes or hashes[0] not in self._cached:
             return []
+        if (known := self.find_known(hashes)) is not None:
+            return known
         found = self.find_all(hashes)
         if None in found:
             del found[found.index(None) :]
@@ -117,14 +137,11 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Add a user to each of `blocks`, which are all in the prefix cache."""
-        counts = self._ref_count
-        idle = 0
-        for block in blocks:
-            count = counts[block]
-            idle += not count
-            counts[block] = count + 1
-        self.num_free -= idle
+        """Add a user to each of `blocks`, which are all in the prefix cache, and differ."""
+        index = np.frombuffer(packed(blocks), np.int32)
+        counts = self._counts[index]
+        self.num_free -= len(blocks) - int(np.count_nonzero(counts))
+        self._counts[index] = counts + 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Remove a user from each of `blocks`; unused blocks become free."""
@@ -172,26 +189,24 @@ class BlockPool:
         """
         return list(self._cached.values()), self._parent
 
-    def adopt(self, blocks: Sequence[int], hashes: Sequence[bytes | None]) -> list[int]:
-        """Add a user to each of another pool's blocks, and let those with a hash be found.
+    def adopt(self, blocks: Sequence[int], hashes: Sequence[bytes] | None) -> list[int]:
+        """Add a user to each of another pool's blocks, and let them be found by their hashes.
 
         Returns:
             The blocks that have been adopted already.
         """
-        counts, own, cached = self._ref_count, self._hash, self._cached
-        again = [block for block in blocks if counts[block]]
-        if not again and None not in hashes:
-            found = [*map(cached.setdefault, hashes, blocks)]  # type: ignore[arg-type]  # no None
-            if found == blocks:
-                for block, block_hash in zip(blocks, hashes, strict=True):
+        counts, own, new, again = self._ref_count, self._hash, blocks, list[int]()
+        index = np.frombuffer(packed(blocks), np.int32)
+        if self._counts[index].any():
+            is_new = [not counts[block] for block in blocks]
+            again = [block for block in blocks if counts[block]]
+            new, hashes = [*compress(new, is_new)], hashes and [*compress(hashes, is_new)]
+        if hashes is not None:
+            entered = [*map(self._cached.setdefault, hashes, new)]
+            for block, block_hash, found in zip(new, hashes, entered, strict=True):
+                if found == block:
                     own[block] = block_hash
-                    counts[block] = 1
-                return again
-        for block, block_hash in zip(blocks, hashes, strict=True):
-            new = not counts[block] and block_hash is not None
-            if new and cached.setdefault(block_hash, block) == block:  # type: ignore[arg-type]
-                own[block] = block_hash
-            counts[block] += 1
+        self._counts[index] += 1
         return again
 
     def reserve(self, blocks: Iterable[int]) -> None:

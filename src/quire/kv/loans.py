@@ -11,14 +11,15 @@ A message about blocks is sent after the step that wrote them, so their bytes ar
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import compress
 
+import numpy as np
+
 from quire.core.options import NOT_LENT, LentBlocks
 from quire.core.request import Request
-from quire.kv.block_pool import BlockPool
+from quire.kv.block_pool import BlockPool, packed
 
 
 class Loans:
@@ -26,41 +27,43 @@ class Loans:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._lent: Counter[int] = Counter()
+        self._lent = np.zeros(pool.end, np.int32)
+        self.num_lent = 0
+        """Blocks that are lent."""
         self._borrowed: dict[str, Sequence[int]] = {}
         self._again: Counter[int] = Counter()
         """Loans of a block beyond its first one."""
-
-    @property
-    def num_lent(self) -> int:
-        """Return how many blocks are lent."""
-        return len(self._lent)
 
     # -- the owner -------------------------------------------------------------------------
 
     def lend(self, hashes: Sequence[bytes]) -> LentBlocks | None:
         """Lend the blocks with these hashes, which are cached but for those before a window."""
-        found = self._pool.find_all(hashes)
-        blocks = [block for block in found if block is not None]
+        found = (
+            self._pool.find_all(hashes) if (known := self._pool.find_known(hashes)) is None else []
+        )
+        blocks = known or [block for block in found if block is not None]
         if not blocks:
             return None
         self._pool.share(blocks)
-        self._lent.update(blocks)
-        pressed = 2 * len(self._lent) > self._pool.num_blocks  # prompts of any length wait for room
-        numbers = blocks
+        numbers = packed(blocks)
+        index = np.frombuffer(numbers, np.int32)
+        self.num_lent += len(blocks) - int(np.count_nonzero(self._lent[index]))
+        self._lent[index] += 1
+        pressed = 2 * self.num_lent > self._pool.num_blocks  # prompts of any length wait for room
         if len(blocks) < len(found):
-            numbers = [NOT_LENT if block is None else block for block in found]
-        return LentBlocks(hashes[-1], array("i", numbers).tobytes(), copied=pressed)
+            numbers = packed([NOT_LENT if block is None else block for block in found])
+        return LentBlocks(hashes[-1], numbers, copied=pressed)
 
     def restore(self, blocks: Sequence[int]) -> None:
         """Lend blocks of an empty pool as its predecessor did."""
         self._pool.reserve(blocks)
-        self._lent.update(blocks)
+        np.add.at(self._lent, blocks, 1)
+        self.num_lent = int(np.count_nonzero(self._lent))
 
     def take_back(self, blocks: Sequence[int]) -> None:
         """End loans, one of each listed block."""
-        self._lent.subtract(blocks)
-        self._lent = +self._lent
+        np.subtract.at(self._lent, blocks, 1)
+        self.num_lent = int(np.count_nonzero(self._lent))
         self._pool.release(reversed(blocks))
 
     # -- the borrower ------------------------------------------------------------------------
@@ -74,10 +77,10 @@ class Loans:
         numbers = lent.numbers.tolist()
         end = len(numbers)
         named = end <= len(hashes) and hashes[end - 1] == lent.last
-        names: Sequence[bytes | None] = hashes[:end] if named else [None] * end
-        if NOT_LENT in numbers:
+        names: Sequence[bytes] | None = hashes[:end] if named else None
+        if lent.count < end:
             is_lent = [number != NOT_LENT for number in numbers]
-            numbers, names = [*compress(numbers, is_lent)], [*compress(names, is_lent)]
+            numbers, names = [*compress(numbers, is_lent)], names and [*compress(names, is_lent)]
         if self._pool.left:  # not returned yet
             self._again.update({*self._pool.left} & {*numbers})
         self._again.update(self._pool.adopt(numbers, names))
@@ -98,7 +101,7 @@ class Loans:
 
     def counts(self) -> Counter[int]:
         """Return the users that are loans, by block."""
-        counts = self._lent.copy()
+        counts = Counter({int(b): int(self._lent[b]) for b in np.flatnonzero(self._lent)})
         for blocks in self._borrowed.values():
             counts.update(blocks)
         return counts

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from quire.core.config import SharedKV
 from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
+from quire.core.options import LentBlocks
 
 
 class Ledger:
@@ -23,7 +24,7 @@ class Ledger:
         self._stride = shared.stride
         self._send = send
         self._held: list[Counter[int]] = [Counter() for _ in range(shared.count)]
-        self._new: list[list[Sequence[int]]] = [[] for _ in range(shared.count)]
+        self._new: list[list[LentBlocks]] = [[] for _ in range(shared.count)]
         """Loans of each replica that `_held` does not count yet: a hand-off waits for no counts."""
         self.num_lent = 0
         """Loans of a block since the start."""
@@ -33,15 +34,15 @@ class Ledger:
 
     def _counted(self, borrower: int) -> Counter[int]:
         held, new = self._held[borrower], self._new[borrower]
-        for blocks in new:
-            held.update(blocks)
+        for lent in new:
+            held.update(lent.blocks)
         new.clear()
         return held
 
-    def lend(self, borrower: int, blocks: Sequence[int]) -> None:
+    def lend(self, borrower: int, lent: LentBlocks) -> None:
         """Note blocks that a replica may read until it returns them."""
-        self._new[borrower].append(blocks)
-        self.num_lent += len(blocks)
+        self._new[borrower].append(lent)
+        self.num_lent += lent.count
 
     def end(self, borrower: int, blocks: Sequence[int]) -> None:
         """End loans that a borrower returns."""

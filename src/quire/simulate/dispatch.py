@@ -148,7 +148,7 @@ class HalvedDispatch(Dispatch):
             chosen = router.choose(prompt, self._answers)
             router.add(chosen, message.request_id, prompt)
             if lent is not None:
-                self.ledger.lend(chosen, lent.blocks)
+                self.ledger.lend(chosen, lent)
                 message = borrowing(message, lent)
             self.replicas[chosen].send(message, report.time)
 

@@ -69,7 +69,7 @@ class Halves:
         if not self.answers >> replica & 1:  # it has these blocks itself
             self.loans.send_back(lent.blocks)
             return children
-        self.loans.lend(replica, lent.blocks)
+        self.loans.lend(replica, lent)
         first, *others = children
         return [borrowing(first, lent), *others]
 
