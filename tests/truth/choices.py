@@ -77,6 +77,9 @@ def draw(seed: int, index: int) -> Case:
         config |= _rope(rng, kind, config)
     if rng.random() < 0.02:
         del config[rng.choice(sorted(config.keys() - {"model_type", "architectures"}))]
+    flags = [key for key, value in config.items() if isinstance(value, bool)]
+    if flags and rng.random() < 0.05:  # null is false, not the default
+        config[rng.choice(flags)] = None
     config = {key: value for key, value in config.items() if value is not ABSENT}
     dtype = rng.choice(("float32", "float32", "float32", "bfloat16"))
     return Case(kind, task, config, dtype, rng.randrange(1 << 30))

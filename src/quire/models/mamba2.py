@@ -37,7 +37,7 @@ def parse(config: hf.HFConfig, inner: int | None = None, **differences: Any) -> 
         "groups": hf.integer(config, "mamba_n_groups", default=1),
         "state_dim": hf.integer(config, "mamba_d_state", default=256),
         "width": hf.integer(config, "mamba_d_conv", default=4),
-        "conv_bias": hf.boolean(config, "mamba_conv_bias", default=True),
+        "conv_bias": hf.flag(config, "mamba_conv_bias", default=True),
         "bias": hf.boolean(config, "mamba_proj_bias", default=False),
     }
     head_dim = inner // heads if width == "auto" else hf.integer(config, "mamba_d_head")

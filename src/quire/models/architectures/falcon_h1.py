@@ -20,7 +20,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         inner=hf.optional(config, "mamba_d_ssm", 1024) or expanded,
         out_bias=hf.boolean(config, "projectors_bias", default=False),
         normed=hf.boolean(config, "mamba_rms_norm", default=False),
-        norm_first=hf.boolean(config, "mamba_norm_before_gate", default=True),
+        norm_first=hf.flag(config, "mamba_norm_before_gate", default=True),
     )
     return llama.parse(
         config,

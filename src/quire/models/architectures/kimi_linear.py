@@ -46,7 +46,11 @@ _RENAMED = {
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     renamed = {_RENAMED[name]: value for name, value in config.items() if name in _RENAMED}
-    config = {**config, **{name: value for name, value in renamed.items() if value is not None}}
+    config = {
+        **renamed,
+        **config,
+        **{k: value for k, value in renamed.items() if value is not None},
+    }
     hf.only(config, "mla_use_nope", True, "attention without positions")
     layers, linear = hf.integer(config, "num_hidden_layers"), hf.table(config, "linear_attn_config")
     head_dim = _linear(config, linear, "head_dim", "linear_head_dim", 128)
