@@ -56,7 +56,10 @@ def _work(
     engine: _Same, changes: tuple[tuple[str, object], ...]
 ) -> tuple[EngineConfig, RooflineCost]:
     """Return an engine's configuration with changes, and its step cost at any rates."""
-    config = replace(engine.config, **dict(changes))  # type: ignore[arg-type]
+    config, names = engine.config, dict(changes)
+    if "quantization" in names:  # in place of the present one
+        config = replace(config, weight_forms={})
+    config = replace(config, **names)  # type: ignore[arg-type]
     return config, roofline(config, cautious_cpu(1, 0))
 
 

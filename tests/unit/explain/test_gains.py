@@ -12,12 +12,12 @@ from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
 from quire.explain.causes.case import QUIET, Case, open_case
 from quire.explain.estimate import Estimator
-from quire.explain.evidence import Evidence
+from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse
 from quire.explain.probe import Probe
 from quire.explain.report import Change
 from quire.metrics.stats import EngineStats
-from tests.unit.explain.made import healthy, profile
+from tests.unit.explain.made import LIMITS, healthy, profile
 
 SLOW: dict[str, Any] = {"steps": 400, "step_sizes": [(8.0, 400)]}
 UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
@@ -160,3 +160,14 @@ def test_more_tokenizers_gain_nothing_without_a_core() -> None:
     assert alone.verdict.share == crowded.verdict.share
     assert alone.changes[0].estimated_gain > 0.3
     assert crowded.changes[0].estimated_gain < 0.1
+
+
+def test_int8_in_place_of_fp8_gains_what_their_measured_rates_say() -> None:
+    reads = {"fp8": {1: 2e9, 4: 5e9}, "int8": {1: 12e9, 4: 20e9}}
+    limits = msgspec.structs.replace(LIMITS, reads=reads)
+    fp8 = healthy(
+        args={"quantization": "fp8"}, ops=UNBOUND, platform=Platform("avx2", "avx2"), limits=limits
+    )
+    change = explain(fp8).changes[0]
+    assert change.flag == "--quantization int8"
+    assert 1.7 < change.estimated_gain <= 3.0

@@ -67,7 +67,7 @@ def decoded_weights(case: Case) -> Suspect | None:
     linear = [op.seconds for op in e.ops.ops if op.name == "linear"] if e.ops is not None else []
     inside = sum(linear) / max(1e-9, e.ops.model_seconds) if e.ops and linear else 1.0
     if e.limits is not None and e.limits.reads:
-        ratio = case.estimate.model_ratio(quantization="int8", weight_forms={})
+        ratio = case.estimate.model_ratio(quantization="int8")
     else:
         ratio = 1.0 - min(1.0, inside) * (1.0 - IN_INT8)
     if e.args.quantization is not None:
