@@ -167,6 +167,11 @@ def beside_streams(i: int) -> Body:
     return of_tokens(16, 100, stream=True)(i)
 
 
+def of_eight(i: int) -> Body:
+    """Return prompts that begin with one of eight texts."""
+    return of_tokens(0, 4)(i) | {"prompt": tokens(-30 - i % 8, 448) + tokens(i, 10)}
+
+
 def mostly_refused(i: int) -> Body:
     """Return prompts of which two in three are longer than the context."""
     return of_tokens(48 if i % 3 == 0 else 200, 8)(i)
@@ -181,6 +186,15 @@ POOR_DRAFTER = {
     "num_speculative_tokens_per_batch_size": [[1, 64, 7]],
     "synthetic_acceptance_rate": 0.05,
 }
+SMALL = {
+    "hidden_size": 256, "intermediate_size": 256, "vocab_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
+HYBRID = (
+    "qwen3-next-4l", *OPT[1:], "--hf-overrides", json.dumps(SMALL), "--max-model-len", "1024",
+    "--max-num-seqs", "4",
+)  # fmt: skip
 FAULTS: dict[str, Fault] = {
     # Clients of one server without a fault of its own.
     "salt": Fault(("salted_prefixes",), EMBEDDED, salted, clients=4),
@@ -207,9 +221,7 @@ FAULTS: dict[str, Fault] = {
         ("unmet_stops",), EMBEDDED, asks(max_tokens=200, stop=["</answer>"]), clients=4
     ),
     "one_client": Fault(("few_clients",), EMBEDDED, asks(), clients=1),
-    "scrapes": Fault(
-        ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/metrics", 0.01)
-    ),
+    "scrapes": Fault(("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/metrics", 0.01)),
     "polls": Fault(
         ("scrapes",), EMBEDDED, asks(), clients=2, during=asked_for("/health", 0.0, clients=4)
     ),
@@ -220,15 +232,11 @@ FAULTS: dict[str, Fault] = {
     "stopped_front": Fault(("stopped",), EMBEDDED, asks(), during=stopped_front),
     "frozen": Fault(("stopped",), EMBEDDED, asks(), during=frozen),
     "traced": Fault(("traced",), EMBEDDED, asks(), during=traced),
-    "dev_mode": Fault(
-        ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONDEVMODE": "1"}
-    ),
+    "dev_mode": Fault(("python_debugging",), EMBEDDED, asks(), environment={"PYTHONDEVMODE": "1"}),
     "tracemalloc": Fault(
         ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONTRACEMALLOC": "5"}
     ),
-    "slow_link": Fault(
-        ("slow_link",), OPT, asks(), prepare=behind_a_slow_link, environment=KEY
-    ),
+    "slow_link": Fault(("slow_link",), OPT, asks(), prepare=behind_a_slow_link, environment=KEY),
     "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
     "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),
     "refused_all": Fault(("refused_requests",), EMBEDDED, asks(max_tokens=4000)),
@@ -242,6 +250,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "no_cache": Fault(
         ("prefix_misses",), (*EMBEDDED, "--no-enable-prefix-caching"), shared, clients=4
+    ),
+    "few_states": Fault(
+        ("state_misses",), (*HYBRID, "--kv-cache-memory-bytes", "12MiB"), of_eight, clients=4
     ),
     "tiny_kv": Fault(
         ("kv_cache_too_small", "preemption"),
@@ -262,9 +273,7 @@ FAULTS: dict[str, Fault] = {
     "lora": Fault(
         ("adapter_seats",), EMBEDDED, lambda i: asks(model="abcd"[i % 4])(i), prepare=adapters
     ),
-    "wide_adapter": Fault(
-        ("adapters",), EMBEDDED, asks(model="a"), prepare=wide_adapter
-    ),
+    "wide_adapter": Fault(("adapters",), EMBEDDED, asks(model="a"), prepare=wide_adapter),
     "tls": Fault(("tls",), EMBEDDED, asks(max_tokens=2), clients=16, prepare=certificate),
     "tokenizer": Fault(
         ("tokenization",), EMBEDDED, lambda i: asks(prompt=text(i, 700), max_tokens=4)(i),
@@ -325,13 +334,9 @@ FAULTS: dict[str, Fault] = {
     "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
     "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
     "fp8": Fault(("decoded_weights",), (*OPT, "--quantization", "fp8"), asks()),
-    "small_pages": Fault(
-        ("huge_pages_off",), OPT, asks(), clients=4, start=small_pages
-    ),
+    "small_pages": Fault(("huge_pages_off",), OPT, asks(), clients=4, start=small_pages),
     "quota": Fault(("cpu_quota",), OPT, asks(), during=quota),
-    "one_cpu": Fault(
-        ("affinity", "too_many_threads"), OPT, asks(), during=held_to_one_cpu(True)
-    ),
+    "one_cpu": Fault(("affinity", "too_many_threads"), OPT, asks(), during=held_to_one_cpu(True)),
     "core_cpu": Fault(("affinity",), OPT, asks(), during=held_to_one_cpu(False)),
     "neighbours": Fault(("busy_neighbour",), OPT, asks(), during=neighbours),
     "low_priority": Fault(("low_priority", "busy_neighbour"), OPT, asks(), during=low_priority),

@@ -23,9 +23,9 @@ from quire.explain.whatif import explained
 STANDBY = 12.0
 """Seconds after which a server's standby process has imported everything."""
 PROVABLE = (
-    "seats", "tiny_kv", "preemption", "no_cache", "lora", "tokenizer", "template", "chunks",
-    "long_prompts", "stretch", "many_steps", "drafter", "ranks", "few_threads", "threads",
-    "float32", "fp8", "reference", "quota", "short_context",
+    "seats", "tiny_kv", "preemption", "no_cache", "few_states", "lora", "tokenizer",
+    "template", "chunks", "long_prompts", "stretch", "many_steps", "drafter", "ranks",
+    "few_threads", "threads", "float32", "fp8", "reference", "quota", "short_context",
 )  # fmt: skip
 """Faults whose first change is a flag of the engine."""
 MOST = 4

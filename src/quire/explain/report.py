@@ -15,6 +15,7 @@ Cause = Literal[
     "kv_cache_too_small",
     "preemption",
     "prefix_misses",
+    "state_misses",
     "salted_prefixes",
     "shifted_prefixes",
     # Cores and the system

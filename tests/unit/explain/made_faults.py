@@ -109,6 +109,19 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         ),
         "--enable-prefix-caching",
     ),
+    "state_misses": (
+        healthy(
+            ops=UNBOUND,
+            args={"model": "qwen3-next-4l"},
+            prompt_tokens=100_000,
+            repeated_tokens=90_000,
+            requests=100,
+            computed_tokens=108_000,
+            step_sizes=[(8.0, 950), (2000.0, 50)],
+            kv_held=0.3,
+        ),
+        "--kv-offloading-size 2",
+    ),
     "queueing": (
         healthy(ops=UNBOUND, args={"max_num_seqs": 8}, waiting=24.0),
         "--max-num-seqs 32",

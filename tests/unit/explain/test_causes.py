@@ -247,6 +247,17 @@ def test_a_prefix_is_evicted_only_from_a_full_cache() -> None:
     assert "evicted" in verdict.text
 
 
+def test_states_are_missed_only_if_most_requests_miss_them() -> None:
+    evidence = FAULTS["state_misses"][0]
+    for other in (
+        with_window(evidence, cached_tokens=60_000),  # most hit
+        with_window(evidence, repeated_tokens=12_000),  # as many as eight may miss that run at once
+        with_window(evidence, kv_held=0.95),  # then blocks are evicted, too
+        FAULTS["prefix_misses"][0],
+    ):
+        assert "state_misses" not in [f.cause for f in explain(other).causes]
+
+
 def test_the_first_stage_waits_for_the_others() -> None:
     """Its profile has not their time, which is no dispatching."""
     ops = profile(("linear", "mlp.up", 4.8, 10.0, 40.0), model_seconds=4.9)

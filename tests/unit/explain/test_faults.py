@@ -39,6 +39,7 @@ SERVED = {
     "drafter": ("poor_drafts",),
     "eager": ("dispatch_overhead",),
     "edits": ("token_edits",),
+    "few_states": ("state_misses",),
     "few_threads": ("few_threads",),
     "files": ("open_files",),
     "first_line": ("shifted_prefixes",),

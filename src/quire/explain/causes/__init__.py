@@ -27,6 +27,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     cache.preemption,
     cache.kv_cache_too_small,
     cache.prefix_misses,
+    cache.state_misses,
     requests.salted_prefixes,
     requests.shifted_prefixes,
     cores.few_threads,

@@ -16,6 +16,7 @@ from quire.explain.causes.case import (
 )
 from quire.explain.evidence import Window
 from quire.explain.report import THROUGHPUT, Change
+from quire.models.memory import state_bytes
 
 FULL = 0.6
 """If a larger share of the blocks is in use and seats are free, waiting requests wait for blocks:
@@ -91,8 +92,8 @@ def preemption(case: Case) -> Suspect | None:
 def prefix_misses(case: Case) -> Suspect | None:
     """Prompts share a prefix and are computed anyway."""
     e, w = case.evidence, case.window
-    missed = min(max(0, w.repeated_tokens - w.cached_tokens), w.prompt_tokens - w.cached_tokens)
-    if not missed or not w.prompt_tokens:
+    missed = _missed(w)
+    if not missed:
         return None
     saved = case.estimate.cached_share(missed)
     if not e.config.enable_prefix_caching:
@@ -126,6 +127,46 @@ def prefix_misses(case: Case) -> Suspect | None:
         cached_tokens=w.cached_tokens,
         prompt_tokens=w.prompt_tokens,
     )
+
+
+def state_misses(case: Case) -> Suspect | None:
+    """Prefixes are cached without the states of recurrent layers behind them."""
+    e, w = case.evidence, case.window
+    missed, args = _missed(w), e.args
+    # A prefix that is still being computed is missed by those that run beside its first request.
+    beside = 2.0 * (w.running + w.waiting) * w.prompt_tokens / max(1, w.requests)
+    cached = e.config.enable_prefix_caching and w.kv_held < EVICTING
+    if not cached or not state_bytes(e.config.model) or missed <= max(w.cached_tokens, beside):
+        return None
+    saved = case.estimate.cached_share(missed)
+    changes = [_more_blocks(case, 2 * w.kv_blocks, gain_of(saved))]
+    if not args.kv_offloading_size:
+        changes.insert(
+            0,
+            change(
+                "--kv-offloading-size 2",
+                "saves evicted states in host memory",
+                saved,
+                kv_offloading_size=2.0,
+            ),
+        )
+    return suspect(
+        "state_misses",
+        f"{missed:,} of {w.prompt_tokens:,} prompt tokens, {missed / w.prompt_tokens:.0%}, "
+        "repeated the beginning of an earlier prompt and were computed again: its blocks are "
+        "cached, but the states of the recurrent layers behind it had no slot.",
+        saved,
+        changes,
+        Kind.PROVEN,
+        repeated_tokens=w.repeated_tokens,
+        cached_tokens=w.cached_tokens,
+        kv_held=w.kv_held,
+    )
+
+
+def _missed(w: Window) -> int:
+    """Return the prompt tokens that repeated an earlier prompt's and were computed again."""
+    return min(max(0, w.repeated_tokens - w.cached_tokens), w.prompt_tokens - w.cached_tokens)
 
 
 def blocks_are_full(w: Window) -> bool:
