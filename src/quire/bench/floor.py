@@ -1,18 +1,19 @@
-"""The memory floor of a decode step: bytes that it must read, divided by the bandwidth."""
+"""The memory floor of a decode step: bytes that it must move, divided by the bandwidth."""
 
 from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
-from quire.models.memory import looked_up_bytes, unchosen
+from quire.models.memory import looked_up_bytes, state_bytes, unchosen
 from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """Bytes that one decode step of the whole batch must read from memory."""
+    """Bytes that one decode step of the whole batch must move: reads, and states written back."""
 
     weights: float
     kv: float
+    states: float = 0.0
 
     def floor_fraction(self, decode_tok_s: float, batch_size: int, bandwidth_gb_s: float) -> float:
         """Return the share of the memory floor that was reached; 1.0 is the measured bandwidth.
@@ -23,7 +24,8 @@ class StepBytes:
             decode_tok_s: tokens per second of the whole batch.
             bandwidth_gb_s: 10⁹ bytes per second.
         """
-        return decode_tok_s / batch_size * (self.weights + self.kv) / (bandwidth_gb_s * 1e9)
+        moved = self.weights + self.kv + self.states
+        return decode_tok_s / batch_size * moved / (bandwidth_gb_s * 1e9)
 
 
 def step_bytes(
@@ -37,7 +39,7 @@ def step_bytes(
     input_len: int,
     output_len: int,
 ) -> StepBytes:
-    """Return the bytes that a decode step reads, averaged over steps 1 to `output_len` − 1.
+    """Return the bytes that a decode step moves, averaged over steps 1 to `output_len` − 1.
 
     Weights: all except tables of which a step reads only its own rows (learned positions, and token
     embeddings that are not also the output projection). Of experts those that a batch is expected
@@ -45,6 +47,8 @@ def step_bytes(
 
     KV: batch × average context × bytes per token. Step s attends to `input_len` + s tokens, or in a
     layer with a sliding window to at most that window.
+
+    States of recurrent layers: each is read and written.
 
     Args:
         dtype: dtype of weights and activations, and of the tables.
@@ -57,5 +61,7 @@ def step_bytes(
     reads = sum(min(context, window or context) for context in contexts for window in windows)
     average_context = reads / (len(contexts) * len(windows))
     return StepBytes(
-        weights=weight_bytes - unread, kv=batch_size * average_context * kv_bytes_per_token
+        weights=weight_bytes - unread,
+        kv=batch_size * average_context * kv_bytes_per_token,
+        states=2.0 * batch_size * state_bytes(model),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quire.bench.floor import StepBytes, step_bytes
-from quire.core.layers import MoEConfig, RouteSpec
+from quire.core.layers import MoEConfig, RouteSpec, ShortConvConfig, SubLayerKind
 from quire.core.model_config import ModelConfig
 
 MODEL = ModelConfig(
@@ -80,3 +80,12 @@ def test_bfloat16_tables_are_half_as_large() -> None:
         output_len=2,
     )
     assert found == StepBytes(weights=5_000 - 1_600, kv=2 * 64)
+
+
+def test_states_are_read_and_written() -> None:
+    kinds: tuple[SubLayerKind, ...] = ("recurrent", "attention")
+    model = replace(MODEL, recurrent=ShortConvConfig(channels=8, width=3), sublayers=kinds)
+    found = read(model)
+    assert found.states == 2 * 3 * (2 * 8) * 4  # batch · (width - 1) · channels · bytes, twice
+    plain = replace(found, states=0.0)
+    assert found.floor_fraction(60.0, 3, 1e-3) > plain.floor_fraction(60.0, 3, 1e-3)
