@@ -19,11 +19,29 @@ namespace {
 
 constexpr int kBlockVecs = static_cast<int>(kStateColumns / kLanes);
 
+constexpr int64_t kPastBytes = 1 << 20;  // of a layer's states in a step, which no L2 cache keeps
+
 // Columns of the state: in a slot, or in the task's memory.
 struct Place {
   float* at;
   int64_t stride;
 };
+
+// Stores a vector at a multiple of its size past the caches: they would read the old content first.
+inline void store_past(float* p, Vec v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, v);
+#else
+  store(p, v);
+#endif
+}
+inline void finish_stores_past() {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
 
 // A token of one head. With a decay per row, `read_k` and `read_q` are products with it, and alpha is 1.
 struct Token {
@@ -52,8 +70,8 @@ inline Vec softplus(Vec x) {
   return fma(z, p, max(zero(), x));
 }
 
-// V vectors of columns, or the first n lanes of one.
-template <int V, bool kTail>
+// V vectors of columns, or the first n lanes of one. kPast: the new state passes by the caches.
+template <int V, bool kTail, bool kPast>
 struct Columns {
   int64_t n;
 
@@ -61,6 +79,10 @@ struct Columns {
   void put(float* p, int j, Vec v) const {
     if (kTail) return store(p, v, n);
     store(p + j * kLanes, v);
+  }
+  void put_state(float* p, int j, Vec v) const {
+    if (kPast) return store_past(p + j * kLanes, v);
+    put(p, j, v);
   }
 
   void delta(const Token& t, int64_t rows, Place from, Place to, int64_t c) const {
@@ -84,7 +106,7 @@ struct Columns {
       const Vec a = t.row_decay == nullptr ? alpha : broadcast(t.row_decay[i]);
       for (int j = 0; j < V; ++j) {
         const Vec s = get(from.at + i * from.stride, j);
-        put(to.at + i * to.stride, j, fma(k, m[j], mul(a, s)));
+        put_state(to.at + i * to.stride, j, fma(k, m[j], mul(a, s)));
       }
     }
   }
@@ -100,7 +122,7 @@ struct Columns {
       const Vec k = broadcast(t.k[i]), q = broadcast(t.q[i]);
       for (int j = 0; j < V; ++j) {
         const Vec s = fma(k, change[j], mul(alpha, get(from.at + i * from.stride, j)));
-        put(to.at + i * to.stride, j, s);
+        put_state(to.at + i * to.stride, j, s);
         y[j] = fma(q, s, y[j]);
       }
     }
@@ -109,9 +131,9 @@ struct Columns {
 };
 
 using Step = void (*)(const Token&, int64_t rows, Place from, Place to, int64_t c, int64_t n);
-template <bool kDelta, int V, bool kTail>
+template <bool kDelta, int V, bool kTail, bool kPast = false>
 void step(const Token& t, int64_t rows, Place from, Place to, int64_t c, int64_t n) {
-  const Columns<V, kTail> columns{n};
+  const Columns<V, kTail, kPast> columns{n};
   if (kDelta) return columns.delta(t, rows, from, to, c);
   columns.scan(t, rows, from, to, c);
 }
@@ -241,6 +263,14 @@ struct Head {
     if (number >= 0) return {slot(number) + c, a.columns};
     return own(c);
   }
+  // Whether the state after the last row goes past the caches. It is in another slot than the one that was
+  // read, and the next step finds neither in a cache.
+  bool passes_caches() const {
+    const int64_t last = a.steps.query_start_loc[s + 1] - 1, state_bytes = a.rows * a.columns * 4;
+    return a.steps.to[last] >= 0 && a.steps.to[last] != a.steps.from[s] &&
+           a.steps.num * a.heads * state_bytes >= kPastBytes && a.columns % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(a.state) % 64 == 0;
+  }
   Place own(int64_t c) const {  // the task's memory: blocks of columns one after the other
     const int64_t block = c / kStateColumns * kStateColumns;
     return {state + block * a.rows + c - block, kStateColumns};
@@ -257,6 +287,7 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
   if (a.steps.from[head.s] < 0) {
     for (int64_t i = 0; i < a.rows * a.part_columns; ++i) head.state[i] = 0.0f;
   }
+  const int64_t past = head.passes_caches() ? last - 1 : last;  // the row whose state goes past them
   Token tokens[kStateTile];
   for (int64_t r = first; r < last; r += kStateTile) {
     const int64_t count = last - r < kStateTile ? last - r : kStateTile;
@@ -275,7 +306,8 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
                        : tail ? Step{step<kDelta, 1, true>}
                               : Step{step<kDelta, 1, false>};
       for (int64_t i = 0; i < count; ++i) {
-        one(tokens[i], a.rows, head.before(r + i, first, c), head.after(r + i, c), c, left);
+        const Step run_one = block && r + i == past ? Step{step<kDelta, kBlockVecs, false, true>} : one;
+        run_one(tokens[i], a.rows, head.before(r + i, first, c), head.after(r + i, c), c, left);
       }
       c += block ? kStateColumns : tail ? left : kLanes;
     }
@@ -286,6 +318,7 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
       if (c < head.columns) store(y + c, load(tokens[i].y + c, head.columns - c), head.columns - c);
     }
   }
+  if (past < last) finish_stores_past();
 }
 
 }  // namespace
