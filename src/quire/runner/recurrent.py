@@ -89,28 +89,27 @@ class StateSlotTables:
             self._begins = False
             self._before = rows, self._recent[rows], self._end[rows]
             self._kept[rows] = source
-        counts = np.diff(loc)
-        entry = np.repeat(np.arange(len(rows)), counts)
         if (len(rows), len(positions)) != (len(self._slots_from), len(self._slots_to)):
             # A plan binds its arrays again if they are not those of the last step.
             self._slots_from, self._slots_to = self._from[: len(rows)], self._to[: len(positions)]
-        target = self._slots_to
-        block, offset = np.divmod(positions, self._block_size)
-        target[:] = np.where(
-            offset == self._block_size - 1, self._tables[rows[entry], block], NO_STATE
-        )
-        free = self._free_slots(rows, source)
-        self._recent[rows] = NO_STATE
+        target, size = self._slots_to, self._block_size
+        target.fill(NO_STATE)
+        ends = (positions % size == size - 1).nonzero()[0]
+        if len(ends):
+            entry = loc.searchsorted(ends, "right") - 1
+            target[ends] = self._tables[rows[entry], positions[ends] // size]
+        counts, last = loc[1:] - loc[:-1], loc[1:] - 1
         most = 0 if drafts is None else int(drafts.max())
+        free = self._free_slots(rows, source, most + 1)
+        self._recent[rows] = NO_STATE
         for behind in range(most + 1):  # the last row, the one before it …
             each = (counts > behind) if drafts is None else (drafts >= behind)
-            at = loc[1:][each] - 1 - behind
+            at = last[each] - behind
             slots = np.where(target[at] == NO_STATE, free[each, behind], target[at])
             target[at] = slots
             self._recent[rows[each], behind] = slots
         self._end[rows] = starts + counts
-        width = self._recent.shape[1]
-        whole = np.flatnonzero(counts < width)  # they may begin again where this pass did
+        whole = counts < self._recent.shape[1]  # they may begin again where this pass did
         self._recent[rows[whole], counts[whole]] = source[whole]
         self._slots_from[:] = source
         return self._slots_from, target
@@ -126,9 +125,10 @@ class StateSlotTables:
         known = (behind >= 0) & (behind < self._recent.shape[1])
         return np.where(known, self._recent[rows, np.where(known, behind, 0)], NO_STATE)
 
-    def _free_slots(self, rows: Column, source: Slots) -> Slots:
-        """Return the working slots of each sequence, those that it may write first."""
+    def _free_slots(self, rows: Column, source: Slots, count: int) -> Slots:
+        """Return `count` working slots of each sequence that it may write, int64 [B, count]."""
         working = self._working[rows]
         taken = (working == source[:, None]) | (working == self._kept[rows][:, None])
-        order = np.argsort(taken, axis=1, kind="stable")
-        return np.take_along_axis(working, order, axis=1)
+        order = taken.argsort(axis=1, kind="stable")
+        found: Slots = working[np.arange(len(rows))[:, None], order[:, :count]]
+        return found
