@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 from pathlib import Path
 
 import pytest
 
-from quire.explain.surroundings import StateCount, Surroundings, between, family, read
+from quire.explain.host import own_unread, unread
+from quire.explain.surroundings import MUCH, StateCount, Surroundings, between, family, read
 
 STAT = "7 (a (b) c) {state} 1 7 7 0 -1 0 " + "0 " * 32 + "{wait} 0"
 
@@ -227,3 +229,17 @@ def test_this_system() -> None:
     now = read().now
     assert now.allowed == len(os.sched_getaffinity(0))
     assert now.online >= now.allowed
+
+
+def test_own_connections_hold_what_their_clients_have_not_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+            client.connect(server.getsockname())
+            with server.accept()[0] as connection:
+                connection.setblocking(False)
+                sent = connection.send(bytes(1 << 18))
+                found = sorted(own_unread())
+                assert found == sorted(unread(os.getpid()))
+                assert MUCH < max(found) <= sent
