@@ -9,7 +9,9 @@ one thread per replica: `one` has one replica, `halves` one for prompts and one 
 `ttft_s` is the time to the first token of a prompt while nothing else runs. `idle_p99_s` is the
 p99 time between two tokens of `--answers` answers, `busy_p99_s` the same while prompts arrive, one
 after the other. `ttft_overhead` is halves' time over that of one, less one; `stretch` is busy over
-idle.
+idle. `…_cpu_s` are CPU seconds of all cores for the prompt, and of the last core per token of the
+answers: ratios by CPU do not count waits for other processes, on a busy machine. `…_wait_s` are
+those waits.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
 from quire.bench.results.report import summarise, write_json
@@ -34,7 +37,10 @@ KINDS: dict[str, dict[str, int]] = {
     "one": {"num_threads": 1},
     "halves": {"num_threads": 2, "prefill_replicas": 1, "decode_replicas": 1},
 }
-TIMES = ("ttft_s", "idle_p99_s", "busy_p99_s")
+TIMES = (
+    *("ttft_s", "ttft_cpu_s", "idle_p99_s", "idle_cpu_s", "idle_wait_s"),
+    *("busy_p99_s", "busy_cpu_s", "busy_wait_s"),
+)
 SHORT = 32
 
 
@@ -43,6 +49,7 @@ class Load:
 
     def __init__(self, engine: AsyncLLM, seed: int) -> None:
         self._engine = engine
+        self.cores = [core.core.client.pid for core in engine._fleet.replicas]  # type: ignore[attr-defined]
         self._draw = Random(seed)
 
     async def times(self, length: int, count: int) -> list[float]:
@@ -57,10 +64,14 @@ class Load:
         )
         return [start, *[time.perf_counter() async for _ in stream]]
 
-    async def gaps(self, answers: int, count: int) -> list[float]:
-        """Return the times between two tokens of answers that run side by side."""
+    async def answers(self, answers: int, count: int) -> list[float]:
+        """Return the p99 time between two tokens of answers that run side by side, and the CPU
+        time and the wait for a CPU of the last core per token."""
+        before = taken(self.cores[-1:])
         found = await asyncio.gather(*[self.times(SHORT, count) for _ in range(answers)])
-        return [float(gap) for times in found for gap in np.diff(times[2:])]
+        each = (taken(self.cores[-1:]) - before) / count
+        gaps = [float(gap) for times in found for gap in np.diff(times[2:])]
+        return [float(np.percentile(gaps, 99)), *each]
 
     async def prompts(self, length: int) -> None:
         """Send prompts, one after the other, until this is cancelled."""
@@ -84,15 +95,23 @@ async def measure(kind: str, args: argparse.Namespace, seed: int) -> dict[str, f
         load = Load(engine, seed)
         await load.times(SHORT, 4)  # warm-up
         await load.times(4 * SHORT, 4)
+        before = taken(load.cores)
         sent, first, *_ = await load.times(args.prompt, 1)
-        idle = await load.gaps(args.answers, args.tokens)
+        cpu = float((taken(load.cores) - before)[0])
+        idle = await load.answers(args.answers, args.tokens)
         stream = asyncio.create_task(load.prompts(args.prompt))
-        busy = await load.gaps(args.answers, args.tokens)
+        busy = await load.answers(args.answers, args.tokens)
         stream.cancel()
     finally:
         engine.shutdown()
-    p99 = [float(np.percentile(gaps, 99)) for gaps in (idle, busy)]
-    return dict(zip(TIMES, (first - sent, *p99), strict=True))
+    return dict(zip(TIMES, (first - sent, cpu, *idle, *busy), strict=True))
+
+
+def taken(processes: list[int]) -> NDArray[np.float64]:
+    """Return the seconds that processes have had a CPU, and have waited for one."""
+    threads = [path for pid in processes for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    times = [[1e-9 * float(part) for part in path.read_text().split()[:2]] for path in threads]
+    return np.array(times, np.float64).sum(0)
 
 
 def main() -> None:
@@ -116,9 +135,13 @@ def main() -> None:
         "answers": args.answers,
     }
     row = summarise(tuple(samples[0]), facts, samples)
-    row["ttft_overhead"] = round(row["halves_ttft_s"] / row["one_ttft_s"] - 1, 4)
+    for name, time_of in (("", "ttft_s"), ("_by_cpu", "ttft_cpu_s")):
+        ratio = row[f"halves_{time_of}"] / row[f"one_{time_of}"]
+        row[f"ttft_overhead{name}"] = round(ratio - 1, 4)
     for kind in KINDS:
-        row[f"{kind}_stretch"] = round(row[f"{kind}_busy_p99_s"] / row[f"{kind}_idle_p99_s"], 3)
+        for name, time_of in (("", "p99_s"), ("_by_cpu", "cpu_s")):
+            ratio = row[f"{kind}_busy_{time_of}"] / row[f"{kind}_idle_{time_of}"]
+            row[f"{kind}_stretch{name}"] = round(ratio, 3)
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances("halves", "python benchmarks/halves.py"))
