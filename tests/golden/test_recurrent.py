@@ -108,6 +108,11 @@ def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     return Golden("lfm2", tmp_path_factory.mktemp("lfm2"))
 
 
+@pytest.fixture(scope="module")
+def mamba2(tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    return Golden("mamba2", tmp_path_factory.mktemp("mamba2"))
+
+
 def test_equals_transformers(golden: Golden) -> None:
     check(golden, "cpu")
 
@@ -178,19 +183,23 @@ def test_every_way_of_scheduling(lfm2: Golden, flags: dict[str, Any]) -> None:
     assert (engine.core.scheduler.stats().num_preemptions > 0) == ("num_gpu" in str(flags))
 
 
-@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize(("model", "disk"), [("lfm2", False), ("lfm2", True), ("mamba2", True)])
 def test_states_come_back_from_host_memory_and_files(
-    lfm2: Golden, tmp_path: Path, disk: bool
+    model: str, request: pytest.FixtureRequest, tmp_path: Path, disk: bool
 ) -> None:
-    """Room for one prompt at a time: its blocks and its state leave the cache and come back."""
-    flags: dict[str, Any] = {"kv_offloading_size": (6e4 if disk else 1e6) / 2**30}
+    """Room for one prompt at a time: its blocks and its state leave the cache and come back. The
+    blocks of Mamba-2 are empty."""
+    golden: Golden = request.getfixturevalue(model)
+    flags: dict[str, Any] = {"kv_offloading_size": (6e4 if disk else 2e6) / 2**30}
     flags |= {"kv_offloading_dir": str(tmp_path)} if disk else {"swap_space": 1e5 / 2**30}
-    engine = Engine(lfm2, num_gpu_blocks_override=8, block_size=16, **flags)
+    flags |= {"max_num_seqs": 1, "kv_cache_memory_bytes": 400_000} if model == "mamba2" else {}
+    engine = Engine(golden, num_gpu_blocks_override=8, block_size=16, **flags)
     scheduler = engine.core.scheduler
     scheduler._admission._tier_cost = None  # a copy takes longer than computing a tiny model
-    assert engine.answer([lfm2.prompt]) == [lfm2.output]
-    engine.answer([[i] * 60 for i in range(2, 20)])  # they use all slots for states
-    assert engine.answer([lfm2.prompt]) == [lfm2.output]
+    assert engine.answer([golden.prompt]) == [golden.output]
+    fill = 18 if model == "lfm2" else 8  # prompts that use all slots for states
+    engine.answer([[i] * 60 for i in range(2, 2 + fill)])
+    assert engine.answer([golden.prompt]) == [golden.output]
     states = scheduler.kv.states
     assert states is not None
     assert states.tier is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
@@ -34,7 +35,7 @@ class BlockCopier:
             raise ValueError("a block must be contiguous")
         self._arrays = arrays  # the addresses are theirs
         self._parts = [(address(a), a[0].nbytes, a.strides[0]) for a in arrays]
-        self._num_blocks = min(map(len, arrays))
+        self._num_blocks = min(map(len, arrays), default=sys.maxsize)  # without arrays: empty
         self._pool = _native.Pool(threads)
         self.block_bytes = sum(nbytes for _, nbytes, _ in self._parts)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import TierConfig, TransferConfig
 from quire.core.model_config import ModelConfig
-from quire.executor.memory import STATE_SHARE
+from quire.executor.memory import MOST_EMPTY_BLOCKS, STATE_SHARE
 from quire.models.memory import kv_bytes_per_token, state_bytes
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.device import GIB
@@ -33,14 +33,14 @@ def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
             raise value_error(args, name, "without prefix caching there are no blocks to offload.")
 
     def count(name: str, size: float, each: int, what: str) -> int:
-        number = int(size * GIB) // each
+        number = int(size * GIB) // each if each else 0
         if size and not number:
             raise value_error(args, name, f"a single {what} takes {each} bytes.")
         return number
 
     swap, offload, disk = args.swap_space, args.kv_offloading_size, args.kv_offloading_disk_size
     directory = args.kv_offloading_dir
-    if not block_bytes:
+    if not block_bytes and not slot_bytes:
         for name in ("swap_space", "kv_offloading_size", "kv_offloading_dir"):
             if getattr(args, name):
                 raise value_error(args, name, "the model has no keys and values to store.")
@@ -51,11 +51,13 @@ def divided(args: EngineArgs, block_bytes: int, slot_bytes: int) -> TierConfig:
     if slot_bytes:  # a preempted request's blocks and states are kept like those of a prefix
         asked = "swap_space" if swap else asked
         swap, offload = 0.0, swap + offload if args.enable_prefix_caching else 0.0
-        states = count(asked, offload / STATE_SHARE, slot_bytes, "state")
-        offload -= offload / STATE_SHARE
+        share = STATE_SHARE if block_bytes else 1
+        states = count(asked, offload / share, slot_bytes, "state")
+        offload -= offload / share
+    empty = MOST_EMPTY_BLOCKS if states and not block_bytes else 0  # they only find states
     return TierConfig(
         num_swap_slots=count("swap_space", swap, block_bytes, "KV block"),
-        num_offload_slots=count(asked, offload, block_bytes, "KV block"),
+        num_offload_slots=empty or count(asked, offload, block_bytes, "KV block"),
         num_state_slots=states,
         directory=directory,
         disk_bytes=int(disk * GIB) if directory else 0,

@@ -94,7 +94,7 @@ class HostKV:
             report.failed += [~slot for slot in of_states.failed]
             report.pending += [~slot for slot in of_states.pending]
             (own, seconds), (slots, more) = report.reads, of_states.reads
-            worth = slots * self.states.num_words / self.num_words
+            worth = slots * self.states.num_words / max(self.num_words, 1)
             report.reads = own + worth, seconds + more
         return report
 

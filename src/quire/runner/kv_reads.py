@@ -63,7 +63,7 @@ class BlockReader:
     def __init__(self, sources: Mapping[int, BlockSource], num_words: int) -> None:
         self._sources = sources
         self._num_words = num_words
-        self._most_done = max(1, READ_BYTES // (8 * num_words))
+        self._most_done = max(1, READ_BYTES // (8 * max(num_words, 1)))
         self._lock = threading.Condition()
         self._queue: deque[BlockLoad] = deque()
         self._wanted: dict[int, BlockLoad] = {}

@@ -6,6 +6,7 @@ import pytest
 
 from quire.core.config import TierConfig
 from quire.core.errors import ConfigError
+from quire.executor.memory import MOST_EMPTY_BLOCKS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.tiers import divided
 
@@ -23,13 +24,20 @@ def test_states_get_a_quarter_and_nothing_is_swapped_by_name() -> None:
     assert found == TierConfig(0, 24, 16, "d", 16 * GIB)
 
 
+def test_states_of_a_model_without_keys_and_values_get_all() -> None:
+    args = EngineArgs("m", swap_space=1.0, kv_offloading_size=3.0)
+    assert divided(args, 0, GIB // 16) == TierConfig(0, MOST_EMPTY_BLOCKS, 64)
+    assert divided(EngineArgs("m"), 0, GIB // 16) == TierConfig()
+
+
 @pytest.mark.parametrize(
     ("flags", "sizes", "field", "match"),
     [
         ({"kv_offloading_size": 1.0}, (GIB, 2 * GIB), "kv_offloading_size", "single state takes"),
         ({"swap_space": 1.0}, (GIB // 8, 2 * GIB), "swap_space", "single state takes"),
         ({"swap_space": 1.0}, (2 * GIB, 0), "swap_space", "single KV block takes"),
-        ({"swap_space": 1.0}, (0, GIB), "swap_space", "no keys and values"),
+        ({"swap_space": 1.0}, (0, 0), "swap_space", "no keys and values"),
+        ({"swap_space": 1.0}, (0, 2 * GIB), "swap_space", "single state takes"),
     ],
 )
 def test_too_little_memory_is_refused(
