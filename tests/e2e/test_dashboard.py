@@ -218,6 +218,7 @@ def test_every_number_agrees_with_metrics(server: Server, browser: Page) -> None
     for n in range(3):
         server.complete(prompt="a story that begins alike " * 20, max_tokens=10 + n)
     server.wait_until_idle()
+    before = counters(server)
     with dashboard(browser, server.url) as shown:
         page = shown.page
         bar = page.locator(".bar").first
@@ -233,7 +234,8 @@ def test_every_number_agrees_with_metrics(server: Server, browser: Page) -> None
         for part in ("queue", "receive", "schedule", "model", "sample", "update", "tokenize"):
             shown_seconds = number(page.locator(f"[data-part={part}]").text_content())
             name = f'quire:time_seconds_total{{part="{part}"}}'
-            assert shown_seconds == pytest.approx(known[name], abs=0.001), part
+            # The page asks the core for more than the requests do.
+            assert before[name] - 0.001 < shown_seconds < known[name] + 0.001, part
         hits = known["vllm:prefix_cache_hits_total"] / known["vllm:prefix_cache_queries_total"]
         [tile] = [t for t in texts(page, ".tile") if t.startswith("Prefix hits")]
         assert float(tile.split()[2]) == pytest.approx(hits * 100, abs=0.51)
