@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 # A busy machine is no fault of what is tested.
 # `make test` draws the same examples every time; `make test-all` sets a seed.
 SEEDED = "QUIRE_TEST_SEED" in os.environ
-hypothesis.settings.register_profile("quire", deadline=None, derandomize=not SEEDED)
+hypothesis.settings.register_profile(
+    "quire", deadline=None, derandomize=not SEEDED, max_examples=100 if SEEDED else 25
+)
 hypothesis.settings.load_profile("quire")
 if not SEEDED:
     # Hypothesis also draws constants that it finds in the modules loaded so far: other ones in

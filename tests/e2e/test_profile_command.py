@@ -15,17 +15,26 @@ from quire.explain.limits import Limits, save_limits
 from quire.system.hardware import cpu_name, detect
 
 
+@pytest.mark.parametrize(
+    "traces",  # for which Python profiles the imports of torch; test_profile.py reads a trace
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+)
 def test_it_takes_a_run_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    traces: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("torch")
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "cache"))
     cores = detect().cores
     save_limits(Limits(cpu_name(), cores, {cores: 3e10}, {"float32": {cores: 1e11}}))
     files = [
         f"--json={tmp_path / 'p.json'}", f"--csv={tmp_path / 'p.csv'}",
-        f"--trace={tmp_path / 'traces'}", f"--python={tmp_path / 'python'}",
+        f"--python={tmp_path / 'python'}",
     ]  # fmt: skip
+    if traces:
+        pytest.importorskip("torch")
+        files.append(f"--trace={tmp_path / 'traces'}")
     lengths = ["--input-len=8", "--output-len=3", "--num-prompts=2"]
     assert main(["profile", "embedded", "--layerwise", *lengths, *files]) == 0
 
@@ -43,9 +52,10 @@ def test_it_takes_a_run_apart(
     assert parts == pytest.approx(step["entry"]["cpu_time_us"], rel=0.05)
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
     assert rows[0]["trace"] == "step"
-    [trace] = (tmp_path / "traces").iterdir()
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    assert any(event.get("cat") == "native_op" for event in events)
+    if traces:
+        [trace] = (tmp_path / "traces").iterdir()
+        events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        assert any(event.get("cat") == "native_op" for event in events)
     core = pstats.Stats(str(tmp_path / "python" / "core.pstats")).stats  # type: ignore[attr-defined]
     assert any(function == "step" for _, _, function in core)
     assert (tmp_path / "python" / "front.pstats").exists()

@@ -107,6 +107,12 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
 """Of kernels that `CASES` have, and of the slow reference; fewer sequences say as much."""
 
 
+def in_make_test(case: tuple[str, str, str, OpsProvider]) -> bool:
+    """Return whether one of `FEW_CASES` is more than a repetition."""
+    name, _, kv_dtype, provider = case
+    return name in IN_MAKE_TEST and (provider == "cpu" or kv_dtype in ("float32", "fp8_e4m3"))
+
+
 def sample(prompts: list[list[int]], count: int, case: str) -> list[int]:
     """Return the numbers of `count` prompts, among them one of each length; they vary by case."""
     draw = random.Random(f"{os.environ['QUIRE_TEST_SEED']} {case}")
@@ -121,7 +127,7 @@ def sample(prompts: list[list[int]], count: int, case: str) -> list[int]:
     [
         *((*case, NUM_SEQUENCES, FEW) for case in CASES),
         *(
-            pytest.param(*case, FEW, FEW, marks=() if case[0] in IN_MAKE_TEST else pytest.mark.slow)
+            pytest.param(*case, FEW, FEW, marks=() if in_make_test(case) else pytest.mark.slow)
             for case in FEW_CASES
         ),
         *(

@@ -72,7 +72,7 @@ def test_any_shape(
 ) -> None:
     """Within the rounding errors of float32; and the same bits in every company."""
     shape = odd_shape(generator, size, cache)
-    n = pick(generator, 129, 300)
+    n = pick(generator, 129, 160)
     world = make_world(generator, shape, [n, 1, 128, pick(generator, 1, 100)])
     for case in (
         (None, None, True),

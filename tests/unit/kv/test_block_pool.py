@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from quire.kv.block_pool import BlockPool
+from tests.examples import examples
 
 NUM_BLOCKS = 7
 
@@ -115,7 +116,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.take_changes() is None
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)
 TestPool = PoolMachine.TestCase
 
 

@@ -13,6 +13,7 @@ from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
 from quire.kv.host_tier import HostTier
 from quire.kv.lower_tiers import PromisedBlocks
+from tests.examples import examples
 from tests.simulation.host_tier import ModelledFiles
 
 KEYS = [bytes([n]) for n in range(12)]
@@ -128,7 +129,9 @@ class TierMachine(RuleBasedStateMachine):
         self.tier.check_integrity()
 
 
-TierMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TierMachine.TestCase.settings = settings(
+    max_examples=examples(120), stateful_step_count=40, deadline=None
+)
 TestTier = TierMachine.TestCase
 
 

@@ -12,6 +12,7 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import filtered, top_k, top_p
+from tests.examples import examples
 from tests.unit.sampling.oracle import probabilities
 
 
@@ -27,7 +28,7 @@ def row(seed: int, vocab: int = 50) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(0, 3, vocab).astype(np.float32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     vocab=st.integers(1, 70),

@@ -18,6 +18,7 @@ from quire.ops.op_times import TimedOps
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
 from quire.ops.torch_ops.reference import DenseWeight, linear, pack_linear
 from quire.ops.torch_ops.weight_stream import Slab, StreamedWeight, StreamingOps, WeightStream
+from tests.examples import examples
 
 
 @dataclass
@@ -141,7 +142,7 @@ def made(device: Scrambled, sizes: list[int], buffers: int) -> WeightStream:
     return WeightStream(device, slab, pieces, buffers)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=7),
     st.integers(2, 4),

@@ -15,6 +15,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops.array import address
 from quire.runner.inputs import StepInputBuilder
 from quire.runner.state import SequenceStates
+from tests.examples import examples
 
 LENGTH = 64
 
@@ -48,7 +49,7 @@ def tables(step: SchedulerOutput) -> list[list[int]]:
     return [blocks[entries == i].tolist() for i in range(len(step.request_ids))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps())
 def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> None:
     block_size, step = case

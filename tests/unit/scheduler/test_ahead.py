@@ -166,6 +166,7 @@ def run(seed: int, depth: int, num_steps: int, accepts: Accepts = all_of) -> Pip
     return line
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize(
     ("depth", "num_steps", "accepts"),
     [

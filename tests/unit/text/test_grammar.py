@@ -205,7 +205,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", [*WORDS])
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> None:
     words = data.draw(st.lists(st.sampled_from(WORDS[kind]), min_size=1, max_size=14))

@@ -99,7 +99,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=TEXT)
 def test_never_more_than_there_are(name: str, text: str) -> None:
     tokenizer = BOUNDED[name]

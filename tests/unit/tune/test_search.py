@@ -80,7 +80,7 @@ def test_a_bad_start_is_left_before_the_limits_are_searched() -> None:
     assert result.best.goodput > 1.5 * result.start.goodput
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(st.sampled_from([8, 16, 32, 64, 128]), st.sampled_from([256, 512, 1024, 2048]))
 def test_near_the_grids_best_in_a_third_of_its_runs(seqs: int, tokens: int) -> None:
     """With a simulator that is off by a factor of 1.4 in both fields."""
@@ -98,7 +98,7 @@ def test_near_the_grids_best_in_a_third_of_its_runs(seqs: int, tokens: int) -> N
 CONFIGURATIONS = [key(c) for c in configurations(SPACE)]
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 @given(st.randoms(use_true_random=False), st.integers(1, 30))
 def test_never_returns_what_breaks_the_promise(random: Any, max_runs: int) -> None:
     """Whatever the machine does and the simulator says: the best keeps to the objective, and is

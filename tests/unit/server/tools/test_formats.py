@@ -317,7 +317,7 @@ def cuts(text: str, positions: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(ends)]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(example=st.sampled_from(ALL_TEXTS), positions=st.lists(st.integers(0, 300), max_size=40))
 def test_any_cut_gives_the_same(example: tuple[str, str], positions: list[int]) -> None:
     name, text = example
@@ -338,7 +338,7 @@ def test_every_cut_in_two_gives_the_same(name: str, text: str) -> None:
                 assert "".join(text[begin:end] for begin, end in part.spans) == part.text
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     name=st.sampled_from([*TOOL_PARSERS]),
     parts=st.lists(st.sampled_from(FRAGMENTS), max_size=25),
