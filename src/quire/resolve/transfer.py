@@ -25,7 +25,8 @@ _PARAM = "kv_transfer_config"
 _error = partial(wrong_flag, _PARAM)
 CONNECTORS = (
     "ExampleConnector", "SharedStorageConnector", "OffloadingConnector", "NixlConnector",
-    "LMCacheConnectorV1", "MultiConnector",
+    "LMCacheConnectorV1", "LMCacheMPConnector", "MooncakeConnector", "MultiConnector",
+    "P2pNcclConnector",
 )  # fmt: skip
 """vLLM's connectors. All of them mean the same here: a folder of blocks by their content."""
 _NO_EFFECT = ("kv_rank", "kv_parallel_size", "enable_permute_local_kv")
@@ -138,7 +139,8 @@ def _address(args: EngineArgs, wanted: _Wanted) -> tuple[str, int] | None:
 def _parse(text: str) -> _Wanted:
     wanted = read_json(_PARAM, text, _Wanted, _EXAMPLE)
     if wanted.kv_connector not in CONNECTORS:
-        raise _error(f"kv_connector: {did_you_mean(wanted.kv_connector, CONNECTORS)}")
+        hint = did_you_mean(wanted.kv_connector, CONNECTORS)
+        raise _error(f"kv_connector is {wanted.kv_connector!r}; {hint}")
     if wanted.kv_buffer_size is not None and wanted.kv_buffer_size <= 0:
         raise _error(f"kv_buffer_size is {wanted.kv_buffer_size}; it must be positive.")
     return wanted

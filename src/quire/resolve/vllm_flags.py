@@ -159,7 +159,11 @@ FOREIGN: dict[str, Foreign] = {
     ),
     **_each(
         "data_parallel_hybrid_lb data_parallel_external_lb",
-        Foreign(_REPLICAS, _OFF, switch=True),
+        Foreign(
+            "start `quire serve` on each machine, behind `quire route` or another load balancer",
+            _OFF,
+            switch=True,
+        ),
     ),
     "enable_expert_parallel": _always(
         "ranks share every expert, which gives the same result and a balanced load"
