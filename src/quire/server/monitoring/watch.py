@@ -27,7 +27,7 @@ from quire.frontend.client.profiling import ProfilerBusyError
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
 
-SAMPLE_SECONDS = 0.02
+SAMPLE_SECONDS = 0.04
 """A pause of the event loop is seen if it is longer."""
 MOST_STEP = 30.0
 """Seconds by which a window grows until its first step has ended."""
