@@ -101,6 +101,10 @@ class _Sequence:
         self.slots[start : start + block_size] = np.arange(block_size) + block * block_size
         self.num_blocks = position + 1
 
+    def state_before(self, position: int) -> int | None:
+        """The fingerprint of the prefix that ends before `position`; None if it is empty."""
+        return int(self.states(position)[-1]) if position else None
+
     def states(self, end: int) -> NDArray[np.uint64]:
         """Fingerprints of the prefixes that end with tokens 0 to `end` - 1."""
         if end > len(self._states):
@@ -310,17 +314,18 @@ class ModelledExecutor(ClockedExecutor):
             known = sequence.states(start + count + right)[start:].tolist()
             after.append((known if sampled else [_SPOILT] * len(known)) + rejected)
         starts = [start for _, start, _ in rows]
-        before = [sequence.states(start)[:start].tolist() for sequence, start, _ in rows]
+        before = [sequence.state_before(start) for sequence, start, _ in rows]
         try:
             self._states.compute(names, starts, before, after, drafts if any(drafts) else None)
             for further in range(1, 0 if single or not sampled else max(sampled, default=0)):
                 going = [i for i, number in enumerate(sampled) if number > further]
                 ends = [sum(rows[i][1:]) + further - 1 for i in going]
                 states = [
-                    rows[i][0].states(end + 1).tolist() for i, end in zip(going, ends, strict=True)
+                    rows[i][0].states(end + 1)[-2:].tolist()
+                    for i, end in zip(going, ends, strict=True)
                 ]
                 self._states.compute(
-                    [names[i] for i in going], ends, [s[:-1] for s in states],
+                    [names[i] for i in going], ends, [s[0] for s in states],
                     [s[-1:] for s in states],
                 )  # fmt: skip
         except WrongStateError as error:

@@ -56,7 +56,7 @@ class ModelledStates:
         self,
         names: Sequence[str],
         starts: Sequence[int],
-        states: Sequence[Sequence[int]],
+        states: Sequence[int | None],
         after: Sequence[Sequence[int]],
         drafts: Sequence[int] | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class ModelledStates:
 
         Args:
             starts: each sequence's tokens before it.
-            states: the right state of each sequence then.
+            states: the right state of each sequence then; None if it has no tokens.
             after: the right state after each row, `SPOILT` after wrong drafts.
         """
         rows = np.array([self._rows[name] for name in names], dtype=np.int64)
@@ -87,9 +87,9 @@ class ModelledStates:
             raise WrongStateError("a pass writes a slot that it reads")
         for name, slot, right in zip(names, source.tolist(), states, strict=True):
             if slot == NO_STATE:
-                if len(right):
+                if right is not None:
                     raise WrongStateError(f"{name} begins without a state")
-            elif not len(right) or int(self._slots[slot]) != right[-1]:
+            elif int(self._slots[slot]) != right:
                 raise WrongStateError(f"{name} begins with another state")
         values = np.array([value for each in after for value in each], dtype=np.uint64)
         self._slots[written] = values[target != NO_STATE]
