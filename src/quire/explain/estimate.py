@@ -26,6 +26,8 @@ SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of the bandwidth that are tried if the times of steps by size are known."""
 USUAL = {"memory": 0.75, "compute": 0.9}
 """Shares of the limits that steps reach if nothing is wrong."""
+OF_KERNELS = {"memory": 0.9, "compute": 0.9}
+"""The same of the rates that kernels reach, if they were measured (`Limits.reads`)."""
 OP_SECONDS = 5e-6
 """Time of an operation that has nothing to read or to multiply."""
 FEW_ROWS = 16.0
@@ -119,7 +121,7 @@ class Estimator:
         return self._seconds(self._cost, [self._mix.decoding(1, tokens)])
 
     def usual_ratio(self, threads: float, **changes: object) -> float:
-        """Return the model's time at `USUAL` shares of the limits, relative to the observed time.
+        """Return the model's time at the usual shares of the limits, relative to the observed time.
 
         Args:
             threads: the number of threads that have a core.
@@ -128,7 +130,9 @@ class Estimator:
         observed = self._window.parts.get("model", 0.0)
         if not self._steps or observed <= 0.0:
             return 1.0
-        reached, self._reached = self._reached, USUAL
+        limits = self._e.limits
+        usual_shares = OF_KERNELS if limits is not None and limits.reads else USUAL
+        reached, self._reached = self._reached, usual_shares
         try:
             usual = self._seconds(self._cost_of(threads, **changes), self._steps)
         finally:

@@ -171,3 +171,13 @@ def test_int8_in_place_of_fp8_gains_what_their_measured_rates_say() -> None:
     change = explain(fp8).changes[0]
     assert change.flag == "--quantization int8"
     assert 1.7 < change.estimated_gain <= 3.0
+
+
+def test_steps_usually_come_nearer_to_measured_rates_than_to_peaks() -> None:
+    """`reads` here are the peaks of memory; kernels that reach them nearly always do."""
+    reads = {"bfloat16": LIMITS.bandwidth}
+    known = msgspec.structs.replace(LIMITS, reads=reads)
+    peaks, reached = (
+        Estimator(healthy(limits=limits, **SLOW)).usual_ratio(4.0) for limits in (LIMITS, known)
+    )
+    assert 0.7 * peaks < reached < 0.95 * peaks
