@@ -12,6 +12,7 @@ namespace quire {
 
 void bind_blocks(nanobind::module_& m);
 void bind_gemm(nanobind::module_& m);
+void bind_images(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
 void bind_spec(nanobind::module_& m);

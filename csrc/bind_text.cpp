@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "bytes.h"
 #include "text/byte_pairs.h"
 
 namespace nb = nanobind;
@@ -13,24 +14,6 @@ namespace nb = nanobind;
 namespace quire {
 
 namespace {
-
-// The bytes of any object with a buffer, while this lives.
-class Bytes {
- public:
-  explicit Bytes(nb::handle owner) {
-    if (PyObject_GetBuffer(owner.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  ~Bytes() { PyBuffer_Release(&buffer_); }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-
-  std::string_view view() const {
-    return {static_cast<const char*>(buffer_.buf), static_cast<size_t>(buffer_.len)};
-  }
-
- private:
-  Py_buffer buffer_;
-};
 
 std::string_view utf8(nb::handle text) {
   Py_ssize_t size = 0;

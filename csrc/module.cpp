@@ -90,6 +90,7 @@ NB_MODULE(_native, m) {
   });
 
   bind_gemm(m);
+  bind_images(m);
   bind_blocks(m);
   bind_sample(m);
   bind_spec(m);

@@ -13,6 +13,7 @@
 #include "lora.h"
 #include "mix.h"
 #include "recurrent.h"
+#include "resize.h"
 #include "sample.h"
 
 namespace quire {
@@ -30,6 +31,7 @@ struct Kernels {
   LoraKernels lora;
   void (*mix[kDTypeCount])(const MixArgs&, int64_t row);
   RecurrentKernels recurrent;
+  const ResizeKernels* resize;
 };
 
 // Defined by table.cpp, and for AMX by table_amx.cpp.

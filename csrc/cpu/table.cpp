@@ -19,6 +19,7 @@ QUIRE_FUSED_KERNELS(QUIRE_DECLARE)
 QUIRE_DECLARE(mix_rows, MixArgs)
 void argmax(const ArgmaxArgs&, int64_t task);
 extern const ActivationKernels kActivation;
+extern const ResizeKernels kResize;
 
 namespace {
 const Kernels kTable = {
@@ -48,6 +49,7 @@ const Kernels kTable = {
     },
     QUIRE_ALL(mix_rows),
     {QUIRE_ALL(causal_conv1d), QUIRE_ALL(gated_delta_rule), QUIRE_ALL(mamba2_scan)},
+    &kResize,
 };
 }  // namespace
 

@@ -781,3 +781,18 @@ class BytePairs:
     def max_bytes(self) -> int: ...
     @property
     def max_chars(self) -> int: ...
+
+def resize(
+    kernels: Kernels,
+    pixels: Buffer,
+    width: int,
+    height: int,
+    resample: int,
+    new_width: int,
+    new_height: int,
+    /,
+) -> bytes:
+    """Return an image in another size, as Pillow does: Lanczos (1), bilinear (2), bicubic (3).
+
+    `pixels` are lines of three bytes per pixel.
+    """

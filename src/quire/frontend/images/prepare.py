@@ -1,6 +1,6 @@
 """Decode an image with Pillow and resize it to what the tower reads.
 
-The sizes are those of Hugging Face's processors, and so are the pixels: both resize with Pillow.
+The sizes and the pixels are those of Hugging Face's processors: `raster` resizes like Pillow.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from quire.core.images import ImageConfig, Pixels, VisionConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from quire.frontend.images.raster import Raster
 
 PARAM = "image"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
@@ -79,10 +81,10 @@ def prepare(image: Any, vision: VisionConfig, config: ImageConfig) -> Prepared:
     digest = hashlib.sha256(hashlib.sha256(settings).digest())
     if isinstance(image, bytes | bytearray):
         digest.update(b"file" + image)
-        opened = _opened(bytes(image))
+        opened = _raster(_opened(bytes(image)))
     else:
-        opened = _given(image)
-        digest.update(f"pixels {opened.size}".encode() + opened.tobytes())
+        opened = _raster(_given(image))
+        digest.update(f"pixels {opened.size}".encode() + opened.pixels)
     tiles, grid = _TILES[vision.kind](opened, vision, config)
     size = opened.height, opened.width
     return Prepared(digest.digest(), [_tile(tile) for tile in tiles], grid, size)
@@ -165,14 +167,20 @@ def _rgb(image: Image) -> Image:
     return Images.alpha_composite(white, layer).convert("RGB")
 
 
-def _tile(image: Image) -> Tile:
-    return Tile(image.height, image.width, image.tobytes())
+def _raster(image: Image) -> Raster:
+    from quire.frontend.images.raster import Raster  # native code: not in the API process
+
+    return Raster(image.width, image.height, image.tobytes())
+
+
+def _tile(image: Raster) -> Tile:
+    return Tile(image.height, image.width, image.pixels)
 
 
 Tiles = tuple[list[Any], tuple[int, int]]
 
 
-def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _cropped(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """LLaVA: resize the shorter edge, and cut a square from the middle."""
     short, long = sorted(image.size)
     edge = config.shortest_edge
@@ -182,7 +190,7 @@ def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     size = (edge, other) if image.width <= image.height else (other, edge)
     image = image.resize(size, config.resample)
     left, top = ((side - config.crop) // 2 for side in image.size)
-    # Beyond the image Pillow fills with black, as the processor does.
+    # Beyond the image is black, as with the processor.
     if left < 0:
         left = -math.ceil((config.crop - image.width) / 2)
     if top < 0:
@@ -190,12 +198,12 @@ def _cropped(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [image.crop((left, top, left + config.crop, top + config.crop))], (0, 0)
 
 
-def _square(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _square(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Gemma 3 and PaliGemma: resize to a square, whatever the aspect."""
     return [image.resize((config.crop, config.crop), config.resample)], (0, 0)
 
 
-def _panned(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _panned(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Gemma 3: the whole as a square, and parts of a long image as others ("pan and scan")."""
     [whole], _ = _square(image, vision, config)
     short, long = sorted(image.size)
@@ -215,7 +223,7 @@ def _panned(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [whole, *parts], (1, count) if wide else (count, 1)
 
 
-def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _whole(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
     width, height = image.size
     if max(image.size) > _MOST_ASPECT * min(image.size):
@@ -233,7 +241,7 @@ def _whole(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [image.resize((new_width, new_height), config.resample)], (0, 0)
 
 
-def _split(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _split(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Idefics 3: resize the longer edge, cut into square tiles, and add the whole as one more."""
     side = config.crop
     width, height = _long_edge(image.size, config.longest_edge)
@@ -255,10 +263,8 @@ def _split(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [*_squares(image, side), image.resize(whole, config.resample)], grid
 
 
-def _anyres(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _anyres(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """LLaVA-NeXT: the whole as a square, then tiles of it in the best of some sizes, on black."""
-    from PIL import Image as Images
-
     side = config.crop
     height, width = max(vision.resolutions, key=lambda size: _fit(image.size, size))
     down, across = height / image.height, width / image.width
@@ -266,14 +272,13 @@ def _anyres(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
         inner = width, max(1, min(math.ceil(image.height * across), height))
     else:
         inner = max(1, min(math.ceil(image.width * down), width)), height
-    padded = Images.new("RGB", (width, height))
-    offset = (width - inner[0]) // 2, (height - inner[1]) // 2
-    padded.paste(image.resize(inner, config.resample), offset)
+    left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+    padded = image.resize(inner, config.resample).crop((-left, -top, width - left, height - top))
     grid = height // side, width // side
     return [image.resize((side, side), config.resample), *_squares(padded, side)], grid
 
 
-def _canvas(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
+def _canvas(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """InternVL: tiles of the grid with the nearest aspect, and the whole behind them."""
     whole = (config.crop, config.crop)
     if not config.split:
@@ -296,7 +301,7 @@ def _canvas(image: Image, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [*tiles, image.resize(whole, config.resample)], (down, across)
 
 
-def _squares(image: Image, side: int) -> list[Image]:
+def _squares(image: Raster, side: int) -> list[Raster]:
     """Return the tiles of an image, line by line."""
     return [
         image.crop((left, top, left + side, top + side))
