@@ -73,7 +73,7 @@ class Deadly:
 
 real.LLMatcher = Deadly
 """
-STEP_TIMEOUT = "2"
+STEP_TIMEOUT = "5"
 BLOCKS = ("--num-gpu-blocks-override", "256")
 
 

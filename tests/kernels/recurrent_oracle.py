@@ -138,3 +138,18 @@ def _product(row: Bounded, s: Bounded) -> Bounded:
     errors = torch.einsum("hr,hrc->hc", row[1], s[0].abs())
     errors = errors + torch.einsum("hr,hrc->hc", row[0].abs() + row[1], s[1])
     return values, errors + (s[0].shape[1] + 4) * U * size
+
+
+def convolved(case: Case, state: Tensor, kind: str) -> tuple[Bounded, Tensor]:
+    """Return what `causal_conv1d` makes of one sequence, and the rows that it reads."""
+    x, weight, bias = case.before
+    parts = x[:, 5:].split(case.shape[1], dim=1)
+    inputs = parts[0] if kind != "gated" else parts[0] * parts[2]
+    rows = torch.cat((state[1], inputs.float()))
+    want = convolve(rows.double(), weight.double(), None if bias is None else bias.double())
+    if kind == "silu":
+        want = silu(want)
+    if kind == "gated":
+        gate = parts[1].double()
+        want = want[0] * gate, (want[1] + U * want[0].abs()) * gate.abs()
+    return want, rows

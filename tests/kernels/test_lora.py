@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -50,7 +52,7 @@ def arguments(
 
 
 def formula(
-    adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable, parts: tuple[int, ...], rank: int
+    adapter: Tensor, y: Tensor, x: Tensor, table: Any, parts: tuple[int, ...], rank: int
 ) -> tuple[Tensor, Tensor]:
     """What `lora_add` makes of y, float64, and how far sums in floats may be from it."""
     exact, size = y.double(), y.double().abs()

@@ -17,7 +17,14 @@ from quire.ops.plan import record
 from tests.arrays import array, tensor
 from tests.kernels import recurrent_oracle as oracle
 from tests.kernels.fused_common import U, assert_close, assert_same_bits
-from tests.kernels.recurrent_common import Case, Part, check_slots, metadata, one, seed_torch
+from tests.kernels.recurrent_common import (
+    Case,
+    Part,
+    check_slots,
+    metadata,
+    one,
+    seed_torch,
+)
 from tests.kernels.recurrent_oracle import Bounded
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -53,18 +60,9 @@ def _seeded() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.matrix
 def test_convolution(isa: str, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
-    case, (channels, _, kind) = Case("causal_conv1d", 9, shape, dtype), shape
+    case = Case("causal_conv1d", 9, shape, dtype)
     state = case.state(2)
-    x, weight, bias = case.before
-    parts = x[:, 5:].split(channels, dim=1)
-    inputs = parts[0] if kind != "gated" else parts[0] * parts[2]
-    rows = torch.cat((state[1], inputs.float()))
-    want = oracle.convolve(rows.double(), weight.double(), None if bias is None else bias.double())
-    if kind == "silu":
-        want = oracle.silu(want)
-    if kind == "gated":
-        gate = parts[1].double()
-        want = want[0] * gate, (want[1] + U * want[0].abs()) * gate.abs()
+    want, rows = oracle.convolved(case, state, shape[2])
     got = case.native(CpuOps(isa, 2), one(9, 1, 0), state)
     assert_close(got, *want)
     assert torch.equal(state[0], rows[9:])

@@ -10,7 +10,8 @@ from quire.ops.triton import lora
 from quire.ops.triton.lora import PointerTable
 from quire.ops.triton.provider import TritonOps
 from tests.arrays import array, numpy_dtype
-from tests.kernels.fused_common import U, assert_close, draw, new_generator
+from tests.kernels.fused_common import assert_close, draw, new_generator
+from tests.kernels.test_lora import formula
 
 PARTS = (40, 33)
 
@@ -35,19 +36,10 @@ def arguments(
 def test_it_is_the_formula(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lora, "SEGMENT", 64)
     adapter, y, x, table = arguments(new_generator(), dtype, 19, 90)
-    exact, size = y.double(), y.double().abs()
-    for row, index in enumerate(adapter.tolist()):
-        for part, end in enumerate(table.ends):
-            held = table.get(index, part) if index >= 0 else None
-            if held is None:
-                continue
-            low, high, wide = held[0].double(), held[1].double(), x[row].double()
-            columns = slice(end - PARTS[part], end)
-            exact[row, columns] += held[2] * (low @ wide) @ high
-            size[row, columns] += held[2] * (low.abs() @ wide.abs()) @ high.abs()
+    exact, bound = formula(adapter, y, x, table, PARTS, rank=20)
     before = y.clone()
     assert lora.lora_add(adapter, y, x, table) is y
-    assert_close(y, exact, (x.shape[1] + 20 + 4) * U * size)
+    assert_close(y, exact, bound)
     assert torch.equal(y[adapter < 0], before[adapter < 0])
     for row in (0, 17):
         one = slice(row, row + 1)

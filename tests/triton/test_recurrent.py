@@ -36,18 +36,9 @@ def call(case: Case, meta: AttentionMetadata[Tensor], state: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_convolution(shape: tuple[Any, ...], dtype: torch.dtype) -> None:
-    case, (channels, width, kind) = Case("causal_conv1d", 5, shape, dtype), shape
+    case, width = Case("causal_conv1d", 5, shape, dtype), shape[1]
     state = case.state(2)
-    x, weight, bias = case.before
-    parts = x[:, 5:].split(channels, dim=1)
-    inputs = parts[0] if kind != "gated" else parts[0] * parts[2]
-    rows = torch.cat((state[1], inputs.float()))
-    want = oracle.convolve(rows.double(), weight.double(), None if bias is None else bias.double())
-    if kind == "silu":
-        want = oracle.silu(want)
-    if kind == "gated":
-        gate = parts[1].double()
-        want = want[0] * gate, (want[1] + U * want[0].abs()) * gate.abs()
+    want, rows = oracle.convolved(case, state, shape[2])
     assert_close(call(case, one(5, 1, 0), state), *want)
     assert torch.equal(state[0], rows[len(rows) - width + 1 :])
 

@@ -15,25 +15,14 @@ from quire.core.options import RequestInputs, RequestOptions
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.routing.router import CacheAwareRouter, Prompt, Prompts
+from tests.unit.scheduler.steps import Tokens
 
 BLOCK = 4
 
 
-class Cost:
-    """Each computed token takes a second."""
-
-    def seconds(
-        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
-    ) -> float:
-        return float(num_tokens)
-
-    def copy_seconds(self, num_tokens: int) -> float:
-        return 0.0
-
-
 @pytest.fixture
 def router() -> CacheAwareRouter:
-    return CacheAwareRouter(3, Cost(), block_size=BLOCK, max_num_seqs=8)
+    return CacheAwareRouter(3, Tokens(), block_size=BLOCK, max_num_seqs=8)
 
 
 def prompt(name: str, blocks: int) -> Prompt:
