@@ -42,7 +42,7 @@ def answers(model: str, **flags: Any) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", pytest.param("int8", marks=pytest.mark.slow)])
 def test_few_blocks_give_the_same_tokens(
     model: str, kv_cache_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
