@@ -103,7 +103,7 @@ class StateSlotTables:
         free = self._free_slots(rows, source, most + 1)
         self._recent[rows] = NO_STATE
         for behind in range(most + 1):  # the last row, the one before it …
-            each = (counts > behind) if drafts is None else (drafts >= behind)
+            each = slice(None) if drafts is None else drafts >= behind
             at = last[each] - behind
             slots = np.where(target[at] == NO_STATE, free[each, behind], target[at])
             target[at] = slots
@@ -121,6 +121,9 @@ class StateSlotTables:
         Its request ends with an error, so its state has no meaning.
         """
         end = self._end[rows]
+        last: Slots = self._recent[rows, 0]
+        if (end == starts).all():
+            return last
         behind = np.where(end == UNSET, 0, end - starts)
         known = (behind >= 0) & (behind < self._recent.shape[1])
         return np.where(known, self._recent[rows, np.where(known, behind, 0)], NO_STATE)
