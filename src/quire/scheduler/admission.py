@@ -11,7 +11,7 @@ from quire.core.batch import Column
 from quire.core.request import Request, RequestStatus
 from quire.kv.prefix import NO_BLOCK
 from quire.kv.stored import Stored
-from quire.scheduler.queue import REACH
+from quire.scheduler.queue import reach_of
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
 
@@ -39,7 +39,7 @@ class Admission:
 
         A request is admitted only if all its present tokens fit, in addition to the blocks that
         running requests still need. Otherwise long prompts would evict each other. If its adapter
-        is one too many, requests among the next `REACH` - 1 arrivals may overtake it: those without
+        is one too many, requests among the next 31 arrivals may overtake it: those without
         an adapter, or with one that is in the step. Any request may overtake one that waits for an
         image to be read.
 
@@ -49,9 +49,8 @@ class Admission:
         """
         self._unread.release()
         aside: list[Request] = []
-        adapters = self._adapters()
         try:
-            return self._admit(budget, now, victims, adapters, aside)
+            return self._admit(budget, now, victims, self._adapters(), aside)
         finally:
             for request in aside:
                 self._waiting.push(request)
@@ -76,10 +75,11 @@ class Admission:
         loadable = budget  # loading many prefixes at once would delay all requests
         while self._waiting and budget > 0 and len(admitted) < seats:
             request = self._waiting.peek()
-            if aside and request.order >= _reach(aside[0]):
+            if aside and request.order >= reach_of(aside[0]):
                 break
             if self._is_one_too_many(request, adapters):
-                self._put_aside(request, aside)
+                self._waiting.take(request)
+                aside.append(request)
                 continue
             # It cannot begin again before its tokens in flight are known.
             if request in victims or self._steps.count_of(request):
@@ -99,7 +99,7 @@ class Admission:
             if kv.arrives(request, prefix) or not kv.can_admit(request, prefix, reserved):
                 break
             num_cached = len(prefix) * block_size
-            if self._waits_for_image(request, num_cached, aside):
+            if self._unread.takes(request, num_cached, aside):
                 continue
             num_new = self._chunk(request, num_cached, budget, room)
             if not num_new:
@@ -115,21 +115,6 @@ class Admission:
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
         return admitted
-
-    def _waits_for_image(self, request: Request, start: int, aside: list[Request]) -> bool:
-        """Return whether an image keeps a request from beginning; then take it from the queue."""
-        if self._image_chunks.is_unread(request, start):
-            self._waiting.take(request)
-            self._unread.put(request)
-            return True
-        if self._image_chunks.is_next(request):
-            return False
-        self._put_aside(request, aside)
-        return True
-
-    def _put_aside(self, request: Request, aside: list[Request]) -> None:
-        self._waiting.take(request)
-        aside.append(request)
 
     def _chunk(self, request: Request, start: int, budget: int, room: int) -> int:
         """Return how many tokens of a request to compute first; 0 if it has to wait."""
@@ -215,9 +200,3 @@ class Admission:
                 return 0
             needed -= int(reserved[-victims]) + self._kv.num_own(running[-victims])
         return victims
-
-
-def _reach(first: Request) -> tuple[int, int]:
-    """Return the order from which on no request may overtake `first`."""
-    priority, arrival = first.order
-    return priority, arrival + REACH

@@ -88,3 +88,9 @@ class LongestPrefixQueue(WaitingQueue):
 
 def order_of(request: Request) -> tuple[int, int]:
     return request.order
+
+
+def reach_of(first: Request) -> tuple[int, int]:
+    """Return the order from which on no request may overtake `first`."""
+    priority, arrival = first.order
+    return priority, arrival + REACH

@@ -32,8 +32,19 @@ class Unread:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def put(self, request: Request) -> None:
-        insort(self.requests, request, key=order_of)
+    def takes(self, request: Request, start: int, aside: list[Request]) -> bool:
+        """Return whether an image keeps the first request in the queue from beginning.
+
+        Then it leaves the queue: for here, or `aside` until the step is scheduled.
+        """
+        if self._chunks.is_unread(request, start):
+            insort(self.requests, request, key=order_of)
+        elif self._chunks.is_next(request):
+            return False
+        else:
+            aside.append(request)
+        self._waiting.take(request)
+        return True
 
     def forget(self, request: Request) -> bool:
         """Remove a request that has ended; return whether it was here."""
