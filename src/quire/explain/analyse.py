@@ -54,7 +54,7 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
         split=_split(evidence),
         verdict=found[0].finding if found else _nothing(case),
         causes=[suspect.finding for suspect in found],
-        changes=[of_all(change, evidence.args.data_parallel_size) for change in _changes(found)],
+        changes=[of_all(change, len(evidence.args.replicas)) for change in _changes(found)],
         ops=case.lines,
         limits=case.limits,
         experts=[] if evidence.ops is None else expert_balances(evidence.ops.ops),
@@ -157,7 +157,7 @@ def _nothing(case: Case) -> Finding:
 def _notes(case: Case) -> list[str]:
     """Return notes about unknown or impossible evidence."""
     evidence, notes = case.evidence, []
-    if (replicas := evidence.args.data_parallel_size) > 1:
+    if (replicas := len(evidence.args.replicas)) > 1:
         notes.append(f"Findings are of the mean of {replicas} replicas, the rates of all together.")
     if case.limits is not None and case.limits.stale:
         notes.append(

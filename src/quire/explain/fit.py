@@ -250,7 +250,7 @@ def rates_of(
 
 
 def _layouts(args: EngineArgs, config: EngineConfig, rates: HardwareProfile) -> list[Layout]:
-    return layouts(config, rates, PROMPT_LEN) if args.data_parallel_size == 1 else []
+    return layouts(config, rates, PROMPT_LEN) if len(args.replicas) == 1 else []
 
 
 def _speeds(config: EngineConfig, rates: HardwareProfile, tokens: int) -> Iterator[Speed]:

@@ -25,7 +25,7 @@ def mean_replica(evidence: Evidence) -> Evidence:
 
     What the API process does remains that of the whole engine.
     """
-    count = evidence.args.data_parallel_size
+    count = len(evidence.args.replicas)
     if count == 1:
         return evidence
     around = evidence.surroundings

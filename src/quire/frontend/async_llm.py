@@ -80,7 +80,7 @@ class AsyncLLM(VllmMethods):
         self.resolved = resolved
         self.args = args
         self.tokenizer = tokenizer
-        self.stats = engine_stats(args.data_parallel_size)
+        self.stats = engine_stats(args.replicas)
         self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
         self.phases: dict[str, float] = {}
         self.beside: dict[str, float] = {}
@@ -88,7 +88,7 @@ class AsyncLLM(VllmMethods):
         self.draining = False
         self._late_start: LateStart | None = None
         self._asleep = Asleep()
-        self._fleet = Fleet(connect, resolved.config, self, args.data_parallel_size, first, memory)
+        self._fleet = Fleet(connect, resolved.config, self, args.replicas, first, memory)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self.timelines = self._output.timelines

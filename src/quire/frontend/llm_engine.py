@@ -78,7 +78,7 @@ class LLMEngine(NotThere):
     def __init__(self, args: EngineArgs) -> None:
         setup_logging()
         self.args = args
-        core = InProcessClient() if args.data_parallel_size == 1 else None
+        core = InProcessClient() if len(args.replicas) == 1 else None
         configured = configure(args, core)
         begun = begin(AsyncLLM, args, configured, (lambda: core) if core else None)
         self._engine = begun.engine

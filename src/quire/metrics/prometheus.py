@@ -21,15 +21,17 @@ _REASONS = ("stop", "length", "abort", "error")
 class MetricsCollector:
     """Reads `EngineStats` at each scrape; costs nothing in between.
 
-    The label `engine` is the replica's number. What belongs to the server has "0".
+    The label `engine` is the replica's number. What belongs to the server has that of the first.
     """
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
         self._replicas = [
             _Reader(each, {"model_name": model_name, "engine": str(number)})
-            for number, each in enumerate(stats.replicas or [stats])
+            for number, each in enumerate(stats.replicas or [stats], stats.first_replica)
         ]
-        self._server = _Reader(stats, {"model_name": model_name, "engine": "0"})
+        self._server = _Reader(
+            stats, {"model_name": model_name, "engine": str(stats.first_replica)}
+        )
 
     def collect(self) -> Iterator[Family]:
         """Yield all metrics, each with the samples of all replicas."""

@@ -15,11 +15,12 @@ from quire.metrics.stats import EngineStats
 from quire.metrics.times import CORE_PARTS
 
 
-def engine_stats(num_replicas: int) -> EngineStats:
-    """Return the counters of an engine; with several replicas, also of each."""
+def engine_stats(numbers: range) -> EngineStats:
+    """Return the counters of an engine with these replicas; if there are several, also of each."""
     whole = EngineStats()
-    if num_replicas > 1:
-        replicas = [ReplicaStats(whole) for _ in range(num_replicas)]
+    whole.first_replica = numbers[0]
+    if numbers[1:]:
+        replicas = [ReplicaStats(whole) for _ in numbers]
         whole.replicas = replicas
         for replica in replicas:
             replica.siblings = replicas

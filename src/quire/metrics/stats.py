@@ -39,6 +39,8 @@ class EngineStats:
 
     replicas: Sequence[EngineStats] = ()
     """The counters of each of several engine cores (see `replica_stats`)."""
+    first_replica = 0
+    """The number of the first one."""
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None

@@ -187,6 +187,17 @@ class EngineArgs:
     data_parallel_backend: Literal["mp", "ray"] = "mp"
     """`ray` lets Ray choose a machine for each replica, and gives it --num-threads CPUs. Default:
     processes of this machine. See docs/cluster.md."""
+    data_parallel_hybrid_lb: bool = False
+    """Serve only --data-parallel-size-local of the replicas: another load balancer is in front of
+    this server and the others'. See docs/scaling.md."""
+    data_parallel_external_lb: bool = False
+    """Serve only replica --data-parallel-rank, behind another load balancer."""
+    data_parallel_size_local: int | None = None
+    """Replicas of this server with --data-parallel-hybrid-lb. Unset: all."""
+    data_parallel_start_rank: int = 0
+    """Number of this server's first replica with --data-parallel-hybrid-lb."""
+    data_parallel_rank: int | None = None
+    """Number of this server's only replica. Turns --data-parallel-external-lb on."""
     prefill_replicas: int = 0
     """Replicas that compute prompts for the others, so that answers do not wait for them. Set
     --decode-replicas, too. Their sum replaces --data-parallel-size. See docs/disaggregation.md."""
@@ -251,6 +262,16 @@ class EngineArgs:
         if self.data_parallel_size == 1 and self.prefill_replicas and self.decode_replicas:
             count = self.prefill_replicas + self.decode_replicas
             object.__setattr__(self, "data_parallel_size", count)
+
+    @property
+    def replicas(self) -> range:
+        """Return the numbers of the replicas behind this server's port."""
+        if (one := self.data_parallel_rank) is not None:
+            return range(one, one + 1)
+        if not self.data_parallel_hybrid_lb:
+            return range(self.data_parallel_size)
+        first, count = self.data_parallel_start_rank, self.data_parallel_size_local
+        return range(first, first + (self.data_parallel_size if count is None else count))
 
     @staticmethod
     def add_cli_args(

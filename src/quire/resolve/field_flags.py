@@ -113,7 +113,7 @@ def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Argu
     Raises:
         ConfigError: the profiler's flags are wrong, or one of vLLM's is not supported.
     """
-    for note in foreign_notes(foreign_values(vars(namespace)), vars(namespace)):
+    for note in foreign_notes(foreign_values(vars(namespace))):
         print(f"note: {note}", file=sys.stderr)
     names = {field.name for field in dataclasses.fields(kind)}
     values = {name: value for name, value in vars(namespace).items() if name in names}

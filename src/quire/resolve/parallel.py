@@ -24,7 +24,7 @@ _RANKS, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _PARTITION = "VLLM_PP_LAYER_PARTITION"
 _OWN_FLAGS = {
     "distributed_executor_backend", "master_addr", "master_port", "profiler_config",
-    "data_parallel_size", "data_parallel_backend",
+    "data_parallel_size", "data_parallel_backend", "data_parallel_size_local",
 }  # fmt: skip
 """Arguments of node 0 that are not those of machines started by Ray."""
 

@@ -27,7 +27,8 @@ def replica_share(
         ConfigError: there are fewer cores or threads than replicas, or a flag works with one
             replica only.
     """
-    count = args.data_parallel_size
+    _check_numbers(args)
+    count = len(args.replicas)
     for name, other in (_HALVES, _HALVES[::-1]):
         if getattr(args, name) and not getattr(args, other):
             raise ConfigError(f"{name} needs {other}.", param=name)
@@ -76,10 +77,44 @@ def replica_share(
     return args, share
 
 
+def _check_numbers(args: EngineArgs) -> None:
+    """Raise unless this server's replicas are some of all, as their numbers say."""
+    hybrid, total = args.data_parallel_hybrid_lb, args.data_parallel_size
+    rank, local = args.data_parallel_rank, args.data_parallel_size_local
+    external = args.data_parallel_external_lb or rank is not None
+    first, last = args.replicas[0], args.replicas[-1]
+    for asked, name, why in (
+        (external and rank is None, "data_parallel_external_lb", "it needs data_parallel_rank."),
+        (external and hybrid, "data_parallel_hybrid_lb", "data_parallel_rank is for another mode."),
+        (
+            not external and not hybrid and local not in (None, total),
+            "data_parallel_size_local",
+            f"a server starts all {total} replicas unless data_parallel_hybrid_lb is set.",
+        ),
+        (
+            args.data_parallel_start_rank > 0 and not hybrid,
+            "data_parallel_start_rank",
+            "the first replica is 0 unless data_parallel_hybrid_lb is set.",
+        ),
+        (
+            last >= total,
+            "data_parallel_rank" if external else "data_parallel_start_rank",
+            f"of {total} replicas (data_parallel_size), this server would have {first} to {last}.",
+        ),
+        (
+            (external or hybrid) and args.data_parallel_backend == "ray",
+            "data_parallel_backend",
+            "it is for replicas behind one server; omit the flags of other load balancers.",
+        ),
+    ):
+        if asked:
+            raise ConfigError(f"{name} is {getattr(args, name)}; {why}", param=name)
+
+
 def with_ray(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
     """Return the configuration with what a machine needs on which Ray starts a replica, if Ray
     does."""
-    count, threads = args.data_parallel_size, config.num_threads
+    count, threads = len(args.replicas), config.num_threads
     if args.data_parallel_backend != "ray":
         return config
     if count == 1:

@@ -68,7 +68,7 @@ def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
                 found[name] = value
     foreign = {name: found.pop(name) for name in [*found] if name in FOREIGN}
     server = [name for name in [*found] if name in _OF_THE_SERVER and name not in fields]
-    notes = [*foreign_notes(foreign, found)]
+    notes = [*foreign_notes(foreign)]
     for name in server:
         del found[name]
         notes.append(f"{name} has no effect: {_OF_THE_SERVER[name]}.")

@@ -26,13 +26,11 @@ class Foreign(NamedTuple):
         why: what Quire does, or the alternative.
         same: accepted values; None accepts all.
         switch: it takes no value on a command line.
-        like: the flag of Quire's whose value is accepted, too.
     """
 
     why: str
     same: tuple[str, ...] | None = ()
     switch: bool = False
-    like: str | None = None
 
 
 def _always(why: str, *, switch: bool = True) -> Foreign:
@@ -150,20 +148,9 @@ FOREIGN: dict[str, Foreign] = {
         "prefill_context_parallel_size decode_context_parallel_size",
         Foreign("use --tensor-parallel-size or --pipeline-parallel-size", _ONE),
     ),
-    "data_parallel_start_rank": Foreign(_REPLICAS, ("0",)),
-    "data_parallel_size_local": Foreign(_REPLICAS, like="data_parallel_size"),
-    "data_parallel_rank": Foreign(_REPLICAS),
     **_each(
         "data_parallel_address data_parallel_rpc_port",
         _always(_REPLICAS, switch=False),
-    ),
-    **_each(
-        "data_parallel_hybrid_lb data_parallel_external_lb",
-        Foreign(
-            "start `quire serve` on each machine, behind `quire route` or another load balancer",
-            _OFF,
-            switch=True,
-        ),
     ),
     "enable_expert_parallel": _always(
         "ranks share every expert, which gives the same result and a balanced load"
@@ -270,11 +257,8 @@ def foreign_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def foreign_notes(values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+def foreign_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield one note per accepted value; skip names that are not vLLM's.
-
-    Args:
-        own: Quire's flags, by name.
 
     Raises:
         ConfigError: a value asks for something that Quire does not do.
@@ -284,8 +268,7 @@ def foreign_notes(values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator
             continue
         foreign, flag = FOREIGN[name], "--" + name.replace("_", "-")
         spelled = value if isinstance(value, str) else json.dumps(value, default=str)
-        like = foreign.like is not None and spelled == str(own.get(foreign.like, 1))
-        if not like and foreign.same is not None and spelled.lower() not in foreign.same:
+        if foreign.same is not None and spelled.lower() not in foreign.same:
             given = f"{flag} {spelled}" if foreign.same else flag  # the value may be a secret
             raise ConfigError(
                 f"{given} is a vLLM flag that Quire does not support: {foreign.why}.",

@@ -207,7 +207,7 @@ def _replicas(
     `--replicas` are machines. The engine's flags (`--data-parallel-size`, `--prefill-replicas`)
     divide one machine, and use the server's router.
     """
-    count = EngineArgs.from_cli_args(args).data_parallel_size
+    count = len(EngineArgs.from_cli_args(args).replicas)
     if count > 1:
         if args.replicas > 1 or profile.accelerator:
             what = profile.name if profile.accelerator else f"--replicas {args.replicas}"

@@ -175,22 +175,22 @@ async def test_a_replica_that_is_given_up_leaves_the_others(
 
 def test_replicas_share_no_core() -> None:
     config = replace(engine_config("echo"), num_threads=1)
-    assert replica_configs(config, 1) == [config]
-    first, second = replica_configs(config, 2)
+    assert replica_configs(config, range(1)) == [config]
+    first, second = replica_configs(config, range(2))
     assert not set(first.cpus) & set(second.cpus)
     assert len(first.cpus) == len(second.cpus)
     assert first.report_cache
     config = replace(config, transfer=TransferConfig("kv_both", "e", prefill_replicas=1))
-    prompts, answers = replica_configs(config, 2)
+    prompts, answers = replica_configs(config, range(2))
     assert (prompts.transfer, prompts.tiers.read_only) == (config.transfer, False)
     assert answers.transfer is not None
     assert (answers.transfer.role, answers.tiers.read_only) == ("kv_consumer", True)
     config = replace(config, transfer=None, kv_events=KVEventsConfig())
-    assert [each.kv_events for each in replica_configs(config, 2)] == [
+    assert [each.kv_events for each in replica_configs(config, range(2))] == [
         KVEventsConfig(),
         KVEventsConfig(rank=1),
     ]
-    assert replica_configs(replace(config, num_threads=10_000), 2)[0].cpus == ()
+    assert replica_configs(replace(config, num_threads=10_000), range(2))[0].cpus == ()
 
 
 def test_answers_to_one_call() -> None:

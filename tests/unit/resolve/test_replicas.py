@@ -14,8 +14,10 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.gpu import Gpu
 from quire.system.hardware import Hardware
+from quire.utils import FlexibleArgumentParser
 
 MACHINE = Hardware(cores=8, memory_bytes=64 * 2**30, available_bytes=60 * 2**30)
+HYBRID = "-dp 4 --data-parallel-hybrid-lb --data-parallel-size-local 2"
 
 
 def args(count: int, **fields: Any) -> EngineArgs:
@@ -36,8 +38,8 @@ def test_each_replica_has_its_cards() -> None:
     cards = replace(MACHINE, gpu=Gpu("A GPU", 80 * 2**30, 5))
     config = resolve(args(2, tensor_parallel_size=2, ops="reference"), cards).config
     assert config.device == "cuda"
-    assert [part.first_gpu for part in replica_configs(config, 2)] == [0, 2]
-    assert [part.first_gpu for part in replica_configs(config, 1)] == [0]
+    assert [part.first_gpu for part in replica_configs(config, range(2))] == [0, 2]
+    assert [part.first_gpu for part in replica_configs(config, range(1))] == [0]
     many = args(3, tensor_parallel_size=2, ops="reference", num_threads=6)
     assert resolve(many, cards).config.device == "cpu"
     with pytest.raises(ConfigError, match="needs 2 of the GPUs, and the driver shows 5"):
@@ -53,6 +55,53 @@ def test_replicas_for_prompts_and_for_answers() -> None:
     assert (config.transfer.role, config.transfer.prefill_replicas) == ("kv_both", 1)
     assert config.transfer.shares_memory
     assert config.tiers.directory is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "replicas"),
+    [
+        ("-dp 2", range(2)),
+        ("-dp 2 --data-parallel-size-local 2 --data-parallel-address 10.0.0.1", range(2)),
+        (HYBRID, range(2)),
+        (f"{HYBRID} --data-parallel-start-rank 2", range(2, 4)),
+        ("-dp 4 --data-parallel-external-lb --data-parallel-rank 3", range(3, 4)),
+        ("-dp 4 --data-parallel-rank 0 --data-parallel-rpc-port 13345", range(1)),
+    ],
+)
+def test_a_server_has_some_of_the_replicas_behind_a_balancer(flags: str, replicas: range) -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parsed = EngineArgs.from_cli_args(parser.parse_args(flags.split()))
+    events = '{"enable_kv_cache_events": true, "publisher": "zmq"}'
+    given = replace(parsed, model="qwen3-0.6b", load_format="dummy", kv_events_config=events)
+    config = resolve(given, MACHINE).config
+    assert config.num_threads == 8 // len(replicas)
+    parts = replica_configs(config, given.replicas)
+    assert [part.kv_events.rank for part in parts if part.kv_events] == [*replicas]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"data_parallel_external_lb": True}, "needs data_parallel_rank"),
+        ({"data_parallel_rank": 4}, "this server would have 4 to 4"),
+        ({"data_parallel_rank": 1, "data_parallel_hybrid_lb": True}, "another mode"),
+        ({"data_parallel_size_local": 2}, "unless data_parallel_hybrid_lb"),
+        ({"data_parallel_start_rank": 2}, "unless data_parallel_hybrid_lb"),
+        (
+            {
+                "data_parallel_hybrid_lb": True,
+                "data_parallel_size_local": 2,
+                "data_parallel_start_rank": 3,
+            },
+            "this server would have 3 to 4",
+        ),
+        ({"data_parallel_rank": 1, "data_parallel_backend": "ray"}, "behind one server"),
+        ({"data_parallel_rank": -1}, "must be at least 0"),
+    ],
+)
+def test_numbers_of_replicas_that_do_not_fit(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(args(4, **fields), MACHINE)
 
 
 def test_replicas_on_ray_are_not_parts_of_this_machine() -> None:

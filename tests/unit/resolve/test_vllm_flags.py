@@ -124,18 +124,6 @@ def test_a_script_reads_its_flags_as_vllms_examples_do() -> None:
     assert engine_args(fields.pop("model"), fields) == embedding
 
 
-@pytest.mark.parametrize("flags", [("2", "2"), ("1", "1"), (None, "1")])
-def test_all_replicas_may_be_called_local(flags: tuple[str | None, str]) -> None:
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-    size, local = flags
-    given = ["--data-parallel-size-local", local, "--data-parallel-address", "10.0.0.1"]
-    given += ["--data-parallel-size", size] if size else []
-    args = EngineArgs.from_cli_args(parser.parse_args(given))
-    assert args.data_parallel_size == int(local)
-    with pytest.raises(ConfigError, match=r"--data-parallel-size-local is .* on this machine"):
-        EngineArgs.from_cli_args(parser.parse_args([*given, "--data-parallel-size-local", "4"]))
-
-
 def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
     ours = {name for name in EngineArgs.__dataclass_fields__ if name in FOREIGN}
     assert not ours
@@ -143,7 +131,7 @@ def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
     assert [name for name in FOREIGN if f"`--{name.replace('_', '-')}`" not in text] == []
     for name, foreign in FOREIGN.items():
         for value in foreign.same or ():
-            assert list(foreign_notes({name: value}, {}))
+            assert list(foreign_notes({name: value}))
     tables = text[text.index("## Accepted flags without effect") :]
     listed = re.findall(r"`--([a-z0-9-]+)`", "".join(re.findall(r"(?m)^\| (`--[^|]*)\|", tables)))
     assert [flag for flag in listed if flag.replace("-", "_") not in FOREIGN] == []

@@ -143,7 +143,7 @@ class Case:
         waits for its own turn and for those of the others.
         """
         e = self.evidence
-        others = max(0.0, self.others - QUIET) / e.args.data_parallel_size
+        others = max(0.0, self.others - QUIET) / len(e.args.replicas)
         turn = min(1.0, max(e.cores, 1) / max(1e-9, threads + others))
         return threads * turn * turn
 
@@ -165,7 +165,7 @@ class Case:
         """Return at most the gain that the cores allow: what remains of the model needs them, and
         so do the rest of the core's work, the front end and clients on this machine."""
         w, e = self.window, self.evidence
-        if e.offline or self.on_device or e.args.data_parallel_size > 1:
+        if e.offline or self.on_device or len(e.args.replicas) > 1:
             return gain
         idle = w.share("idle")
         model = max(0.0, self.model - max(0.0, saving(gain) - idle))

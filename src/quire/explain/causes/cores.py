@@ -195,7 +195,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
             alone,
         )
     ]
-    fewer = max(1, e.cores - round(host.others / e.args.data_parallel_size))
+    fewer = max(1, e.cores - round(host.others / len(e.args.replicas)))
     if fewer < threads and not case.on_device:
         changes.append(
             case.faster_model(

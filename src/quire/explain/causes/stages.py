@@ -60,7 +60,7 @@ def slow_replica(case: Case) -> Suspect | None:
     config, host, count = (
         case.evidence.config,
         case.evidence.host,
-        case.evidence.args.data_parallel_size,
+        len(case.evidence.args.replicas),
     )
     ranks = config.tensor_parallel_size * config.pipeline_parallel_size
     if host is None or count < 2 or len(host.workers) < count * ranks:

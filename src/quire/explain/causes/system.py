@@ -69,7 +69,7 @@ def _named(case: Case, pid: int) -> str:
     names = [str(pid)] if pid else []
     if pid in workers:
         rank, stages = workers.index(pid), config.pipeline_parallel_size
-        if case.evidence.args.data_parallel_size > 1:
+        if len(case.evidence.args.replicas) > 1:
             names.append(f"replica {rank // (config.tensor_parallel_size * stages)}")
         if stages > 1:
             names.append(f"stage {rank // config.tensor_parallel_size % stages}")

@@ -15,5 +15,5 @@ RAY_COMMAND = (sys.executable, "-m", "quire.ray.core")
 
 def core_command(args: EngineArgs) -> tuple[str, ...]:
     """Return the command for a core on this machine, or on one that Ray chooses."""
-    on_ray = args.data_parallel_size > 1 and args.data_parallel_backend == "ray"
+    on_ray = len(args.replicas) > 1 and args.data_parallel_backend == "ray"
     return RAY_COMMAND if on_ray else CORE_COMMAND

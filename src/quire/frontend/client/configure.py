@@ -47,8 +47,8 @@ def configure(args: EngineArgs, core: CoreClient | None = None) -> Configured:
     try:
         setup_logging()
         resolved = resolve(args, detect())
-        memory = shared_memory(resolved.config, args.data_parallel_size)
-        core.configure(replica_configs(resolved.config, args.data_parallel_size, memory)[0])
+        memory = shared_memory(resolved.config, len(args.replicas))
+        core.configure(replica_configs(resolved.config, args.replicas, memory)[0])
     except BaseException:
         core.shutdown()
         raise

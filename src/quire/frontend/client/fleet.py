@@ -51,7 +51,7 @@ class Fleet:
 
     Args:
         config: of one replica.
-        count: number of replicas.
+        numbers: of the replicas. They begin at 0 unless other servers have more replicas.
         first: the first core's client, if it exists already.
         memory: of all KV caches, if that core maps it already.
 
@@ -64,14 +64,14 @@ class Fleet:
         connect: Callable[[], CoreClient],
         config: EngineConfig,
         user: FleetUser,
-        count: int = 1,
+        numbers: range = range(1),
         first: CoreClient | None = None,
         memory: SharedFile | None = None,
     ) -> None:
-        self._user = user
+        self._user, self._numbers, count = user, numbers, len(numbers)
         self.stepped = asyncio.Event()
         self._memory = memory or shared_memory(config, count)
-        configs = replica_configs(config, count, self._memory)
+        configs = replica_configs(config, numbers, self._memory)
         self._standby = Standby(connect)
         self.replicas = [
             Replica(number, self._standby, each, self, user.on_message, None if number else first)
@@ -129,11 +129,10 @@ class Fleet:
 
     def check_rank(self, rank: int | None) -> None:
         """Raise `InvalidRequestError` if no replica has this number."""
-        if rank is not None and not 0 <= rank < len(self.replicas):
-            last = len(self.replicas) - 1
+        if rank is not None and rank not in self._numbers:
+            known = f"{self._numbers[0]} to {self._numbers[-1]}"
             raise InvalidRequestError(
-                f"data_parallel_rank is {rank}; "
-                + (f"replicas are 0 to {last}." if last else "there is one replica, 0."),
+                f"data_parallel_rank is {rank}; replicas are {known}.",
                 fix="Leave it out: the router then chooses the replica.",
                 param="data_parallel_rank",
             )
@@ -151,7 +150,7 @@ class Fleet:
         """
         children = state.request.children
         if rank is not None:
-            return self._place(state, rank, children)
+            return self._place(state, self._numbers.index(rank), children)
         if (error := self.error) is not None:
             raise error
         ready, halves = self._ready, self._halves

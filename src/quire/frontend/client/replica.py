@@ -121,7 +121,7 @@ def shared_memory(config: EngineConfig, count: int) -> SharedFile | None:
 
 
 def replica_configs(
-    config: EngineConfig, count: int, memory: SharedFile | None = None
+    config: EngineConfig, numbers: range, memory: SharedFile | None = None
 ) -> list[EngineConfig]:
     """Return one configuration per replica: its own CPUs, GPUs and number; it reports its prefix
     cache.
@@ -131,13 +131,15 @@ def replica_configs(
 
     Args:
         config: of one replica; its threads and memory are one's share.
+        numbers: of the replicas; events have them.
         memory: of all their KV caches, if they share it.
     """
+    count = len(numbers)
+    events, transfer, tiers = config.kv_events, config.transfer, config.tiers
     if count == 1:
-        return [config]
+        return [replace(config, kv_events=events and replace(events, rank=numbers[0]))]
     from quire.executor.crew import rank_cpus
 
-    events, transfer, tiers = config.kv_events, config.transfer, config.tiers
     prefill = transfer.prefill_replicas if transfer is not None else 0
     consumer = transfer and replace(transfer, role="kv_consumer")
     answers = replace(config, transfer=consumer, tiers=replace(tiers, read_only=True))
@@ -149,7 +151,7 @@ def replica_configs(
             first_gpu=rank * config.tensor_parallel_size,
             shared_kv=shared and replace(shared, replica=rank),
             report_cache=config.enable_prefix_caching,
-            kv_events=events and replace(events, rank=rank),
+            kv_events=events and replace(events, rank=numbers[rank]),
         )
         for rank, cpus in enumerate(rank_cpus(count, config.num_threads))
     ]
