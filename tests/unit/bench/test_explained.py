@@ -35,6 +35,7 @@ def limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             cores=cores,
             bandwidth={1: 15e9, cores: 20e9},
             flops={name: {1: 50e9, cores: 90e9} for name in LIMITS.flops},
+            reads={name: {1: 15e9, cores: 20e9} for name in LIMITS.flops},  # else it measures
         )
     )
 
