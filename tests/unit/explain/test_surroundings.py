@@ -240,6 +240,6 @@ def test_own_connections_hold_what_their_clients_have_not_read() -> None:
             with server.accept()[0] as connection:
                 connection.setblocking(False)
                 sent = connection.send(bytes(1 << 18))
-                found = sorted(own_unread())
-                assert found == sorted(unread(os.getpid()))
-                assert MUCH < max(found) <= sent
+                found = max(own_unread())  # other tests' connections may be closing
+                assert found == max(unread(os.getpid()))
+                assert MUCH < found <= sent
