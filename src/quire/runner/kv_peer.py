@@ -187,26 +187,26 @@ class PeerBlocks:
             while self._asked[0] != key:  # its load was cancelled
                 self._receive(connection, np.empty_like(row))
             found = self._receive(connection, row)
-        except HandshakeError as error:
-            raise ConnectionRefusedError(f"the producer at {self._name}: {error}") from None
-        except OSError:
+        except (OSError, HandshakeError) as error:
             self.close()
-            raise
+            if isinstance(error, OSError):
+                raise
+            raise ConnectionRefusedError(f"the producer at {self._name}: {error}") from None
         if found is None:
             raise FileNotFoundError(f"the producer at {self._name} has not this block any more")
         return found
 
     def _ask(self, connection: socket.socket, key: bytes) -> None:
         """Ask for a block, and for some of those behind it, unless that has been done."""
-        while key not in self._asked or len(self._asked) < AHEAD:
-            if self._expected:
-                wanted = self._expected.popleft()
-            elif key not in self._asked:
-                wanted = key
-            else:
-                return
-            send_frame(connection, self._kind + wanted)
-            self._asked.append(wanted)
+        wanted = [] if key in self._asked else [key]
+        if wanted and key in self._expected:
+            while self._expected.popleft() != key:
+                pass  # its load was cancelled
+        while self._expected and len(self._asked) + len(wanted) < AHEAD:
+            wanted.append(self._expected.popleft())
+        for each in wanted:
+            send_frame(connection, self._kind + each)
+            self._asked.append(each)
 
     def _receive(self, connection: socket.socket, row: NDArray[np.int64]) -> int | None:
         """Receive the first block that was asked for; return its checksum if there is one."""
@@ -247,8 +247,9 @@ class PeerBlocks:
         return connection
 
     def close(self) -> None:
-        """End the connection; the next `read` makes another."""
+        """End the connection, and forget what is expected; the next `read` makes another."""
         self._asked.clear()
+        self._expected.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -64,8 +64,10 @@ def test_a_block_arrives_and_a_missing_one_is_named(server: BlockServer, connect
 
 
 def test_blocks_are_asked_for_ahead_and_cancelled_ones_are_skipped(
-    server: BlockServer, files: BlockFiles, connect: Connect
+    server: BlockServer, files: BlockFiles, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked, send = list[bytes](), BlockServer._send
+    monkeypatch.setattr(BlockServer, "_send", lambda *args: (asked.append(args[-1]), send(*args)))
     for number in range(20):
         files.write(b"%d" % number, ROW + number, number)
     files.flush()
@@ -79,6 +81,7 @@ def test_blocks_are_asked_for_ahead_and_cancelled_ones_are_skipped(
         blocks.read(b"gone", row)
     assert blocks.read(b"a", row) == 77
     assert blocks.read(b"3", row) == 3  # not expected
+    assert not {*asked} & {b"%d" % number for number in range(10, 15)}
 
 
 @pytest.mark.parametrize("field", FACTS)
@@ -117,8 +120,10 @@ def test_a_producer_that_comes_later_is_found(
     first.close()
     blocks, row = connect(address), np.empty(WORDS, dtype=np.int64)
     blocks.check()  # only warns
+    blocks.expect([b"a", b"b"])
     with pytest.raises(OSError, match="nobody listens"):
         blocks.read(b"a", row)
+    assert not blocks._expected  # it may be gone for long
     second = BlockServer(Peer(address, KEY, FACTS), {BLOCK: files})
     assert blocks.read(b"a", row) == 77
     second.close()
