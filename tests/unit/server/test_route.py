@@ -164,6 +164,35 @@ async def test_requests_leave_a_server_that_is_gone(monkeypatch: pytest.MonkeyPa
         assert (await complete(there)).status_code == 200
 
 
+async def test_requests_leave_a_server_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds its connections open, and answers nothing any more."""
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.05)
+    asked = 0
+
+    async def hangs(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        if scope["path"] == "/health" and not asked:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        asked += scope["path"] != "/health"
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with running() as engine:
+        servers = [await listen(hangs), await listen(engine.app)]
+        router = Router([Upstream(each.url) for each in servers], 2**20)
+        async with router.lifespan():
+            front = await listen(create_router_app(router))
+            async with httpx.AsyncClient(base_url=front.url) as http:
+                answer = await http.post("/v1/completions", json=BODY)
+            assert answer.json()["choices"][0]["text"] == "bcd"
+            assert (asked, router.retries, router.healthy) == (1, 1, 0b10)
+            await front.stop()
+        for each in servers:
+            await each.stop()
+
+
 async def test_a_broken_answer_is_not_repeated() -> None:
     """A stream that has begun ends with an error; a request without output moves."""
 

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import h11
 
@@ -20,6 +21,8 @@ READ_BYTES = 65536
 CONNECT_SECONDS = 5.0
 HEALTH_SECONDS = 2.0
 """Time between two health checks, and for one of them."""
+SILENT_CHECKS = 5
+"""Health checks in a row without an answer, after which no request waits for the server."""
 MAX_IDLE = 64
 """Open connections without a request, per server."""
 UNANSWERED = (OSError, EOFError, h11.ProtocolError, TimeoutError)
@@ -79,6 +82,8 @@ class Upstream:
         self._prefix = parts.path
         self._name = parts.netloc.rpartition("@")[2].encode()
         self._idle: list[Connection] = []
+        self._open = WeakSet[asyncio.StreamWriter]()
+        self._silent = 0
         self.is_healthy = False
 
     async def watch(self) -> None:
@@ -88,18 +93,25 @@ class Upstream:
             await asyncio.sleep(HEALTH_SECONDS)
 
     async def check(self) -> None:
-        """Ask for `/health` once."""
-        healthy = False
+        """Ask for `/health` once; end the connections to a server that is silent for long."""
+        healthy, self._silent = False, self._silent + 1
         with contextlib.suppress(UpstreamError, TimeoutError):
             async with asyncio.timeout(HEALTH_SECONDS):
                 answer = await self.ask("GET", "/health", [], b"")
-                healthy = answer.status == 200
+                healthy, self._silent = answer.status == 200, 0
                 with contextlib.closing(answer):
                     async for _ in answer.parts():
                         pass
         if healthy is not self.is_healthy:
             logger.warning("%s is %s", self.url, "ready" if healthy else "not ready")
         self.is_healthy = healthy
+        if self._is_stuck:
+            for writer in [*self._open]:
+                writer.transport.abort()
+
+    @property
+    def _is_stuck(self) -> bool:
+        return self._silent >= SILENT_CHECKS
 
     async def ask(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
         """Send a request and return the head of the answer.
@@ -120,7 +132,8 @@ class Upstream:
                 return await self._send(connection, head, body)
             except UNANSWERED as error:
                 connection.writer.close()
-                if not connection.used:  # else the server had closed it between two requests
+                # The server may have closed a used connection between two requests.
+                if not connection.used or self._is_stuck:
                     raise self._failed(error) from None
             except BaseException:
                 connection.writer.close()
@@ -141,6 +154,7 @@ class Upstream:
     async def _connect(self) -> Connection:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+        self._open.add(writer)
         return Connection(reader, writer, h11.Connection(h11.CLIENT))
 
     def release(self, connection: Connection) -> None:
