@@ -30,6 +30,8 @@ CONNECTORS = (
 )  # fmt: skip
 """vLLM's connectors. All of them mean the same here: a folder of blocks by their content."""
 _NO_EFFECT = ("kv_rank", "kv_parallel_size", "enable_permute_local_kv")
+SHARED_MEMORY = Path("/dev/shm")
+_FOLDER = """Add "kv_connector_extra_config": {"shared_storage_path": "a folder"}."""
 _EXAMPLE = '{"kv_connector": "ExampleConnector", "kv_role": "kv_producer"}'
 
 
@@ -147,13 +149,20 @@ def _parse(text: str) -> _Wanted:
 
 
 def _shared_memory() -> tuple[str, int]:
-    """Return a folder in shared memory that all of a user's engines share, and its bytes."""
-    parent = Path("/dev/shm")
-    if not parent.is_dir():
-        raise _error(
-            "there is no /dev/shm.",
-            """Add "kv_connector_extra_config": {"shared_storage_path": "a folder"}.""",
-        )
+    """Return a folder in shared memory that all of a user's engines share, and its bytes.
+
+    It is the user's alone: others could read prompts in it, or write blocks of their own.
+    """
+    if not SHARED_MEMORY.is_dir():
+        raise _error(f"there is no {SHARED_MEMORY}.", _FOLDER)
     import shutil
 
-    return str(parent / f"quire-{os.getuid()}"), shutil.disk_usage(parent).total
+    folder, user = SHARED_MEMORY / f"quire-{os.getuid()}", os.getuid()
+    try:
+        folder.mkdir(0o700, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != user:
+            raise _error(f"{folder} belongs to another user.", _FOLDER)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise _error(f"{folder} cannot be used: {error.strerror}.", _FOLDER) from error
+    return str(folder), shutil.disk_usage(SHARED_MEMORY).total

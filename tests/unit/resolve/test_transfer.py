@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from quire.core.config import TransferConfig
 from quire.core.errors import ConfigError
 from quire.core.layers import ShortConvConfig
 from quire.core.model_config import ModelConfig
+from quire.resolve import transfer as module
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.transfer import with_transfer
 
@@ -50,8 +53,23 @@ def test_engines_of_a_user_meet_in_shared_memory() -> None:
     assert producer.kv_offloading_dir == consumer.kv_offloading_dir
     assert str(producer.kv_offloading_dir).startswith("/dev/shm/quire-")
     assert not transfer.produces
+    assert os.stat(producer.kv_offloading_dir).st_mode & 0o777 == 0o700
     there, _, _ = resolved(PRODUCER, kv_offloading_dir="d")
     assert there.kv_offloading_dir == "d"
+
+
+@pytest.mark.parametrize("why", ["another user", "cannot be used"])
+def test_a_folder_that_others_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    folder = tmp_path / f"quire-{os.getuid()}"
+    if why == "another user":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.touch()
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
+    with pytest.raises(ConfigError, match=why):
+        resolved(PRODUCER)
 
 
 @pytest.mark.parametrize(
