@@ -198,7 +198,7 @@ def _completed(
         why = "each layer of this model also looks up the token, and embeddings have none."
         raise value_error(args, "enable_prompt_embeds", why)
     lora, events = lora_config(args, pools=config.pooling is not None), args.kv_events_config
-    config = dataclasses.replace(config, lora=lora, kv_events=kv_events(events))
+    config = dataclasses.replace(config, lora=lora, kv_events=kv_events(events, args.replicas))
     config = with_workers(args, config, hardware, notes)
     config = _with_draft(args, config, hardware, notes)
     offload = _cpu_offload(args, config, hardware, notes)

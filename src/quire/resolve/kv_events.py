@@ -30,8 +30,11 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     topic: str = ""
 
 
-def kv_events(text: str | None) -> KVEventsConfig | None:
+def kv_events(text: str | None, replicas: range = range(1)) -> KVEventsConfig | None:
     """Return where events are published; None for nowhere.
+
+    Args:
+        replicas: their numbers, which are added to the ports.
 
     Raises:
         ConfigError: a field is unknown or wrong, or pyzmq is not installed.
@@ -44,9 +47,15 @@ def kv_events(text: str | None) -> KVEventsConfig | None:
         if not 0 < value < 2**31:
             raise _error(f"{name} is {value}; it must be positive and below 2^31.")
     for name in ("endpoint", "replay_endpoint"):
-        _check_endpoint(name, getattr(wanted, name))
+        _check_endpoint(name, getattr(wanted, name), replicas)
     if not wanted.enable_kv_cache_events or wanted.publisher == "null":
         return None
+    port, replay, count = _port(wanted.endpoint), _port(wanted.replay_endpoint), len(replicas)
+    if port is not None and replay is not None and abs(port - replay) < count:
+        raise _error(
+            f"ports {port} and {replay} are too near: the numbers of {count} replicas are added.",
+            f"Set endpoint and replay_endpoint at least {count} ports apart.",
+        )
     require("zmq", FLAG, _PARAM)
     return KVEventsConfig(
         wanted.endpoint,
@@ -58,11 +67,20 @@ def kv_events(text: str | None) -> KVEventsConfig | None:
     )
 
 
-def _check_endpoint(name: str, endpoint: str | None) -> None:
+def _check_endpoint(name: str, endpoint: str | None, replicas: range) -> None:
     if endpoint is None:
         return
-    port = endpoint.rpartition(":")[2]
     if not endpoint.startswith(_SCHEMES):
         raise _error(f"{name} is {endpoint!r}; it must begin with {', '.join(_SCHEMES)}.")
-    if endpoint.startswith("tcp://") and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise _error(f"{name} is {endpoint!r}; it must end in a port, as in tcp://*:5557.")
+    port = _port(endpoint)
+    if port is not None and not 0 < port <= 65535 - replicas[-1]:
+        most = f", and replica {replicas[-1]} adds its number" if replicas[-1] else ""
+        raise _error(f"{name} is {endpoint!r}; it must end in a port, as in tcp://*:5557{most}.")
+
+
+def _port(endpoint: str | None) -> int | None:
+    """Return the port of a tcp endpoint, 0 if it has none; None for other endpoints."""
+    if endpoint is None or not endpoint.startswith("tcp://"):
+        return None
+    port = endpoint.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0

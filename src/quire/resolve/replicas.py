@@ -35,9 +35,9 @@ def replica_share(
     prefill, decode = args.prefill_replicas, args.decode_replicas
     if prefill and count != prefill + decode:
         raise ConfigError(
-            f"{_NAME} is {count}, but prefill_replicas {prefill} and decode_replicas {decode} "
-            f"are {prefill + decode}.",
-            fix=f"Omit {_NAME}.",
+            f"prefill_replicas {prefill} and decode_replicas {decode} are {prefill + decode}, but "
+            f"this server has {count} replicas.",
+            fix=f"Omit {_NAME} and the flags of other load balancers.",
             param=_NAME,
         )
     if count == 1:

@@ -52,6 +52,23 @@ def test_a_wrong_field_is_named(fields: dict[str, Any] | str, match: str) -> Non
     assert error.value.param == "kv_events_config"
 
 
+@pytest.mark.parametrize(
+    ("port", "replay", "replicas", "match"),
+    [
+        (5557, 5557, range(1), "5557 and 5557 are too near"),
+        (5557, 5558, range(2), "at least 2 ports apart"),
+        (5559, 5557, range(4, 7), "5559 and 5557"),
+        (65535, 5557, range(2), "replica 1 adds"),
+    ],
+)
+def test_ports_of_replicas_must_differ(port: int, replay: int, replicas: range, match: str) -> None:
+    ends = {"endpoint": f"tcp://*:{port}", "replay_endpoint": f"tcp://*:{replay}"}
+    with pytest.raises(ConfigError, match=match):
+        kv_events(json.dumps(ON | ends), replicas)
+    near = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5559"}
+    assert kv_events(json.dumps(ON | near), range(2)) is not None
+
+
 def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "installed", lambda module: module != "zmq")
     with pytest.raises(ConfigError, match="needs zmq"):

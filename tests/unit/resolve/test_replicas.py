@@ -139,7 +139,11 @@ def test_what_replicas_on_ray_cannot_do(fields: dict[str, Any], why: str) -> Non
         ({"count": 0}, "at least 1"),
         ({"count": 1, "prefill_replicas": 1}, "prefill_replicas needs decode_replicas"),
         ({"count": 2, "decode_replicas": 2}, "decode_replicas needs prefill_replicas"),
-        ({"count": 4, "prefill_replicas": 1, "decode_replicas": 2}, "are 3"),
+        ({"count": 4, "prefill_replicas": 1, "decode_replicas": 2}, "are 3, but this server has 4"),
+        (
+            {"count": 2, "prefill_replicas": 1, "decode_replicas": 1, "data_parallel_rank": 1},
+            "are 2, but this server has 1",
+        ),
     ],
 )
 def test_what_replicas_cannot_share(fields: dict[str, Any], why: str) -> None:
