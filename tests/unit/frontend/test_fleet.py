@@ -33,8 +33,8 @@ DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
 
 @asynccontextmanager
-async def replicas(name: str = "echo", count: int = 2) -> AsyncIterator[AsyncLLM]:
-    args = EngineArgs(data_parallel_size=count)
+async def replicas(name: str = "echo", count: int = 2, **flags: Any) -> AsyncIterator[AsyncLLM]:
+    args = EngineArgs(data_parallel_size=count, **flags)
     connect = partial(ProcessClient, FAKE_CORE)
     engine = AsyncLLM(resolved(name), ByteTokenizer(), args, connect)
     await engine.start_core()
@@ -90,11 +90,12 @@ async def test_requests_are_shared_and_follow_their_prefix() -> None:
 
 
 async def test_a_request_may_name_its_replica_and_counts_there() -> None:
-    async with replicas() as engine:
-        await ask(engine, "a", 1, max_tokens=3)
+    others = {"data_parallel_size_local": 2, "data_parallel_start_rank": 2}
+    async with replicas(count=4, data_parallel_hybrid_lb=True, **others) as engine:
+        await ask(engine, "a", 3, max_tokens=3)
         assert tokens(engine) == [0, 3]
-        for rank in (2, -1, 10**30):
-            with pytest.raises(InvalidRequestError, match="replicas are 0 to 1"):
+        for rank in (1, 4, -1, 10**30):
+            with pytest.raises(InvalidRequestError, match="replicas are 2 to 3"):
                 await ask(engine, "a", rank)
         assert engine.num_unfinished == 0
         check_metrics(read_metrics(engine.stats, "m"))
@@ -102,28 +103,28 @@ async def test_a_request_may_name_its_replica_and_counts_there() -> None:
         assert engine.stats.scheduler is None
         assert engine.error is not None
         await engine.wake_up()
-        for rank in (0, 1):
+        for rank in (2, 3):
             [*_, last] = await ask(engine, "a", rank, max_tokens=3)
             assert last.outputs[0].text == "bcd"
 
 
 def check_metrics(found: list[Metric]) -> None:
-    """Each metric has the number of its replica, after one request at replica 1."""
+    """Each metric has the number of its replica, after one request at replica 3."""
     counts = {
         m.labels["engine"]: m.value
         for m in found
         if isinstance(m, Counter) and m.name == "vllm:generation_tokens"
     }
-    assert counts == {"0": 0, "1": 3}
+    assert counts == {"2": 0, "3": 3}
     ttft = {
         m.labels["engine"]: m.count
         for m in found
         if isinstance(m, Histogram) and m.name == "vllm:time_to_first_token_seconds"
     }
-    assert ttft == {"0": 0, "1": 1}
+    assert ttft == {"2": 0, "3": 1}
     seconds = [m.labels for m in found if m.name == "quire:time_seconds"]
-    assert [label["engine"] for label in seconds if label["part"] == "http"] == ["0"]
-    assert [label["engine"] for label in seconds if label["part"] == "model"] == ["0", "1"]
+    assert [label["engine"] for label in seconds if label["part"] == "http"] == ["2"]
+    assert [label["engine"] for label in seconds if label["part"] == "model"] == ["2", "3"]
     keys = [(m.name, *sorted(m.labels.items())) for m in found]
     assert len(keys) == len(set(keys))
 
