@@ -3,7 +3,8 @@
 Decoding reads all weights for a few tokens, so a few prompt tokens in the same step cost almost
 nothing. Many of them delay all requests. `StepBudget` limits the predicted time of a step to
 `max_itl_stretch` times that of the same step without prompts. If more prompts wait than sequences
-decode, the limit grows in that proportion. A cost model predicts; measured steps correct it.
+decode, the limit grows in that proportion. Prompts with images do not count: one takes as long as
+many others. A cost model predicts; measured steps correct it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ class StepBudget:
         self._decode = Scales()
         self._mixed = Scales()
 
-    def tokens(self, wanted: Column, computed: Column, waiting: int = 0) -> int:
+    def tokens(self, wanted: Column, computed: Column, waiting: int = 0, pictured: int = 0) -> int:
         """Return the token budget of the next step.
 
         Args:
             wanted: tokens that each running request has to compute; 1 means it decodes.
             computed: computed tokens of each.
             waiting: further requests that may be admitted.
+            pictured: how many of the running prompts have images.
         """
         decoding = wanted == 1
         num_decodes = int(np.count_nonzero(decoding))
@@ -57,10 +59,11 @@ class StepBudget:
         context = int(computed[decoding].sum()) + num_decodes
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
-        crowd = max(1.0, (len(prompts) + waiting) / num_decodes)
+        texts = len(prompts) - pictured
+        crowd = max(1.0, (texts + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
-        # Bisection. Each prompt gets at least one token, so none starves.
-        fits, fails = max(1, len(prompts)), self.max_tokens
+        # Bisection. Each text gets at least one token, so none starves; of images the first does.
+        fits, fails = max(1, texts), self.max_tokens
         while fails - fits > 1:
             middle = (fits + fails) // 2
             if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:

@@ -116,6 +116,8 @@ def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
     assert budget.tokens(columns(1, 4096), columns(100, 0), waiting=6) == pytest.approx(
         crowd, rel=0.1
     )
+    images = budget.tokens(columns(1, *[4096] * 7), columns(100, *[0] * 7), pictured=7)
+    assert images == pytest.approx(alone, rel=0.1)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def test_what_the_budget_is_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None
     s = new(Tokens(), max_itl_stretch=4.0)
     asked: list[tuple[Any, ...]] = []
 
-    def tokens(wanted: Any, computed: Any, waiting: int) -> int:
+    def tokens(wanted: Any, computed: Any, waiting: int, pictured: int) -> int:
+        assert not pictured
         asked.append((wanted.tolist(), computed.tolist(), waiting))
         return 40
 

@@ -82,7 +82,7 @@ def test_who_loads_counts_as_waiting(watch: Callable[[Scheduler, str], Asked]) -
     land(s, step := s.schedule(0.0), pending=(blocks := loads(step)))
     s.add(request("d", 4))
     land(s, s.schedule(0.0), pending=blocks)
-    assert [waiting for _, _, waiting in asked] == [1, 2]
+    assert [waiting for _, _, waiting, _ in asked] == [1, 2]
 
 
 def test_who_loads_is_no_prompt_to_level(watch: Callable[[Scheduler, str], Asked]) -> None:
