@@ -1,6 +1,8 @@
-"""Measure one decision of the router: `python benchmarks/routing.py [--json FILE]`.
+"""Measure one decision of the router, in microseconds.
 
-The prompt has 2,000 tokens. All replicas hold its system prompt, two of them the conversation. With
+    python benchmarks/routing.py [--repetitions 5] [--json FILE.jsonl]
+
+The times are by caches and number of replicas. The prompt has 2,000 tokens. All replicas hold its system prompt, two of them the conversation. With
 "random", each replica holds another part of it. All have requests of their own, so waits differ.
 """
 
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.bench.machine import circumstances
+from quire.bench.results.report import summarise, write_json
 from quire.core.cost import PROFILES
 from quire.core.messages import BlockChanges, StepOutputs
 from quire.models.cost import roofline
@@ -49,20 +53,18 @@ def microseconds(num_replicas: int, caches: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
-    for num_replicas in (8, 64):
-        for caches in ("conversation", "random"):
-            row = {
-                "replicas": num_replicas,
-                "caches": caches,
-                "prompt_tokens": TOKENS,
-                "us": microseconds(num_replicas, caches),
-            }
-            print(json.dumps(row))
-            if args.json:
-                with args.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+    kinds = [(count, caches) for count in (8, 64) for caches in ("conversation", "random")]
+    samples = [
+        {f"{caches}_{count}_us": microseconds(count, caches) for count, caches in kinds}
+        for _ in range(args.repetitions)
+    ]
+    row = summarise(tuple(samples[0]), {}, samples)
+    print(json.dumps(row, indent=2))
+    if args.json:
+        write_json(args.json, row | circumstances("routing", "python benchmarks/routing.py"))
 
 
 if __name__ == "__main__":
