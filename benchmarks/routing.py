@@ -2,8 +2,9 @@
 
     python benchmarks/routing.py [--repetitions 5] [--json FILE.jsonl]
 
-The times are by caches and number of replicas. The prompt has 2,000 tokens. All replicas hold its system prompt, two of them the conversation. With
-"random", each replica holds another part of it. All have requests of their own, so waits differ.
+The times are by caches and number of replicas. The prompt has 2,000 tokens. All replicas hold its
+system prompt, two of them the conversation. With "random", each replica holds another part of it.
+All have requests of their own, so waits differ.
 """
 
 from __future__ import annotations
