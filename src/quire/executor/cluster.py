@@ -31,7 +31,7 @@ from quire.executor.joining import (
 from quire.executor.placement import Placement
 from quire.models.weights.shares import shared_config, worker_grid
 from quire.parallel.handshake import Arrival, Doorman, HandshakeError, send_frame
-from quire.parallel.heartbeat import wait_for_loss
+from quire.parallel.heartbeat import has_ended, wait_for_loss
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,11 @@ class _Gathering:
     def joins(self) -> dict[int, Join]:
         """Wait for all machines; answer them."""
         found: dict[int, Join] = {}
-        while missing := [n for n in range(1, self._grid.nodes) if n not in found]:
+        while missing := [
+            node
+            for node in range(1, self._grid.nodes)
+            if node not in found or has_ended(self.connections[node])
+        ]:
             message, arrival = self._next(
                 f"node {', '.join(map(str, missing))} of {self._grid.nodes}"
             )
@@ -173,9 +177,7 @@ class _Gathering:
                 continue
             why = refusal(self._own, message)
             if why is not None:
-                logger.warning("refused a machine at %s: %s", arrival.host, why)
-                send_frame(arrival.connection, encode(Refused(why)))
-                arrival.connection.close()
+                _refuse(arrival, why)
                 continue
             if message.node in self.connections:  # it lost the earlier connection
                 self.connections[message.node].close()
@@ -187,33 +189,56 @@ class _Gathering:
             before = None if node == 1 else (self._hosts[node - 1], port)
             config = dataclasses.replace(self._config, model_path="", tokenizer_path=None)
             connection.settimeout(None)
-            send_frame(connection, encode(Welcome(self._attempt, before, config)))
+            with contextlib.suppress(OSError):  # its end is noticed in `attached`
+                send_frame(connection, encode(Welcome(self._attempt, before, config)))
         return found
 
     def attached(self) -> tuple[dict[int, int], dict[int, int]]:
         """Wait for the connections of all workers; return descriptors of rows and of lines."""
         far = range(self._grid.workers_of(1)[0], self._grid.size)
+        missing = {(worker, False) for worker in far}
+        missing |= {(worker, True) for worker in far[: self._grid.ranks]}
         rows: dict[int, int] = {}
         lines: dict[int, int] = {}
-        while len(lines) < len(far) or len(rows) < self._grid.ranks:
-            missing = next((w for w in far if w not in lines), far[0])
-            message, arrival = self._next(f"the connections of {self._grid.name(missing)}")
-            if not isinstance(message, Attach) or message.attempt != self._attempt:
+        while missing:
+            wanted = f"the connections of {self._grid.name(min(missing)[0])}"
+            message, arrival = self._next(wanted, self._check_joined)
+            if isinstance(message, Join):
                 arrival.connection.close()
-                if isinstance(message, Join):
-                    raise EngineDeadError(f"Node {message.node} started again meanwhile.")
+                raise EngineDeadError(f"Node {message.node} started again meanwhile.")
+            end = message.worker, message.rows
+            if message.attempt != self._attempt or end not in missing:
+                arrival.connection.close()
                 continue
+            missing.remove(end)
             arrival.connection.settimeout(None)
             known = message.worker - self._grid.ranks if message.rows else message.worker
             (rows if message.rows else lines)[known] = arrival.connection.detach()
         return rows, lines
 
-    def _next(self, wanted: str) -> tuple[Join | Attach, Arrival]:
-        """Return the next message of a machine with the key; `wanted` is for the log."""
+    def _check_joined(self) -> None:
+        """Raise `EngineDeadError` if a machine that has joined is gone."""
+        for node, connection in self.connections.items():
+            if has_ended(connection):
+                raise EngineDeadError(
+                    f"Node {node} at {self._hosts[node]} ended before its workers were connected.",
+                    fix="See its log.",
+                )
+
+    def _next(
+        self, wanted: str, check: Callable[[], None] = lambda: None
+    ) -> tuple[Join | Attach, Arrival]:
+        """Return the next message of a machine with the key.
+
+        Args:
+            wanted: for the log.
+            check: called now and then; may raise.
+        """
         remind = time.monotonic() + REMIND_SECONDS
         while (now := time.monotonic()) < self._deadline:
             if self._fails is not None and (failure := self._fails()) is not None:
                 raise failure
+            check()
             arrival = self._doorman.next(min(self._deadline, remind, now + 0.2) - now)
             if arrival is None:
                 if time.monotonic() >= remind:
@@ -226,8 +251,7 @@ class _Gathering:
                 try:
                     message = offer_of(arrival.frame)
                 except HandshakeError as error:
-                    logger.warning("closed a connection from %s: %s", arrival.host, error)
-                    arrival.connection.close()
+                    _refuse(arrival, str(error))
                 else:
                     return message, arrival
         raise EngineDeadError(
@@ -238,3 +262,11 @@ class _Gathering:
 
     def close(self) -> None:
         self._doorman.close()
+
+
+def _refuse(arrival: Arrival, why: str) -> None:
+    """Tell a machine why it cannot belong to the engine."""
+    logger.warning("refused a machine at %s: %s", arrival.host, why)
+    with contextlib.suppress(OSError):  # it is gone
+        send_frame(arrival.connection, encode(Refused(why)))
+    arrival.connection.close()

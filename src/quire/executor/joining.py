@@ -8,12 +8,15 @@ node n → node n-1  for each worker of its first stage an Attach; then rows (`p
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.weights.digest import model_digest
@@ -47,6 +50,12 @@ class Join(msgspec.Struct, tag=True, array_like=True):
     model: str
 
 
+class _Joins(msgspec.Struct, tag="Join", array_like=True):
+    """What a `Join` of any version begins with."""
+
+    version: str
+
+
 class Attach(msgspec.Struct, tag=True, array_like=True):
     """The connection is a worker's: its line to the executor, or its way from the stage before."""
 
@@ -71,16 +80,20 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
+_joins = msgspec.msgpack.Decoder(_Joins)
 _offers = msgspec.msgpack.Decoder(Join | Attach)
 _replies = msgspec.msgpack.Decoder(Welcome | Refused)
 
 
 def offer_of(frame: bytes) -> Join | Attach:
-    """Return what a machine sent; raise `HandshakeError` if it is no message."""
+    """Return what a machine sent; raise `HandshakeError` if it is no message of this version."""
     try:
         offer: Join | Attach = _offers.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
-        raise HandshakeError(f"it sent no valid message: {error}") from None
+        why = f"it sent no valid message: {error}"
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, MemoryError):
+            why = _other_version("it", _joins.decode(frame).version, __version__) or why
+        raise HandshakeError(why) from None
     return offer
 
 
@@ -109,13 +122,11 @@ def cluster_key() -> bytes:
             "as the output of `openssl rand -hex 32`.",
             param="QUIRE_CLUSTER_KEY",
         )
-    return key.encode()
+    return os.fsencode(key)
 
 
 def own_join(config: EngineConfig, node: int) -> Join:
     """Return what a machine says of itself."""
-    from quire import __version__
-
     return Join(__version__, node, config, model_digest(config))
 
 
@@ -131,8 +142,8 @@ def refusal(own: Join, other: Join) -> str | None:
 
 def difference(own: Join, other: Join, machine: str) -> str | None:
     """Return what the other `machine` has that node 0 has not; None if they can compute alike."""
-    if other.version != own.version:
-        return f"{machine} has Quire {other.version}, and node 0 has {own.version}"
+    if (why := _other_version(machine, other.version, own.version)) is not None:
+        return why
     for name, here, there in _compared(own.config, other.config):
         if here != there:
             return f"{machine} has {name} {there}, and node 0 has {here}"
@@ -141,8 +152,13 @@ def difference(own: Join, other: Join, machine: str) -> str | None:
     return None
 
 
+def _other_version(machine: str, there: str, here: str) -> str | None:
+    return None if there == here else f"{machine} has Quire {there}, and node 0 has {here}"
+
+
 def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any, Any]]:
     """Yield each field that must be the same, from both."""
+    yield "pipeline_parallel_size", own.pipeline_parallel_size, other.pipeline_parallel_size
     for field in dataclasses.fields(EngineConfig):
         if field.name not in LOCAL | _DERIVED:
             yield field.name, getattr(own, field.name), getattr(other, field.name)

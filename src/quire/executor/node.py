@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 
 from quire.core.config import ClusterConfig, EngineConfig
@@ -30,12 +30,14 @@ from quire.executor.joining import (
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
 from quire.parallel.handshake import Arrival, Doorman, HandshakeError, dial
-from quire.parallel.heartbeat import wait_for_loss
+from quire.parallel.heartbeat import has_ended, wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
 
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.1
+LOOK_SECONDS = 0.2
+"""How often a machine that waits for the next one looks whether node 0 is still there."""
 
 
 def lend_workers(config: EngineConfig, node: int) -> None:
@@ -67,10 +69,6 @@ class Machine:
         self._workers = self._grid.workers_of(node)
         self._cluster = config.cluster
         self._name = f"node 0 at {config.cluster.master_addr}:{config.cluster.master_port}"
-        self._doorman: Doorman | None = None
-        if node < config.cluster.nnodes - 1:
-            port = config.cluster.master_port + node
-            self._doorman = Doorman(own_host(config.cluster), port, self._key)
 
     def lend(self) -> None:
         """Join one core, and compute until it ends."""
@@ -109,7 +107,7 @@ class Machine:
         crew = Crew(self._grid, lambda _: _write(wake))
         memory = anonymous_file(shared_bytes(welcome.config))
         try:
-            self._start(crew, memory, welcome, deadline)
+            self._start(crew, memory, connection, welcome, deadline)
             logger.info("the %d workers of node %d run", len(self._workers), self._join.node)
             why = wait_for_loss([connection], woken=[woken])
         finally:
@@ -118,7 +116,9 @@ class Machine:
                 os.close(descriptor)
         logger.warning("%s or a worker here %s", self._name, why)
 
-    def _start(self, crew: Crew, memory: int, welcome: Welcome, deadline: float) -> None:
+    def _start(
+        self, crew: Crew, memory: int, node_0: socket.socket, welcome: Welcome, deadline: float
+    ) -> None:
         """Connect each worker and start its process; no end stays open here."""
         master = self._cluster.master_addr, self._cluster.master_port
         first = self._workers[: self._grid.ranks]
@@ -130,34 +130,67 @@ class Machine:
                 return held.enter_context(connection).fileno()
 
             lines = {worker: attached(worker, master, rows=False) for worker in self._workers}
-            before = {
-                worker: os.dup(attached(worker, welcome.before or master, rows=True))
-                for worker in first
-            }
-            behind = self._rows_behind(welcome, deadline) if self._doorman else {}
+            where = welcome.before or master
+            before = {worker: attached(worker, where, rows=True) for worker in first}
+            behind: dict[int, int] = {}
+            if self._join.node + 1 < self._grid.nodes:
+                found = self._rows_behind(held, node_0, welcome, deadline)
+                behind = {worker: end.fileno() for worker, end in found.items()}
+            before, behind = (
+                {worker: os.dup(end) for worker, end in far.items()} for far in (before, behind)
+            )
             ends = node_ends(self._grid, memory, self._join.node, before, behind)
             cpus = rank_cpus(len(ends), max(1, self._join.config.num_threads // len(ends)))
             for worker, own, cores in zip(self._workers, ends, cpus, strict=True):
                 crew.spawn(worker, os.dup(lines[worker]), own, cores)
 
-    def _rows_behind(self, welcome: Welcome, deadline: float) -> dict[int, int]:
-        """Wait for the connections of the next machine's first stage; return descriptors."""
-        found: dict[int, int] = {}
-        assert self._doorman is not None
-        while len(found) < self._grid.ranks:
-            arrival = self._doorman.next(deadline - time.monotonic())
-            if arrival is None:
-                raise TimeoutError(f"node {self._join.node + 1} did not connect")
-            if not isinstance(arrival, Arrival):
-                logger.warning("%s", arrival)
-                continue
-            message = offer_of(arrival.frame)
-            if not isinstance(message, Attach) or message.attempt != welcome.attempt:
-                arrival.connection.close()
-                continue
-            arrival.connection.settimeout(None)
-            found[message.worker - self._grid.ranks] = arrival.connection.detach()
+    def _rows_behind(
+        self, held: ExitStack, node_0: socket.socket, welcome: Welcome, deadline: float
+    ) -> dict[int, socket.socket]:
+        """Wait for the connections of the next machine's first stage, and hold them.
+
+        Raises:
+            OSError: node 0 has ended, or they did not come in time.
+        """
+        following = self._join.node + 1
+        missing = {*self._grid.workers_of(following)[: self._grid.ranks]}
+        found: dict[int, socket.socket] = {}
+        with closing(self._listen()) as doorman:
+            while missing:
+                if has_ended(node_0):
+                    raise ConnectionError("its connection was closed")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"node {following} did not connect")
+                arrival = doorman.next(LOOK_SECONDS)
+                if not isinstance(arrival, Arrival):
+                    if arrival is not None:
+                        logger.warning("%s", arrival)
+                    continue
+                message = offer_of(arrival.frame)
+                if (
+                    not isinstance(message, Attach)
+                    or message.attempt != welcome.attempt
+                    or message.worker not in missing
+                ):
+                    arrival.connection.close()
+                    continue
+                missing.remove(message.worker)
+                arrival.connection.settimeout(None)
+                own = message.worker - self._grid.ranks
+                found[own] = held.enter_context(arrival.connection)
         return found
+
+    def _listen(self) -> Doorman:
+        """Listen for the next machine."""
+        host, port = own_host(self._cluster), self._cluster.master_port + self._join.node
+        try:
+            return Doorman(host, port, self._key)
+        except OSError as error:
+            raise ConfigError(
+                f"Node {self._join.node} cannot listen at {host}:{port}: {error}.",
+                fix="Set a --master-port so that it and the next ones are free, one for each node.",
+                param="master_port",
+            ) from None
 
 
 def _write(wake: int) -> None:

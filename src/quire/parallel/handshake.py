@@ -1,16 +1,18 @@
 """Connections between the machines of an engine: both ends prove that they have the same key.
 
     dialler    MAGIC, its nonce
-    listener   MAGIC, its nonce, HMAC(key, "listener", both nonces)
+    listener   MAGIC, its nonce
     dialler    HMAC(key, "dialler", both nonces)
+    listener   HMAC(key, "listener", both nonces), or zeros if the dialler has another key
 
 Then each message is four bytes of length and a frame; once both sides agree, the connection is a
-plain stream. The key is never sent. What follows is neither encrypted nor signed, so it needs a
-network that nobody else can write to.
+plain stream. The key is never sent, and a stranger gets no proof against which it can test guesses.
+What follows is neither encrypted nor signed, so it needs a network that nobody else can write to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import queue
@@ -20,7 +22,7 @@ import threading
 import time
 from typing import NamedTuple
 
-MAGIC = b"QUIRE/1\n"
+MAGIC = b"QUIRE/2\n"
 GREET_SECONDS = 5.0
 """How long a new connection may take to prove its key and to say what it is for."""
 MOST_GREETED = 64
@@ -80,7 +82,9 @@ class Doorman:
             return None
 
     def close(self) -> None:
-        """Stop listening, and drop the connections that nobody has asked for."""
+        """Stop listening, and drop the connections that nobody has asked for. May be repeated."""
+        with contextlib.suppress(OSError):  # it was closed before
+            self._listener.shutdown(socket.SHUT_RDWR)  # frees the port, although a thread accepts
         self._listener.close()
         while (arrival := self.next(0.0)) is not None:
             if isinstance(arrival, Arrival):
@@ -108,11 +112,13 @@ class Doorman:
             end = time.monotonic() + GREET_SECONDS
             nonce = _first(connection, end)
             own = os.urandom(_NONCE)
-            connection.sendall(MAGIC + own + _proof(self._key, b"listener", nonce, own))
+            connection.sendall(MAGIC + own)
             if not hmac.compare_digest(
                 _exactly(connection, _PROOF, end), _proof(self._key, b"dialler", nonce, own)
             ):
+                connection.sendall(bytes(_PROOF))
                 raise HandshakeError("it has another key")
+            connection.sendall(_proof(self._key, b"listener", nonce, own))
             frame = receive_frame(connection, end)
             connection.settimeout(GREET_SECONDS)
         except (OSError, HandshakeError) as error:
@@ -148,12 +154,12 @@ def dial(address: tuple[str, int], key: bytes, frame: bytes, deadline: float) ->
             nonce, end = os.urandom(_NONCE), time.monotonic() + GREET_SECONDS
             connection.sendall(MAGIC + nonce)
             other = _first(connection, end)
+            connection.sendall(_proof(key, b"dialler", nonce, other))
             if not hmac.compare_digest(
                 _exactly(connection, _PROOF, end), _proof(key, b"listener", nonce, other)
             ):
                 raise HandshakeError(f"{address[0]}:{address[1]} has another key")
             connection.settimeout(GREET_SECONDS)
-            connection.sendall(_proof(key, b"dialler", nonce, other))
             send_frame(connection, frame)
         except (OSError, HandshakeError) as error:
             connection.close()

@@ -54,6 +54,13 @@ def wait_for_loss(
             return f"was silent for {SILENT_SECONDS:.0f} s"
 
 
+def has_ended(peer: socket.socket) -> bool:
+    """Return whether the other end has closed the connection; reads nothing."""
+    poll = select.poll()
+    poll.register(peer, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 def _takes_beats(peer: socket.socket) -> bool:
     """Read the beats that have come; return False at the end of the connection."""
     try:

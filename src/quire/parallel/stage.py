@@ -70,7 +70,7 @@ class Link(Protocol):
 
         Raises:
             StageFailedError: there are none.
-            EOFError: the sender has ended.
+            EOFError: the sender has ended, or has skipped the step.
         """
 
     def take_hops(self) -> Hops:
@@ -226,9 +226,10 @@ class FarLink:
 
 
 def _count(header: tuple[int, int], step: int) -> int:
-    """Return the number of rows of the step; raise `StageFailedError` if there are none."""
+    """Return the number of rows of the step; raise as `Link.receive`."""
     number, count = header
-    assert number == step, f"rows of step {number} came before those of step {step}"
+    if number != step:
+        raise EOFError(f"the stage before skipped step {step}: rows of step {number} came")
     if count == _FAILED:
         raise StageFailedError("the stage before has failed in this step")
     return count

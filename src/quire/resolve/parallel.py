@@ -22,6 +22,7 @@ from quire.system.hardware import Hardware
 
 _RANKS, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _PARTITION = "VLLM_PP_LAYER_PARTITION"
+MOST_PORT = 2**16 - 1
 _OWN_FLAGS = {
     "distributed_executor_backend", "master_addr", "master_port", "profiler_config",
     "data_parallel_size", "data_parallel_backend", "data_parallel_size_local",
@@ -49,6 +50,9 @@ def with_workers(
     if stages % nnodes:
         why = f"pipeline_parallel_size is {stages}; each machine has as many stages as the others."
         raise _error(args, "nnodes", why, f"Set --pipeline-parallel-size {nnodes}.")
+    if (last_port := args.master_port + max(0, nnodes - 2)) > MOST_PORT:
+        why = f"machine {nnodes - 2} listens on port {last_port}, and the highest is {MOST_PORT}."
+        raise _error(args, "master_port", why, f"Set at most {MOST_PORT - nnodes + 2}.")
     workers = ranks * stages // nnodes  # on each machine
     if ranks * stages == 1:
         return config

@@ -7,19 +7,21 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import msgspec
 import numpy as np
 import pytest
 
+import quire
 from quire.core.batch import Hops
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
 from quire.executor import cluster, joining
 from quire.executor.choice import make_executor
-from quire.executor.node import lend_workers
+from quire.executor.node import Machine, lend_workers
 from quire.executor.uniproc import UniprocExecutor
 from quire.parallel import handshake
 from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
@@ -136,6 +138,7 @@ def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     whole = nodes_config()
     join = joining.own_join(whole, 1)
     for changed, why in (
+        ({"stage_layers": (1, 1, 1)}, "pipeline_parallel_size 3, and node 0 has 2"),
         ({"dtype": "bfloat16", "kv_cache_dtype": "float32"}, "dtype bfloat16, and node 0 has flo"),
         ({"block_size": 32}, "block_size 32, and node 0 has 16"),
         (
@@ -170,6 +173,101 @@ def test_a_machine_with_another_key_is_refused(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("QUIRE_CLUSTER_KEY", wrong)
         with pytest.raises(ConfigError, match="openssl rand"):
             make_executor(whole)
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", "\udcff" * 16)
+    assert joining.cluster_key() == b"\xff" * 16
+
+
+@contextmanager
+def gathering(whole: EngineConfig) -> Iterator[Future[object]]:
+    """What comes of node 0's wait for all machines."""
+    found = cluster._Gathering(whole, whole.cluster, KEY.encode())
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit(lambda: found.joins() and found.attached())
+        found._deadline = 0.0
+    found.close()
+    for connection in found.connections.values():
+        connection.close()
+
+
+def test_another_versions_messages_are_refused_by_name() -> None:
+    """They need not be of the same shape."""
+    whole = nodes_config()
+    with gathering(whole):
+        for join, why in (
+            (["Join", "9.9", {"flag": 1}], "it has Quire 9.9, and node 0 has"),
+            (["Join", quire.__version__, 1], "no valid message"),
+            (["Leave"], "no valid message"),
+        ):
+            where = whole.cluster.master_addr, whole.cluster.master_port
+            frame = msgspec.msgpack.encode(join)
+            machine = dial(where, KEY.encode(), frame, time.monotonic() + SECONDS)
+            with machine, pytest.raises(ConfigError, match=why):
+                joining.wait_for_reply(machine, SECONDS)
+
+
+def test_a_machine_that_has_left_is_awaited_and_then_named() -> None:
+    """Also one that joined before; each connection of a worker counts once."""
+    whole = nodes_config(3)
+    where = whole.cluster.master_addr, whole.cluster.master_port
+
+    def dialled(message: joining.Join | joining.Attach) -> socket.socket:
+        end = time.monotonic() + SECONDS
+        return dial(where, KEY.encode(), joining.encode(message), end)
+
+    with gathering(whole) as result:
+        dialled(joining.own_join(whole, 2)).close()
+        first, second = (dialled(joining.own_join(whole, node)) for node in (1, 2))
+        attempt = joining.wait_for_reply(first, SECONDS).attempt
+        assert joining.wait_for_reply(second, SECONDS).attempt == attempt
+        for worker, rows in ((1, False), (1, False), (9, False), (1, True), (1, True)):
+            dialled(joining.Attach(attempt, worker, rows)).close()
+        assert not result.done()
+        second.close()
+        with pytest.raises(EngineDeadError, match=r"Node 2 at 127.0.0.1 ended before"):
+            result.result(SECONDS)
+        first.close()
+
+
+def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
+    """If node 0 ends meanwhile, it does not wait for the next one any longer."""
+    whole = nodes_config(3)
+    node_0 = Doorman(whole.cluster.master_addr, whole.cluster.master_port, KEY.encode())
+    behind = whole.cluster.master_addr, whole.cluster.master_port + 1
+    before = {rank.pid for rank in ranks()}
+
+    def lent() -> tuple[threading.Thread, list[socket.socket]]:
+        machine = threading.Thread(target=Machine(whole, 1, KEY.encode()).lend, daemon=True)
+        machine.start()
+        ends = []
+        for kind in (joining.Join, joining.Attach, joining.Attach):
+            arrival = node_0.next(SECONDS)
+            assert isinstance(arrival, Arrival)
+            assert isinstance(joining.offer_of(arrival.frame), kind)
+            if kind is joining.Join:
+                welcome = joining.encode(joining.Welcome("attempt", None, whole))
+                handshake.send_frame(arrival.connection, welcome)
+            ends.append(arrival.connection)
+        return machine, ends
+
+    machine, ends = lent()
+    attach = joining.encode(joining.Attach("attempt", 1, rows=True))
+    with dial(behind, KEY.encode(), attach, time.monotonic() + SECONDS) as wrong:
+        wrong.settimeout(SECONDS)
+        assert wrong.recv(1) == b""
+    ends[0].close()
+    machine.join(SECONDS)
+    assert not machine.is_alive()
+    assert {rank.pid for rank in ranks()} <= before
+    machine, again = lent()
+    attach = joining.encode(joining.Attach("attempt", 2, rows=True))
+    with dial(behind, KEY.encode(), attach, time.monotonic() + SECONDS):
+        wait_until(lambda: {rank.pid for rank in ranks()} - before != set())
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(behind)
+        for end in (*ends, *again):
+            end.close()
+        machine.join(SECONDS)
+    node_0.close()
 
 
 def test_a_missing_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +334,9 @@ def test_rows_come_as_they_were_sent_until_the_stream_ends() -> None:
     sender.fail(3)
     with pytest.raises(StageFailedError):
         receiver.receive(3)
+    sender.send(5, rows)
+    with pytest.raises(EOFError, match="skipped step 4: rows of step 5"):
+        receiver.receive(4)
     near.sendall(b"\xff" * 7)
     near.close()
     sender.close()

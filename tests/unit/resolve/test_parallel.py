@@ -79,6 +79,13 @@ def test_what_stages_cannot_do(fields: dict[str, Any], why: str) -> None:
     assert refused.value.param == "pipeline_parallel_size"
 
 
+def test_the_port_of_each_machine_exists() -> None:
+    fields = {"tensor_parallel_size": 1, "pipeline_parallel_size": 4, "nnodes": 4}
+    assert resolved(**fields, master_port=65533).cluster.master_port == 65533
+    with pytest.raises(ConfigError, match=r"machine 2 listens on port 65536.* at most 65533"):
+        resolved(**fields, master_port=65534)
+
+
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_drafts_of_stages_come_from_each_request_alone(method: str) -> None:
     given = {"model": "qwen3-0.6b", "load_format": "dummy", "pipeline_parallel_size": 2}
