@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -90,19 +91,25 @@ class FrameSocket:
 
         Raises:
             ClosedError: see there.
+            OSError: this process has no descriptor left for a frame in a file.
         """
         while True:
             try:
                 how = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
-                data, rights, _, _ = self._socket.recvmsg(_READ_BYTES, _RIGHTS_BYTES, how)
+                data, rights, flags, _ = self._socket.recvmsg(_READ_BYTES, _RIGHTS_BYTES, how)
             except BlockingIOError:
                 return []
             except OSError:  # the other end was closed before it had read everything
-                data, rights = b"", []
+                data, rights, flags = b"", [], 0
             if not data:
                 raise ClosedError
             for _, _, descriptor in rights:
                 self._files += array.array("i", descriptor)
+            if flags & socket.MSG_CTRUNC:  # else its length would be taken for 4 GiB to come
+                raise OSError(
+                    errno.EMFILE,
+                    "no file descriptor is left for a large message; raise the limit (ulimit -n)",
+                )
             self._received += data
             if (frames := self._complete()) or not wait:
                 return frames

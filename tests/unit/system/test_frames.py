@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 import time
@@ -79,6 +80,19 @@ def test_a_large_frame_to_a_core_is_read_in_place_and_delays_none(pair: Pair) ->
         assert found == frames
         assert isinstance(found[1], kind)
         assert reads <= most, "of a core that computes, each is a step"
+
+
+def test_a_large_frame_without_a_descriptor_for_it_is_an_error(pair: Pair) -> None:
+    pair[0].send(bytes(1 << 20))
+    assert pair[0]._sender is not None
+    pair[0]._sender.join()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="ulimit -n"):
+            pair[1].receive(wait=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_what_was_sent_before_the_end_is_received(pair: Pair) -> None:
