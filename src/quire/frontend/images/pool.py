@@ -10,15 +10,15 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.images import IMAGE_PROCESSES, ImageConfig, VisionConfig
 from quire.frontend.images.prepare import Prepared, refused
-from quire.frontend.images.worker import Setup
+from quire.frontend.images.worker import CPU_SECONDS, Setup
 from quire.frontend.workers.pipe import frame
 from quire.frontend.workers.pool import DeadlyError, WorkerPool
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.images.worker")
 SPARE = 1
 """Of the processes: a client's images need not wait for another's slow ones."""
-IMAGE_SECONDS = 30.0
-"""For one image. A file of a few kilobytes can take hours to decode."""
+IMAGE_SECONDS = 4 * CPU_SECONDS
+"""For one image, with the time that its process waits for a core."""
 
 
 class ImagePool(WorkerPool):
@@ -43,7 +43,9 @@ class ImagePool(WorkerPool):
         try:
             found = self._decoder.decode(await self.ask(frame(image)))
         except TimeoutError:
-            raise refused(f"decoding it takes more than {self._time:g} s") from None
+            raise refused(
+                f"decoding it takes more than {CPU_SECONDS:g} s of CPU time, or {self._time:g} s"
+            ) from None
         except DeadlyError:
             raise refused("decoding it ended two processes") from None
         if isinstance(found, str):

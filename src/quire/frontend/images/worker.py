@@ -31,6 +31,10 @@ NICENESS = 10
 """A step waits for each of its threads, so a process that takes a core from one delays all streams.
 With this, beside full cores, it gets a tenth of one."""
 
+CPU_SECONDS = 30.0
+"""For one image. A file of a few kilobytes can take hours to decode. Time without a core does not
+count, so a busy machine refuses no image that it accepts when it is idle."""
+
 
 class Setup(msgspec.Struct):
     """How images are prepared."""
@@ -65,7 +69,10 @@ def main(source: BinaryIO, sink: BinaryIO) -> int:
         Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(bytes)
     while data := read_frame(source):
-        sink.write(frame(answer(decoder.decode(data), setup)))
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process
+        found = answer(decoder.decode(data), setup)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        sink.write(frame(found))
         sink.flush()
     return 0
 

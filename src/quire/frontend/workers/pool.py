@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -87,7 +88,7 @@ class WorkerPool:
 
         Raises:
             DeadlyError: it ended two processes.
-            TimeoutError: it took too long.
+            TimeoutError: it took too long, or SIGPROF ended the process: its timer of CPU time.
             EngineDeadError: `shutdown` was called.
         """
         client = CLIENT.get()
@@ -169,7 +170,10 @@ class WorkerPool:
                     job.worker = await self._replace(job.worker, expected=True)
                     raise
                 except LOST:
-                    job.worker = await self._replace(job.worker, expected=job.abandoned)
+                    lost = job.worker
+                    job.worker = await self._replace(lost, expected=job.abandoned)
+                    if lost.process.returncode == -signal.SIGPROF:
+                        raise TimeoutError from None
                 if job.abandoned:
                     break
         finally:
