@@ -74,6 +74,11 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
     assert rows == 20, "the second time no image is read"
     times = dict(re.findall(r'time_seconds_total{.*part="(\w+)".*} (\S+)', metrics_of(server)))
     assert float(times["images"]) > 0.0 < float(times["encode"])
+    for answered, stages in ((first, {"images", "encode"}), (again, {"images"})):
+        lane = httpx.get(f"{server.url}/dashboard/requests/{answered['id']}").json()
+        found = {kind: end - start for kind, start, end, _ in lane["spans"]}
+        assert found.keys() & {"images", "encode"} == stages
+        assert all(found[stage] > 0 for stage in stages)
     other = chat(server, image(data_url(2))).json()
     assert other["choices"][0]["message"]["content"] != answer
     parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]

@@ -23,7 +23,9 @@ export const HATCHED_PARTS = new Set(["sample", "schedule", "receive", "idle", "
 const OWNER_COLORS = ["--blue", "--orange", "--green", "--red", "--pink", "--sky", "--yellow"];
 
 export const SPAN_COLORS: Record<SpanKind, string> = {
+  images: "--sky",
   queue: "--idle",
+  encode: "--orange",
   prefill: "--blue",
   decode: "--green",
   preempted: "--red",

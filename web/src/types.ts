@@ -36,7 +36,7 @@ export interface KvMap {
   owners: string[];
 }
 
-export type SpanKind = "queue" | "prefill" | "decode" | "preempted" | "load";
+export type SpanKind = "images" | "queue" | "encode" | "prefill" | "decode" | "preempted" | "load";
 export type Span = [kind: SpanKind, start: number, end: number | null, tokens: number];
 
 export interface Lane {

@@ -131,10 +131,12 @@ class ReadAhead(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         image: without `pixels` if earlier steps have begun it.
         seconds: about how long to read. The work is cut into pieces; a step reads at least one.
+        request_id: of the sequence that needs it next.
     """
 
     image: ImageSpan
     seconds: float
+    request_id: str = ""
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True):
@@ -236,6 +238,7 @@ class ModelOutput(msgspec.Struct):
         draft_seconds: time of drafting, a part of `times`.
         drafts: int64 [B, k], of the last stage for each entry's next step, then -1; None: none.
         encoded_tokens: prompt tokens whose images the tower has read in this step.
+        encoded_images: the digests of these images.
         encode_seconds: what the tower took; not part of `times`.
         read_ahead: digest of the image of `SchedulerOutput.read_ahead`, if it is read.
         hops: steps of this stage that have come to the next one's machine since the last output.
@@ -257,6 +260,7 @@ class ModelOutput(msgspec.Struct):
     draft_seconds: float = 0.0
     drafts: Column | None = None
     encoded_tokens: int = 0
+    encoded_images: list[bytes] = []
     encode_seconds: float = 0.0
     read_ahead: bytes | None = None
     hops: Hops = Hops()

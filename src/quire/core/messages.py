@@ -105,7 +105,9 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     """The same for another replica, if the replicas share memory."""
 
 
-EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]
+EventKind = Literal[
+    "images", "load", "load_failed", "admitted", "encode", "prefill", "preempted", "retried"
+]
 
 
 class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -113,9 +115,12 @@ class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
 
     Kinds, and what `tokens` counts:
 
+        images: its images were fetched and prepared, until `end`; the prompt's tokens that stand
+            for them (the front end's own event).
         load: its blocks are being loaded from host memory; their tokens.
         load_failed: the load failed, and it waits again.
         admitted: it has a row and blocks; tokens found in the cache.
+        encode: the tower read images of its prompt, until `end`; the tokens that stand for these.
         prefill: a step computed a part of its prompt (after a preemption, of all its tokens);
             the tokens of this part. `end` is the end of the step.
         preempted: it lost its row and waits again; tokens that were computed.

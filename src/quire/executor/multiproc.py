@@ -143,6 +143,7 @@ class MultiprocExecutor(UniprocExecutor):
         assert output is not None
         first, output = output, leaders[-1].output or output
         output.encoded_tokens = first.encoded_tokens  # the first stage reads images
+        output.encoded_images = first.encoded_images
         output.encode_seconds, output.read_ahead = first.encode_seconds, first.read_ahead
         output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)

@@ -96,6 +96,7 @@ class RowGiver:
         self._encoded = cache.encoded_tokens, cache.seconds
         output.encoded_tokens = cache.encoded_tokens - rows
         output.encode_seconds = cache.seconds - seconds
+        output.encoded_images, cache.encoded_images = cache.encoded_images, []
         return within
 
     def complete(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> StepInputs:

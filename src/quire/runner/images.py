@@ -56,6 +56,7 @@ class EncoderCache:
 
     Attributes:
         encoded_tokens: rows that the tower has computed since the start.
+        encoded_images: digests of the images of these rows that are not reported yet.
         seconds: what that took.
     """
 
@@ -66,6 +67,7 @@ class EncoderCache:
         self._rows: OrderedDict[bytes, HostArray] = OrderedDict()
         self._begun: tuple[bytes, Pieces] | None = None
         self.encoded_tokens = 0
+        self.encoded_images: list[bytes] = []
         self.seconds = 0.0
 
     def rows(self, image: ImageSpan) -> HostArray:
@@ -86,7 +88,7 @@ class EncoderCache:
         except StopIteration as end:
             found = end.value
         self.seconds += perf_counter() - began
-        self.encoded_tokens += len(found)
+        self._note(image, found)
         return self._add(image, found)
 
     def read_ahead(self, image: ImageSpan, seconds: float) -> bool:
@@ -115,13 +117,17 @@ class EncoderCache:
                 longest = max(longest, now - before)
         except StopIteration as end:
             self._begun = None
-            self.encoded_tokens += len(end.value)
+            self._note(image, end.value)
             self._add(image, end.value)
         except Exception:  # the step that needs the rows meets it again, and knows whose it is
             self._begun = None
         finally:
             self.seconds += perf_counter() - began
         return self._begun is None
+
+    def _note(self, image: ImageSpan, found: HostArray) -> None:
+        self.encoded_tokens += len(found)
+        self.encoded_images.append(image.digest)
 
     def _add(self, image: ImageSpan, found: HostArray) -> HostArray:
         """Keep an image's rows, and drop those of others for them."""

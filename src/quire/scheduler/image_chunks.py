@@ -42,7 +42,7 @@ class ImageChunks:
         self.num_encoded = self.num_read = 0
         self._most = most
         self.streams = self._embeds = False
-        self._next: ImageSpan | None = None
+        self._next: tuple[str, ImageSpan] | None = None
         self._begun = b""
         self._read: OrderedDict[bytes, None] = OrderedDict()
 
@@ -115,10 +115,13 @@ class ImageChunks:
         Its pixels go with the first part alone. An executor that has lost them reads the image
         whole in the end.
         """
-        if (span := self._next) is None:
+        if self._next is None:
             return None
+        request_id, span = self._next
         begun, self._begun = self._begun, span.digest
-        return ReadAhead(replace(span, pixels=b"") if span.digest == begun else span, seconds())
+        if span.digest == begun:
+            span = replace(span, pixels=b"")
+        return ReadAhead(span, seconds(), request_id)
 
     def observe(self, result: ModelOutput) -> None:
         """Take note of what a step has read."""
@@ -135,7 +138,7 @@ class ImageChunks:
         for span in request.inputs.images if self.streams else ():
             known = span.given or span.digest in self._read
             if span.start < end and span.end > start and not known:
-                self._next = self._next or span
+                self._next = self._next or (request.request_id, span)
                 return span
         return None
 

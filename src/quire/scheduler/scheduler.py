@@ -159,7 +159,7 @@ class Scheduler:
         flight = self._steps.land(step)
         self._state.image_chunks.observe(result)
         self._events.now = now
-        self._events.computed(flight, now)
+        self._events.computed(flight, result, now)
         failures: list[CoreOutput] = []
         for request in self._loading.end(step.step, result.failed_loads, result.pending_loads):
             self._events.note("load_failed", request)

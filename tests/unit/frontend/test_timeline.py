@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quire.core.messages import CoreOutput, EventKind, RequestEvent, StepOutputs
@@ -96,6 +97,35 @@ def test_a_life() -> None:
         "decode": 5.0,
         "inference": 7.0,
     }
+
+
+def test_images_are_prepared_and_read() -> None:
+    bench = Bench()
+    asked = bench.input.process("r", list(range(8)), SamplingParams(), arrival_time=9.0)
+    bench.processor.add(replace(asked, prepared=(9.25, 9.5)))
+    assert bench.get("r").state == "queued"
+    bench.step(12.0, event("encode", 10.0, 3, 11.0))
+    assert bench.get("r").spans()[-1] == ("queue", 11.0, None, 0)
+    # The chunk before the second image is of the step that begins to read this.
+    bench.step(14.0, event("admitted", 12.0, 2), event("prefill", 12.0, 2, 13.0))
+    bench.step(14.5, event("encode", 12.0, 3, 14.5))
+    bench.step(16.0, event("prefill", 15.0, 4, 16.0), r=1)
+    found = bench.get("r")
+    assert found.lane().spans == [
+        ("queue", 9.0, 9.25, 0),
+        ("images", 9.25, 9.5, 0),
+        ("queue", 9.5, 10.0, 0),
+        ("encode", 10.0, 11.0, 3),
+        ("queue", 11.0, 12.0, 0),
+        ("prefill", 12.0, 13.0, 2),
+        ("encode", 13.0, 14.5, 3),
+        ("prefill", 15.0, 16.0, 4),
+        ("decode", 16.0, None, 1),
+    ]
+    assert (found.state, found.cached_tokens) == ("running", 2)
+    texts = [line.text for line in found.story()]
+    assert texts[1] == "prepared images of 0 tokens in 250.0 ms"
+    assert texts[2] == "the tower read images of 3 tokens in 1000.0 ms"
 
 
 def test_blocks_that_come_from_host_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import sys
 import threading
 from collections.abc import Iterator
@@ -87,11 +88,12 @@ def serve_one(tracer: RequestTracer, reason: FinishReason, headers: dict[str, st
     request = input_processor().process(
         "cmpl-1", list(range(8)), params, arrival_time=9.0, inputs=inputs
     )
-    processor.add(request)
+    processor.add(dataclasses.replace(request, prepared=(9.0, 9.5)))
     events = []
     for name in ("cmpl-1_0", "cmpl-1_1"):
         events.append(RequestEvent(name, "admitted", 10.0, 2))
-        events.append(RequestEvent(name, "prefill", 10.0, 4, 11.0))
+        events.append(RequestEvent(name, "encode", 10.0, 3, 10.5))
+        events.append(RequestEvent(name, "prefill", 10.5, 4, 11.0))
         events.append(RequestEvent(name, "prefill", 11.0, 2, 12.0))
     first = [
         CoreOutput(c.request_id, [65], num_cached_tokens=2, scheduled_time=10.0)
@@ -142,10 +144,13 @@ def test_a_request_is_a_trace(collector: Collector) -> None:
         "quire.num_preemptions": 0,
     }
     children = [span for span in collector.spans if span.parent_span_id == root.span_id]
-    assert [span.name for span in children] == ["queue", "prefill", "decode"] * 2
+    assert [span.name for span in children] == [
+        "images", "queue", "encode", "prefill", "decode",
+    ] * 2  # fmt: skip
+    assert values(children[2].attributes)["quire.tokens"] == 3
     assert {span.trace_id.hex() for span in children} == {TRACE_ID}
-    prefill = children[1]
-    assert prefill.end_time_unix_nano - prefill.start_time_unix_nano == 2_000_000_000
+    prefill = children[3]
+    assert prefill.end_time_unix_nano - prefill.start_time_unix_nano == 1_500_000_000
     assert values(prefill.attributes) == {
         "quire.sequence.id": "cmpl-1_0",
         "quire.tokens": 6,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.core.images import ImageSpan
 from quire.core.messages import RequestEvent, StepOutputs
+from quire.core.options import RequestInputs
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.steps import BLOCK, make, request, sampled
 
@@ -100,6 +102,50 @@ def test_a_chunk_behind_another_step_begins_when_that_one_ends() -> None:
     assert _plain(outputs.events[-1]) == ("a", "prefill", 1.0, 64, 3.0)
     outputs = s.update(second, sampled(s, second, 5), 4.0)
     assert [_plain(e) for e in outputs.events] == [("a", "prefill", 3.0, 36, 4.0)]
+
+
+def test_images_that_a_chunk_reads_come_before_it() -> None:
+    s = make(budget=16)
+    spans = tuple(
+        ImageSpan(at, 4, name, None, (8, 8), b"a") for at, name in ((2, b"x"), (20, b"y"))
+    )
+    asked = request("a", 30)
+    asked.inputs = RequestInputs(images=spans)
+    s.add(asked)
+    s.add(request("b", 30))
+    found = []
+    for begin, read in ((1.0, b"x"), (3.0, b"y"), (5.0, b"y")):
+        batch = s.schedule(begin)
+        result = sampled(s, batch, 5, encoded_images=[read], encode_seconds=0.25)
+        found += map(_plain, s.update(batch, result, begin + 1).events)
+    assert [e for e in found if e[0] == "a"] == [
+        ("a", "admitted", 1.0, 0, 0.0),
+        ("a", "encode", 1.0, 4, 1.25),
+        ("a", "prefill", 1.25, 16, 2.0),
+        ("a", "encode", 3.0, 4, 3.25),
+        ("a", "prefill", 3.25, 14, 4.0),
+    ]
+    assert {e[1] for e in found if e[0] == "b"} == {"admitted", "prefill"}
+
+
+def test_an_image_that_several_steps_read_is_one_event() -> None:
+    s = make()
+    s.add(request("text", 4, max_tokens=50))
+    events(s, 1.0)
+    asked = request("a", 30)
+    asked.inputs = RequestInputs(images=(ImageSpan(0, 4, b"x", None, (8, 8), b"a"),))
+    s.add(asked)
+    found = []
+    for begin, read in ((3.0, False), (5.0, True), (7.0, False)):
+        batch = s.schedule(begin)
+        digest = b"x" if read else None
+        result = sampled(s, batch, 5, read_ahead=digest, encoded_images=[b"x"] if read else [])
+        found += map(_plain, s.update(batch, result, begin + 1).events)
+    assert found == [
+        ("a", "encode", 3.0, 4, 6.0),
+        ("a", "admitted", 7.0, 0, 0.0),
+        ("a", "prefill", 7.0, 30, 8.0),
+    ]
 
 
 def test_a_step_behind_a_first_token_that_did_not_come_prefills_too() -> None:

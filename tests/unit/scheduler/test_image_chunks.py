@@ -103,11 +103,11 @@ def test_the_image_that_is_needed_first_is_read_ahead() -> None:
     for seconds, pixels in ((0.5, b"a"), (0.25, b"")):
         assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 4]
         assert chunks.take(partial(float, seconds)) == ReadAhead(
-            replace(first, pixels=pixels), seconds
+            replace(first, pixels=pixels), seconds, "r"
         )
     chunks.observe(ModelOutput(NOTHING, read_ahead=first.digest))
     assert _leveled(chunks, asked, wanted, [1, 30]) == [1, 20]
-    assert chunks.take(lambda: 1.0) == ReadAhead(second, 1.0)
+    assert chunks.take(lambda: 1.0) == ReadAhead(second, 1.0, "r")
     for start, unread in ((3, False), (11, False), (12, True), (27, True), (28, False)):
         assert chunks.is_unread(each, start) is unread, start
     assert chunks.chunk(each, 24, 6, 40) == 0, "its first rows are in the prefix cache"
@@ -125,7 +125,7 @@ def test_the_images_of_a_whole_prompt_are_read_before_it() -> None:
     each.inputs = RequestInputs(images=spans)
     _leveled(chunks, [request()], np.array([1]), [1])
     assert chunks.is_unread(each, 0)
-    assert chunks.take(lambda: 1.0) == ReadAhead(spans[0], 1.0)
+    assert chunks.take(lambda: 1.0) == ReadAhead(spans[0], 1.0, "r")
     chunks.observe(ModelOutput(NOTHING, read_ahead=spans[0].digest))
     _leveled(chunks, [request()], np.array([1]), [1])
     assert chunks.is_unread(each, 0), "the second is not read"

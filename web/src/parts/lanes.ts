@@ -1,5 +1,7 @@
 // How a request's life is drawn: by shape first, then by colour.
+//   images     a band of half height
 //   queue      a thin line
+//   encode     a block of full height
 //   load       a hatched block of half height
 //   prefill    a block of full height, with its number of tokens
 //   decode     a band of half height
@@ -8,7 +10,9 @@ import { SPAN_COLORS, cssColor, hatch } from "../palette";
 import type { Lane, Span, SpanKind } from "../types";
 
 const HEIGHTS: Record<SpanKind, number> = {
+  images: 0.5,
   queue: 0.14,
+  encode: 0.86,
   load: 0.5,
   prefill: 0.86,
   decode: 0.5,
@@ -16,7 +20,9 @@ const HEIGHTS: Record<SpanKind, number> = {
 };
 
 export const SPAN_MEANINGS: Record<SpanKind, string> = {
+  images: "its images being fetched and resized",
   queue: "in line",
+  encode: "its images in the tower",
   load: "blocks coming back from host memory",
   prefill: "its prompt, a chunk a block",
   decode: "its answer",
@@ -29,7 +35,9 @@ type Paints = Record<SpanKind | "seam" | "label", string | CanvasPattern>;
 export function spanPaints(): Paints {
   const paint = (kind: SpanKind) => cssColor(SPAN_COLORS[kind]);
   return {
+    images: paint("images"),
     queue: cssColor("--dim"),
+    encode: paint("encode"),
     load: hatch(SPAN_COLORS.load),
     prefill: paint("prefill"),
     decode: paint("decode"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -41,16 +42,17 @@ class ImageReader:
         if self.pool is not None:
             self.pool.shutdown()
 
-    async def prepare(self, sources: list[Any]) -> list[Prepared]:
-        """Return the images of a prompt, prepared one after the other.
+    async def prepare(self, sources: list[Any]) -> tuple[list[Prepared], tuple[float, float]]:
+        """Return the images of a prompt, prepared in order, and when that began and ended.
 
         Raises:
             InvalidRequestError: they are too many, or one cannot be read.
         """
+        begun = time.monotonic()
         check_count(len(sources), self._config.images)
         found = [await self._prepare(await self._media.load(source)) for source in sources]
         self._front.images += sum(image.seconds for image in found)
-        return found
+        return found, (begun, time.monotonic())
 
     async def _prepare(self, image: Any) -> Prepared:
         vision, images = self._config.model.vision, self._config.images

@@ -57,7 +57,11 @@ _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 @dataclass(frozen=True, slots=True)
 class ProcessedRequest:
-    """A valid request: what the front end stores, and one message per sequence for the core."""
+    """A valid request: what the front end stores, and one message per sequence for the core.
+
+    Attributes:
+        prepared: when the preparation of its images began and ended; None without images.
+    """
 
     request_id: str
     prompt: str | None
@@ -65,6 +69,7 @@ class ProcessedRequest:
     params: SamplingParams
     arrival_time: float
     children: list[AddRequest]
+    prepared: tuple[float, float] | None = None
 
     @property
     def options(self) -> RequestOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from quire.frontend.images.expand import (
     with_images,
 )
 from quire.frontend.images.pooled import check_pooled, span_of
+from quire.frontend.images.prepare import Prepared
 from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
@@ -118,7 +120,8 @@ class Intake:
             if isinstance(prompt, ImagePrompt):
                 assert not isinstance(prompt.prompt, list), "clients count texts and conversations"
                 check = partial(processor.countable, prompt.prompt)
-                return (await self._expanded(processor, prompt.images, check))[1]
+                prepared, _ = await self._images.prepare(prompt.images)
+                return (await self._expanded(processor, prepared, check))[1]
             prompt = processor.countable(prompt)
             if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
                 return (await self._pool.tokenize(prompt)).token_ids
@@ -186,19 +189,20 @@ class Intake:
                 "A prompt with images cannot be truncated.", param="truncate_prompt_tokens"
             )
         check = partial(processor.bounded, prompt.prompt, params)
-        text, tokens, spans = await self._expanded(processor, prompt.images, check)
+        prepared, times = await self._images.prepare(prompt.images)
+        text, tokens, spans = await self._expanded(processor, prepared, check)
         given["inputs"] = replace(given["inputs"], images=spans)
-        return processor.request(request_id, text, tokens, params, **given)
+        request = processor.request(request_id, text, tokens, params, **given)
+        return dataclasses.replace(request, prepared=times)
 
     async def _expanded(
-        self, processor: InputProcessor, images: list[Any], check: Callable[[], Any]
+        self, processor: InputProcessor, images: list[Prepared], check: Callable[[], Any]
     ) -> tuple[str | None, list[int], tuple[ImageSpan, ...]]:
-        """Prepare images, one after the other; return the prompt's text, tokens and spans.
+        """Return the prompt's text, its tokens, and the spans of its images.
 
         Args:
             check: returns the prompt around the images, if its length is in bounds.
         """
-        prepared = await self._images.prepare(images)
         vision, tokenizer = processor.model.vision, self._tokenizer
         assert vision is not None, "only models with a tower accept images"
         checked: str | list[int] | ChatPrompt = check()
@@ -208,7 +212,7 @@ class Intake:
             tokens = (await self._pool.tokenize(checked)).token_ids
         else:
             tokens = await self._threads.run(partial(tokenize, tokenizer, checked))
-        tokens, spans = expand(tokens, prepared, vision, tokenizer)
+        tokens, spans = expand(tokens, images, vision, tokenizer)
         return checked if isinstance(checked, str) else None, tokens, spans
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
@@ -237,10 +241,11 @@ class Intake:
         pictured = with_images(prompt)
         if isinstance(pictured, ImagePrompt):
             vision = check_pooled(pictured, self.processor.model.vision)
-            [image] = await self._images.prepare(pictured.images)
-            return pooling.request(
+            [image], times = await self._images.prepare(pictured.images)
+            request = pooling.request(
                 request_id, [vision.image_token], 0, images=(span_of(image),), **place
             )
+            return dataclasses.replace(request, prepared=times)
         if self._pool is not None and _is_long(prompt):
             checked = pooling.check(prompt, params)
             assert isinstance(checked, PooledText)

@@ -22,10 +22,10 @@ MAX_FINISHED = 1000
 MAX_EVENTS = 128
 """Most events of a timeline; beyond, adjacent chunks are merged, then old events are dropped."""
 
-SpanKind = Literal["queue", "prefill", "decode", "preempted", "load"]
+SpanKind = Literal["images", "queue", "encode", "prefill", "decode", "preempted", "load"]
 Span = tuple[SpanKind, float, float | None, int]
 """Kind, start, end (None: not yet), and tokens: computed in a chunk, generated while decoding (with
-the first one), or loaded."""
+the first one), loaded, or those of images that the front end prepared or the tower read."""
 
 
 class Lane(msgspec.Struct):
@@ -71,6 +71,7 @@ class Timeline:
     """
 
     __slots__ = (
+        "_cached_tokens",
         "_events",
         "_output_tokens",
         "_sequence",
@@ -99,9 +100,14 @@ class Timeline:
         self.finished: float | None = None
         self.finish_reason: str | None = None
         self.num_dropped = 0
+        self._cached_tokens: int | None = None
         self._events: list[_Noted] = []
         self._sequence: SequenceState | None = sequence
         self._output_tokens = 0
+        if request.prepared is not None:
+            begun, ended = request.prepared
+            rows = sum(image.rows for image in request.children[0].inputs.images)
+            self.note(RequestEvent(core_id, "images", begun, rows, ended))
 
     @property
     def arrival(self) -> float:
@@ -114,19 +120,21 @@ class Timeline:
     @property
     def cached_tokens(self) -> int:
         """Return the prompt tokens found in the cache at the first admission."""
-        return next((e.tokens for e in self._events if e.kind == "admitted"), 0)
+        return self._cached_tokens or 0
 
     @property
     def state(self) -> Literal["queued", "running", "finished"]:
         if self.finished is not None:
             return "finished"
-        # A chunk changes no state, and may be reported after a preemption.
-        last = next((e.kind for e in reversed(self._events) if e.kind != "prefill"), None)
+        # Work changes no state, and may be reported after a preemption.
+        last = next((e.kind for e in reversed(self._events) if not e.end), None)
         return "running" if last == "admitted" else "queued"
 
     def note(self, event: RequestEvent) -> None:
         noted = _Noted(event.time, event.kind, event.tokens, event.end, self.output_tokens)
         self._events.append(noted)
+        if event.kind == "admitted" and self._cached_tokens is None:
+            self._cached_tokens = event.tokens
         if len(self._events) > MAX_EVENTS:
             self._shorten()
 
@@ -164,6 +172,13 @@ class Timeline:
                 spans.append(("prefill", event.time, event.end, event.tokens))
                 missing -= event.tokens
                 kind, start = "prefill" if missing > 0 else "decode", event.end
+                continue
+            if event.kind == "images" or event.kind == "encode":
+                if kind != "prefill" and start < event.time:
+                    spans.append((kind, start, event.time, tokens))
+                start = max(start, event.time)  # a chunk before the image may be in the same step
+                spans.append((event.kind, start, event.end, event.tokens))
+                start = event.end
                 continue
             if kind == "decode":
                 tokens, given = event.given - given, event.given
@@ -317,11 +332,13 @@ class Timelines:
 
 
 _TEXTS: dict[str, Callable[[_Noted], str]] = {
+    "images": lambda e: f"prepared images of {_tokens(e.tokens)} in {_ms(e)}",
+    "encode": lambda e: f"the tower read images of {_tokens(e.tokens)} in {_ms(e)}",
     "load": lambda e: f"loading {_tokens(e.tokens)} from host memory",
     "load_failed": lambda _: "its blocks could not be loaded from host memory; it waits again",
     "admitted": lambda e: f"admitted, with {_tokens(e.tokens)} in the KV cache",
     "resumed": lambda e: f"resumed, with {_tokens(e.tokens)} in the KV cache",
-    "prefill": lambda e: f"computed {_tokens(e.tokens)} in {1e3 * (e.end - e.time):.1f} ms",
+    "prefill": lambda e: f"computed {_tokens(e.tokens)} in {_ms(e)}",
     "retried": lambda _: "the engine core was lost; the request starts again in a new one",
     "preempted": lambda e: f"preempted after {_tokens(e.given)}: others needed its KV blocks",
 }
@@ -329,6 +346,10 @@ _TEXTS: dict[str, Callable[[_Noted], str]] = {
 
 def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _ms(event: _Noted) -> str:
+    return f"{1e3 * (event.end - event.time):.1f} ms"
 
 
 def _between(start: float, end: float) -> float | None:
