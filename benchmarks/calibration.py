@@ -21,6 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from quire.bench.results.report import jsonl
+
 BAR = 0.15
 MODELS = {
     name: ["--model", name, "--load-format", "dummy", "--dtype", "bfloat16"]
@@ -80,7 +82,7 @@ def quire(*words: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="append a row for each load")
+    parser.add_argument("--json", type=jsonl, help="append a row for each load")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--load", choices=LOADS, action="append", help="one of them only")
     args = parser.parse_args()

@@ -32,7 +32,7 @@ import httpx
 import psutil
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 
 KEY = "a key of the benchmarks"
 MACHINES, PATIENCE = 3, 120.0
@@ -179,7 +179,7 @@ def refusals(folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples: list[dict[str, Any]] = []
     for _ in range(args.repetitions):

@@ -16,12 +16,11 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from quire.bench.kernels.limits import measured
 from quire.bench.machine import circumstances
-from quire.bench.results.report import print_grid, write_json
+from quire.bench.results.report import jsonl, print_grid, write_json
 from quire.core.cost import RooflineCost
 from quire.explain.fit import cost_of
 from quire.resolve.arguments import EngineArgs
@@ -95,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
     parser.add_argument("--case", action="append", metavar="MODEL:DTYPE:QUANTIZATION")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a row")
     args = parser.parse_args()
     found = []
     for case in args.case or CASES:

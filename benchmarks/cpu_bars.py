@@ -29,7 +29,7 @@ from quire.bench.compare import given_peers
 from quire.bench.contest import driver_home
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
-from quire.bench.results.report import Row, write_json
+from quire.bench.results.report import Row, jsonl, write_json
 from quire.core.errors import QuireError
 from quire.resolve.flags import count
 
@@ -161,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where made-up weights are kept, as files (default: %(default)s)",
     )
-    add("--json", type=Path, metavar="FILE", help="a .jsonl file, to append each row to")
+    add("--json", type=jsonl, metavar="FILE", help="a .jsonl file, to append each row to")
     add("--note", metavar="TEXT", help="kept in the rows, for later readers")
     return found
 

@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from quire import LLM
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.checkpoint.presets import preset_config
 
 BATCH = 32
@@ -60,7 +59,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs=2, default=(8, 256))
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a row")
     args = parser.parse_args()
 
     random = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from quire.bench.engine import open_engine
 from quire.bench.explained import Demand, observe
 from quire.bench.kernels.limits import known_or_measured
 from quire.bench.prove import prove
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.core.op_profile import OpTime
 from quire.engine.core import EngineCore
 from quire.explain.evidence import Evidence
@@ -214,7 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--fault", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--repetitions", type=int, default=3, help="of each proof; 0: no proof")
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a line per fault")
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a line per fault")
     parser.add_argument("--save", type=Path, metavar="DIR", help="keep the evidence")
     args = parser.parse_args()
     known_or_measured()

@@ -33,7 +33,7 @@ from benchmarks.explain_loads import FAULTS, Fault
 from benchmarks.explain_proofs import PROVABLE, proven
 from benchmarks.explain_servers import observed, serving
 from benchmarks.explain_tables import LOADED, rates, tables
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.core.errors import QuireError
 from quire.explain.whatif import explained
 
@@ -128,8 +128,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--busy", action="store_true", help="beside a process that uses one core")
     parser.add_argument("--prove", action="store_true", help="measure the first change")
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a line per verdict")
-    parser.add_argument("--resume", type=Path, metavar="FILE",
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a line per verdict")
+    parser.add_argument("--resume", type=jsonl, metavar="FILE",
                         help="go on with a cut run of --json FILE")  # fmt: skip
     parser.add_argument("--save", type=Path, metavar="DIR", help="keep the evidence")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the rows of FILE")

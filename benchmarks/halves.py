@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=100, help="of an answer")
     parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples: list[dict[str, Any]] = []
     for seed in range(args.repetitions):

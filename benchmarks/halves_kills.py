@@ -19,11 +19,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.core.errors import QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
@@ -134,7 +133,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--folder", action="store_true", help="hand over in a folder")
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     result = {"shares_memory": not args.folder} | asyncio.run(run(args))
     print(json.dumps(result, indent=2))

@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 from quire.bench.serving.http_client import HTTPClient
 from quire.bench.serving.server_process import running_server
 from quire.resolve.arguments import EngineArgs
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--start-timeout", type=float, default=300.0)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     EngineArgs.add_cli_args(parser)
     args = parser.parse_args()
     if args.what == "pace":

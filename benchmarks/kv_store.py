@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 from quire.core.config import CacheConfig, SharedKV
 from quire.core.messages import AddRequest
 from quire.core.options import KVTransfer, LentBlocks, RequestInputs, RequestOptions
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--model", default="qwen3-0.6b", help="a preset")
     parser.add_argument("--layers", type=int, default=8, help="of the model's")
     parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     rates = [{"lent_ms": min(lend() for _ in range(5))} | by_tcp() for _ in range(args.repetitions)]
     samples = [

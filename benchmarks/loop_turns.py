@@ -17,11 +17,10 @@ import json
 import sys
 import time
 from asyncio.events import Handle
-from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from tests.faults.full_requests import FIELDS, ask
 from tests.faults.test_connections import site
 
@@ -33,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("fields", nargs="*", default=list(FIELDS), help="default: all")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     turns = {name: asyncio.run(longest_turn(name, args.rounds)) for name in args.fields}
     for name, milliseconds in turns.items():

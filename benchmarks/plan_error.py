@@ -20,11 +20,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import print_grid, write_json
+from quire.bench.results.report import jsonl, print_grid, write_json
 from quire.checkpoint.presets import preset_config
 
 CASES = (
@@ -133,7 +132,7 @@ def main() -> int:
     parser.add_argument("--kv-mib", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, metavar="N", help="the model's own without")
     parser.add_argument("--speed", action="store_true", help="compare the speed, too")
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a row")
     args = parser.parse_args()
     given = args.kv_mib * 2**20, args.max_model_len, args.speed
     rows = [measure(case, *given) for case in args.case or CASES]

@@ -19,14 +19,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 
 QUESTIONS = 24
 PROMPTS = ("Once upon a time", "One day a girl", "The dog saw", "There was a cat")
@@ -60,7 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kill-every", type=float, default=60.0, metavar="S")
     parser.add_argument("--replicas", type=int, default=2, metavar="N")
     parser.add_argument("--clients", type=int, default=4, metavar="N")
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     return parser.parse_args()
 
 

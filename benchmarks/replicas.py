@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.core.errors import QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--input-len", type=int, default=256)
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--hardware", default="this", help="profile that the prediction is from")
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     row = {"predicted_s": predicted(args)["duration_s"]} | asyncio.run(measure(args))
     for name in ("measured", "measured_cpu"):

@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 from quire.core.cost import PROFILES
 from quire.core.messages import BlockChanges, StepOutputs
 from quire.models.cost import roofline
@@ -55,7 +54,7 @@ def microseconds(num_replicas: int, caches: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     kinds = [(count, caches) for count in (8, 64) for caches in ("conversation", "random")]
     samples = [

@@ -19,7 +19,7 @@ from typing import Any
 
 from quire import LLM, SamplingParams
 from quire.bench.machine import circumstances
-from quire.bench.results.report import summarise, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 
 LENGTH, ANSWER, TURN = 2000, 64, 40
 VOCAB = 32_000
@@ -43,7 +43,7 @@ MEASURED = ("input_len", "first_s", "second_s", "edited_s", "second_cached", "ed
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(CONFIG))

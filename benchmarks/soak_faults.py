@@ -35,7 +35,7 @@ import trend
 from soak_clients import Load, Result, RudeClients
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
 
 HEALTHY_SECONDS = 5.0
@@ -321,7 +321,7 @@ def main() -> int:
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--log", help="keep the server's log in this file")
     parser.add_argument("--samples", help="keep what was seen of memory in this file")
-    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
+    parser.add_argument("--json", type=jsonl, help="a .jsonl file, to append a row")
     args = parser.parse_args()
     command = [sys.executable, "-m", "quire", "serve", args.model, "--port", "0"]
     command += ["--max-num-seqs", str(args.max_num_seqs)]

@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from quire import LLM, SamplingParams, StructuredOutputsParams
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 
 
 def schema(stream: int) -> dict[str, Any]:
@@ -96,7 +95,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="a .jsonl file, to append a row")
+    parser.add_argument("--json", type=jsonl, metavar="FILE", help="a .jsonl file, to append a row")
     arguments = parser.parse_args()
     row = measure(arguments)
     print(

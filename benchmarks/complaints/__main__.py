@@ -15,14 +15,13 @@ import logging
 import sys
 import textwrap
 import traceback
-from pathlib import Path
 
 from benchmarks.bars.bar import Seen
 from benchmarks.complaints import adapters, answers, memory, scheduling, serving, speed
 from benchmarks.complaints.scenario import Scenario
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
-from quire.bench.results.report import Row, write_json
+from quire.bench.results.report import Row, jsonl, write_json
 from quire.resolve.flags import count
 from quire.system import env
 
@@ -42,7 +41,7 @@ def main() -> int:
     issues = sorted({scenario.issue for scenario in SCENARIOS})
     parser.add_argument("--issue", nargs="+", type=int, choices=issues, metavar="N")
     parser.add_argument("--repetitions", type=count, default=3, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="a .jsonl file, to append to")
+    parser.add_argument("--json", type=jsonl, metavar="FILE", help="a .jsonl file, to append to")
     args = parser.parse_args()
     logging.disable(logging.INFO)
     told = circumstances("complaints", COMMAND)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,6 +38,13 @@ def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row
         "min": low,
         "max": high,
     }
+
+
+def jsonl(name: str) -> Path:
+    """Return the path of a file that rows are appended to: argparse's `type` of such a flag."""
+    if not name.endswith(".jsonl"):
+        raise ArgumentTypeError(f"{name!r}: rows are appended, so the name must end in .jsonl")
+    return Path(name)
 
 
 def write_json(path: Path, result: Row | Sequence[Row]) -> None:
