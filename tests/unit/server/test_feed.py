@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -208,28 +208,25 @@ async def test_nobody_watches_and_nothing_is_made() -> None:
         return b"{}"
 
     feed = Feed(make)
-    viewer = feed.join()
-    assert await viewer.next() == b"{}"
-    feed.leave(viewer)
-    before = made
-    await asyncio.sleep(0.05)
-    assert made == before
-    again = feed.join()
-    assert await again.next() == b"{}"
-    feed.leave(again)
+    for _ in range(2):
+        with feed.viewer():
+            assert await anext(feed.snapshots()) == b"event: snapshot\ndata: {}\n\n"
+        before = made
+        await asyncio.sleep(0.05)
+        assert made == before
 
 
 async def test_viewers_are_limited() -> None:
     async with running() as app:
         feed: Feed = app.app.state.feed
-        viewers = [feed.join() for _ in range(MAX_VIEWERS)]
-        refused = await app.http.get("/dashboard/stream")
-        assert refused.status_code == 429
-        assert refused.json()["error"]["code"] == "too_many_viewers"
-        feed.leave(viewers.pop())
-        assert (await app.http.head("/dashboard/stream")).status_code == 200
-        for each in viewers:
-            feed.leave(each)
+        with ExitStack() as viewers:
+            for _ in range(MAX_VIEWERS - 1):
+                viewers.enter_context(feed.viewer())
+            with feed.viewer():
+                refused = await app.http.get("/dashboard/stream")
+            assert refused.status_code == 429
+            assert refused.json()["error"]["code"] == "too_many_viewers"
+            assert (await app.http.head("/dashboard/stream")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -252,9 +249,8 @@ async def test_a_bug_ends_the_streams(caplog: pytest.LogCaptureFixture) -> None:
         raise ZeroDivisionError
 
     feed = Feed(failing)
-    viewer = feed.join()
-    assert await viewer.next() is None
-    feed.leave(viewer)
+    with feed.viewer():
+        assert [event async for event in feed.snapshots()] == []
     assert "has failed" in caplog.text
     feed.close()
     with pytest.raises(ApiError, match="shutting down"):

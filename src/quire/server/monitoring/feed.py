@@ -1,18 +1,19 @@
 """`GET /dashboard/stream`: one snapshot of the engine per second, as server-sent events.
 
-One task takes each snapshot once for all viewers, and runs only while there are viewers. At most
-one snapshot waits for a viewer: one that reads too slowly misses some.
+One task takes each snapshot once for all viewers, and runs only while there are viewers. A viewer
+that reads too slowly misses some.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import EngineDeadError
@@ -28,34 +29,6 @@ INTERVAL = 1.0
 MAX_VIEWERS = 16
 
 
-class Viewer:
-    """Holds the newest snapshot that one connection has not sent yet."""
-
-    def __init__(self, newest: bytes | None) -> None:
-        self._newest = newest
-        self._closed = False
-        self._awake = asyncio.Event()
-        if newest is not None:
-            self._awake.set()
-
-    def put(self, data: bytes) -> None:
-        """Replace the unsent snapshot."""
-        self._newest = data
-        self._awake.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._awake.set()
-
-    async def next(self) -> bytes | None:
-        """Return the next snapshot; None at the end."""
-        await self._awake.wait()
-        if self._closed:
-            return None
-        self._awake.clear()
-        return self._newest
-
-
 class Feed:
     """Takes snapshots while there are viewers.
 
@@ -65,8 +38,9 @@ class Feed:
 
     def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
         self._make = make
-        self._viewers: set[Viewer] = set()
+        self._num_viewers = 0
         self._newest: bytes | None = None
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -74,7 +48,7 @@ class Feed:
         """Refuse a viewer with 429 beyond `MAX_VIEWERS`, and with 503 after `close`."""
         if self._closed:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "The server is shutting down.")
-        if len(self._viewers) >= MAX_VIEWERS:
+        if self._num_viewers >= MAX_VIEWERS:
             raise ApiError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{MAX_VIEWERS} dashboards are open already; close one of them.",
@@ -82,76 +56,73 @@ class Feed:
                 headers={"Retry-After": "10"},
             )
 
-    def join(self) -> Viewer:
-        """Start watching; `leave` ends it."""
-        viewer = Viewer(self._newest)
-        self._viewers.add(viewer)
+    @contextmanager
+    def viewer(self) -> Iterator[None]:
+        """Take snapshots inside, for one more viewer."""
+        self._num_viewers += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return viewer
+        try:
+            yield
+        finally:
+            self._num_viewers -= 1
+            if not self._num_viewers:
+                self._task.cancel()
+                self._task = self._newest = None
 
-    def leave(self, viewer: Viewer) -> None:
-        self._viewers.discard(viewer)
-        if not self._viewers and self._task is not None:
-            self._task.cancel()
-            self._task = self._newest = None
+    async def snapshots(self) -> AsyncIterator[bytes]:
+        """Yield the newest snapshot whenever it is new to this viewer; see `viewer`."""
+        sent = None
+        while not (self._closed or self._task is None or self._task.done()):
+            if self._newest is sent:
+                await self._changed.wait()
+            elif (sent := self._newest) is not None:
+                yield sent
 
     def close(self) -> None:
         """End all streams: the server shuts down and waits for connections."""
         self._closed = True
-        self._end()
+        self._notify()
 
-    def _end(self) -> None:
-        for viewer in self._viewers:
-            viewer.close()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while True:
                 due = loop.time() + INTERVAL
-                self._newest = await self._make()
-                for viewer in self._viewers:
-                    viewer.put(self._newest)
+                self._newest = b"event: snapshot\ndata: %b\n\n" % await self._make()
+                self._notify()
                 await asyncio.sleep(max(0.0, due - loop.time()))
         except EngineDeadError:
-            self._end()
+            pass
         except Exception:
             logger.exception("the dashboard's stream has failed")
-            self._end()
+        finally:
+            self._notify()
 
 
-class FeedResponse(Response):
+class FeedResponse(StreamingResponse):
     """One viewer's stream; it ends with the connection, the engine or the server."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, feed: Feed) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(feed.snapshots(), headers=headers, media_type=EVENTS)
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         if scope["method"] == "HEAD":
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
             await send({"type": "http.response.body"})
             return
-        viewer = self._feed.join()
-        try:
-            await send(head)
-            await while_connected(_send_all(viewer, send), receive)
-        except (ClientDisconnect, OSError):
-            logger.debug("a dashboard was closed")
-        finally:
-            self._feed.leave(viewer)
-
-
-async def _send_all(viewer: Viewer, send: Send) -> None:
-    while (data := await viewer.next()) is not None:
-        body = b"event: snapshot\ndata: " + data + b"\n\n"
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body"})
+        with self._feed.viewer():
+            try:
+                await while_connected(self.stream_response(send), receive)
+            except (ClientDisconnect, OSError):
+                logger.debug("a dashboard was closed")
 
 
 @contract(answer=EVENTS, errors=[HTTPStatus.TOO_MANY_REQUESTS, *OF_ENGINE])
