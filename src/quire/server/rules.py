@@ -50,6 +50,11 @@ def refused(reason: str, *neutral: Any) -> Rule:
     return Rule(reason, neutral)
 
 
+def each(names: str, rule: Rule) -> Rules:
+    """Return the same rule for several fields, whose names are separated by spaces."""
+    return dict.fromkeys(names.split(), rule)
+
+
 def rules_of(kind: type) -> dict[str, Rule]:
     """Return the rules of a request's type and of its bases."""
     found: dict[str, Rule] = {}
@@ -60,6 +65,4 @@ def rules_of(kind: type) -> dict[str, Rule]:
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
     """Return whether a value is in `known`, without Python's `False == 0`."""
-    return any(
-        value == each and isinstance(value, bool) == isinstance(each, bool) for each in known
-    )
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in known)

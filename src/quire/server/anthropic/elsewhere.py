@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from quire.server.openai import elsewhere
-from quire.server.rules import Rules, ignored, refused
+from quire.server.rules import Rules, each, ignored, refused
 
-_LABEL = "The server does not tell callers apart."
 CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled": False},))
 _NO_SERVER_TOOLS = "The server runs no tools of its own."
 
@@ -27,8 +26,7 @@ TOOL: Rules = {
 }
 
 BLOCK: Rules = {
-    "caller": ignored("The chat template does not get it."),
-    "toolset_name": ignored("The chat template does not get it."),
+    **each("caller toolset_name", ignored("The chat template does not get it.")),
     "transformations": ignored("Images are left out."),
 }
 
@@ -43,14 +41,11 @@ COUNT: Rules = {
     "container": ignored(_NO_SERVER_TOOLS),
     "mcp_servers": ignored(f"{_NO_SERVER_TOOLS} Their tools are left out.", strict=([],)),
     "diagnostics": ignored("Cache misses are not diagnosed."),
-    "user_profile_id": ignored(_LABEL),
-    "workspace_id": ignored(_LABEL),
-    "billing_policy": ignored("Nothing is billed."),
+    **each("user_profile_id workspace_id", ignored("The server does not tell callers apart.")),
+    **each("billing_policy fallback_credit_token", ignored("Nothing is billed.")),
     "fallbacks": ignored("The server has one model, which refuses nothing."),
-    "fallback_credit_token": ignored("Nothing is billed."),
     "anthropic_version": ignored("There is one version of the API."),
-    "anthropic_beta": ignored("Every feature is on."),
-    "betas": ignored("Every feature is on."),
+    **each("anthropic_beta betas", ignored("Every feature is on.")),
     "compaction": refused("The server does not summarize; the client must."),
 }
 

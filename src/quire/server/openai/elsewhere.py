@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from quire.server.rules import Rule, Rules, ignored, refused
+from quire.server.rules import Rule, Rules, each, ignored, refused
 
 _CACHED = "Every prefix is cached as long as there is memory."
 _LABEL = "The server does not tell callers apart."
 _NOTHING_STORED = "Chats are not stored; /v1/responses stores."
 _NO_SAMPLER = "Leave it out; docs/compatibility.md lists the supported samplers."
+_FIXED_ORDER = "Their order is fixed: penalties, temperature, top_k, top_p, min_p."
+_NO_GUIDANCE = "There is no classifier-free guidance."
 _OFF = "The sampler that it belongs to is off."
 _ONE_TIER = "There is one tier of service."
 _TEMPLATE_KWARGS = "Send chat_template_kwargs, with the name that the chat template knows."
@@ -21,8 +23,7 @@ def _instead(field: str, *neutral: object) -> Rule:
 
 
 LABELS: Rules = {
-    "user": ignored(_LABEL, strict=None),
-    "safety_identifier": ignored(_LABEL, strict=None),
+    **each("user safety_identifier", ignored(_LABEL, strict=None)),
     "prompt_cache_key": ignored(_CACHED, strict=None),
     "prompt_cache_retention": ignored(_CACHED),
     "service_tier": ignored(_ONE_TIER, strict=("auto", "default")),
@@ -32,65 +33,38 @@ LABELS: Rules = {
 
 SAMPLERS: Rules = {
     # Other names of supported fields.
-    "max_new_tokens": _instead("max_tokens"),
-    "max_length": _instead("max_tokens"),
-    "n_predict": _instead("max_tokens"),
-    "num_predict": _instead("max_tokens"),
+    **each("max_new_tokens max_length n_predict num_predict", _instead("max_tokens")),
     "repeat_penalty": _instead("repetition_penalty", 1),
-    "stop_sequences": _instead("stop"),
-    "stop_strings": _instead("stop"),
-    "n_probs": _instead("logprobs", 0),
-    "top_n_tokens": _instead("logprobs", 0),
+    **each("stop_sequences stop_strings", _instead("stop")),
+    **each("n_probs top_n_tokens", _instead("logprobs", 0)),
     "do_sample": refused("Send temperature 0 for the likeliest tokens.", True),
     "return_full_text": _instead("echo", False),
     "regex": _instead("structured_outputs.regex"),
-    "ebnf": _instead("structured_outputs.grammar"),
-    "grammar": _instead("structured_outputs.grammar"),
-    "json_schema": _instead("response_format"),
-    "format": _instead("response_format"),
-    "custom_logit_processor": refused("Clients cannot bring code."),
-    "logits_processors": refused("Clients cannot bring code."),
+    **each("ebnf grammar", _instead("structured_outputs.grammar")),
+    **each("json_schema format", _instead("response_format")),
+    **each("custom_logit_processor logits_processors", refused("Clients cannot bring code.")),
     "extra_body": refused("Send its fields at the top level of the body."),
     "options": refused("Send its fields at the top level of the body, with OpenAI's names."),
-    # Unsupported samplers, and their settings.
-    "typical_p": refused(_NO_SAMPLER, 1),
-    "typical": refused(_NO_SAMPLER, 1),
-    "typ_p": refused(_NO_SAMPLER, 1),
-    "tfs": refused(_NO_SAMPLER, 1),
-    "tfs_z": refused(_NO_SAMPLER, 1),
-    "top_a": refused(_NO_SAMPLER, 0),
-    "top_n_sigma": refused(_NO_SAMPLER, 0, -1),
-    "epsilon_cutoff": refused(_NO_SAMPLER, 0),
-    "eta_cutoff": refused(_NO_SAMPLER, 0),
-    "mirostat": refused(_NO_SAMPLER, 0),
-    "mirostat_mode": refused(_NO_SAMPLER, 0),
-    "mirostat_tau": ignored(_OFF),
-    "mirostat_eta": ignored(_OFF),
-    "xtc_probability": refused(_NO_SAMPLER, 0),
-    "xtc_threshold": ignored(_OFF),
-    "dry_multiplier": refused(_NO_SAMPLER, 0),
-    "dry_base": ignored(_OFF),
-    "dry_allowed_length": ignored(_OFF),
-    "dry_penalty_last_n": ignored(_OFF),
-    "dry_sequence_breakers": ignored(_OFF),
-    "dynatemp_range": refused(_NO_SAMPLER, 0),
-    "dynatemp_exponent": ignored(_OFF),
-    "smoothing_factor": refused(_NO_SAMPLER, 0),
-    "smoothing_curve": ignored(_OFF),
-    "temperature_last": refused("The temperature comes first.", False),
-    "samplers": refused("Their order is fixed: penalties, temperature, top_k, top_p, min_p."),
-    "sampler_seq": refused("Their order is fixed: penalties, temperature, top_k, top_p, min_p."),
-    "repeat_last_n": refused("Penalties count the whole text.", -1),
-    "penalize_nl": refused("Penalties count every token.", True),
-    "min_keep": refused(_NO_SAMPLER, 0, 1),
     "n_keep": _instead("truncate_prompt_tokens"),
-    "no_repeat_ngram_size": refused(_NO_SAMPLER, 0),
+    # Unsupported samplers, and their settings.
+    **each("typical_p typical typ_p tfs tfs_z", refused(_NO_SAMPLER, 1)),
+    **each("top_a epsilon_cutoff eta_cutoff mirostat mirostat_mode", refused(_NO_SAMPLER, 0)),
+    **each("xtc_probability dry_multiplier dynatemp_range", refused(_NO_SAMPLER, 0)),
+    **each("smoothing_factor no_repeat_ngram_size", refused(_NO_SAMPLER, 0)),
+    "top_n_sigma": refused(_NO_SAMPLER, 0, -1),
+    "min_keep": refused(_NO_SAMPLER, 0, 1),
     "encoder_repetition_penalty": refused(_NO_SAMPLER, 1),
     "exponential_decay_length_penalty": refused(_NO_SAMPLER),
+    **each("mirostat_tau mirostat_eta xtc_threshold dynatemp_exponent", ignored(_OFF)),
+    **each("dry_base dry_allowed_length dry_penalty_last_n", ignored(_OFF)),
+    **each("dry_sequence_breakers smoothing_curve", ignored(_OFF)),
+    "temperature_last": refused("The temperature comes first.", False),
+    **each("samplers sampler_seq", refused(_FIXED_ORDER)),
+    "repeat_last_n": refused("Penalties count the whole text.", -1),
+    "penalize_nl": refused("Penalties count every token.", True),
     "watermark": refused("Texts have no watermark.", False),
-    "guidance_scale": refused("There is no classifier-free guidance.", 1),
-    "cfg_scale": refused("There is no classifier-free guidance.", 1),
-    "negative_prompt": refused("There is no classifier-free guidance."),
+    **each("guidance_scale cfg_scale", refused(_NO_GUIDANCE, 1)),
+    "negative_prompt": refused(_NO_GUIDANCE),
     "num_beams": refused("Send use_beam_search and n to /v1/chat/completions.", 1),
     "diversity_penalty": refused("It belongs to beam search.", 0),
 }
@@ -98,35 +72,20 @@ SAMPLERS: Rules = {
 _NO_SUCH = "This API does not have it; /v1/chat/completions does."
 
 CHAT_SAMPLING: Rules = {
-    "use_beam_search": refused(_NO_SUCH, False),
-    "length_penalty": refused(_NO_SUCH, 1),
     "early_stopping": ignored("It belongs to beam search, which is off."),
     "max_completion_tokens": _instead("this API's limit of tokens"),
     "stop": _instead("stop_sequences"),
     "response_format": _instead("this API's format of the text", {"type": "text"}),
-    "n": refused(_NO_SUCH, 1),
-    "best_of": refused(_NO_SUCH, 1),
-    "seed": refused(_NO_SUCH),
-    "presence_penalty": refused(_NO_SUCH, 0),
-    "frequency_penalty": refused(_NO_SUCH, 0),
-    "repetition_penalty": refused(_NO_SUCH, 1),
-    "min_p": refused(_NO_SUCH, 0),
-    "min_tokens": refused(_NO_SUCH, 0),
-    "ignore_eos": refused(_NO_SUCH, False),
-    "logit_bias": refused(_NO_SUCH),
-    "logprobs": refused(_NO_SUCH, False, 0),
-    "top_logprobs": refused(_NO_SUCH, 0),
-    "logprob_token_ids": refused(_NO_SUCH),
-    "allowed_token_ids": refused(_NO_SUCH),
-    "bad_words": refused(_NO_SUCH),
-    "structured_outputs": refused(_NO_SUCH),
-    "guided_json": refused(_NO_SUCH),
-    "guided_regex": refused(_NO_SUCH),
-    "guided_choice": refused(_NO_SUCH),
-    "guided_grammar": refused(_NO_SUCH),
-    "chat_template_kwargs": refused(_NO_SUCH),
     "reasoning_effort": _instead("this API's own field for reasoning"),
-    "thinking_token_budget": refused(_NO_SUCH),
+    "logprobs": refused(_NO_SUCH, False, 0),
+    **each("use_beam_search ignore_eos", refused(_NO_SUCH, False)),
+    **each("length_penalty n best_of repetition_penalty", refused(_NO_SUCH, 1)),
+    **each("presence_penalty frequency_penalty", refused(_NO_SUCH, 0)),
+    **each("min_p min_tokens top_logprobs", refused(_NO_SUCH, 0)),
+    **each("seed logit_bias logprob_token_ids allowed_token_ids", refused(_NO_SUCH)),
+    **each("bad_words structured_outputs thinking_token_budget", refused(_NO_SUCH)),
+    **each("guided_json guided_regex guided_choice guided_grammar", refused(_NO_SUCH)),
+    "chat_template_kwargs": refused(_NO_SUCH),
 }
 """Fields of the chat API that change its answers, for APIs that have no such fields."""
 
@@ -134,10 +93,9 @@ COMMON: Rules = {
     **LABELS,
     **SAMPLERS,
     "guided_decoding_backend": ignored("There is one backend."),
-    "vllm_xargs": refused("The server has no plug-ins."),
+    **each("vllm_xargs extra_args", refused("The server has no plug-ins.")),
     "mm_processor_kwargs": refused(_ONE_WAY),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
-    "extra_args": refused("The server has no plug-ins."),
     "id_slot": ignored("Every request gets the next free slot."),
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),
@@ -149,20 +107,16 @@ COMPLETION: Rules = {
     "messages": refused("Send the conversation to /v1/chat/completions."),
     "tools": refused("Tools belong to /v1/chat/completions."),
     "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
-    "chat_template_kwargs": refused("A text has no chat template."),
-    "reasoning_effort": refused("A text has no chat template."),
-    "max_completion_tokens": _instead("max_tokens"),
-    "max_output_tokens": _instead("max_tokens"),
+    **each("chat_template_kwargs reasoning_effort", refused("A text has no chat template.")),
+    **each("max_completion_tokens max_output_tokens", _instead("max_tokens")),
     "top_logprobs": _instead("logprobs", 0),
 }
 
 CHAT: Rules = {
     "max_output_tokens": _instead("max_completion_tokens"),
-    "system": _instead("a message of the role system"),
-    "instructions": _instead("a message of the role system"),
+    **each("system instructions", _instead("a message of the role system")),
     "previous_response_id": refused("/v1/responses stores conversations."),
-    "input": _instead("messages"),
-    "prompt": _instead("messages"),
+    **each("input prompt", _instead("messages")),
     "suffix": refused("/v1/completions has texts."),
     "best_of": refused("Send n, and choose among the answers; or use_beam_search.", 1),
     "modalities": refused(_TEXT_ONLY, ["text"]),
@@ -173,8 +127,7 @@ CHAT: Rules = {
     "moderation": refused("The server moderates nothing."),
     "media_io_kwargs": refused(_ONE_WAY),
     "reasoning": _instead("reasoning_effort"),
-    "thinking": refused(_TEMPLATE_KWARGS),
-    "enable_thinking": refused(_TEMPLATE_KWARGS),
+    **each("thinking enable_thinking", refused(_TEMPLATE_KWARGS)),
     "thinking_budget": _instead("thinking_token_budget"),
     "models": ignored("The model that `model` names answers."),
     "reasoning_format": refused(
@@ -202,8 +155,7 @@ MESSAGE: Rules = {
     "audio": refused(_EMPTY_ONLY),
     "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
     "thinking": _instead("reasoning_content"),
-    "prefix": _instead("continue_final_message at the top of the body", False),
-    "partial": _instead("continue_final_message at the top of the body", False),
+    **each("prefix partial", _instead("continue_final_message at the top of the body", False)),
 }
 
 CALL: Rules = {"index": ignored(_NOT_IN_PROMPT, strict=None)}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from quire.server.openai.protocol import Messages, Strict
-from quire.server.rules import Rules, ignored
+from quire.server.rules import Rules, each, ignored
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-_OF_THE_CALL: Rules = {
-    name: ignored("The model sees the name, the input and the output of a call.")
-    for name in ("caller", "async")
-}
+_OF_THE_CALL = each(
+    "caller async", ignored("The model sees the name, the input and the output of a call.")
+)
 
 
 class InputText(Strict, tag_field="type", tag="input_text"):
@@ -127,9 +126,6 @@ Item = (
     | CustomCallOutputItem
     | ReasoningItem
 )
-ITEM_TYPES: dict[str, type[Item]] = {
-    str(kind.__struct_config__.tag): kind for kind in get_args(Item)
-}
 
 
 class Reference(Strict, kw_only=True):

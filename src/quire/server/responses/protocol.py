@@ -13,13 +13,11 @@ from quire.server.openai.answers import TokenLogprob
 from quire.server.openai.protocol import Effort, Messages, StreamOptions, Strict, Tools
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
-from quire.server.rules import Rules, ignored, refused
+from quire.server.rules import Rules, each, ignored, refused
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for the log-probabilities of texts."""
-_CACHED = "Every prefix is cached, for as long as there is memory."
-_NO_SUMMARY = "Reasoning is not summarized; all of it is in the content of its item."
 
 
 class TextFormat(Strict):
@@ -46,8 +44,10 @@ class ReasoningConfig(Strict):
     effort: Effort | None = None
 
     rules: ClassVar[Rules] = {
-        "summary": ignored(_NO_SUMMARY),
-        "generate_summary": ignored(_NO_SUMMARY),
+        **each(
+            "summary generate_summary",
+            ignored("Reasoning is not summarized; all of it is in the content of its item."),
+        ),
         "context": ignored("The chat template chooses which reasoning the model sees again."),
         "mode": ignored("The server has one reasoning mode.", strict=("standard",)),
     }
@@ -124,8 +124,10 @@ class ResponsesRequest(Strict, kw_only=True):
         "messages": refused("Send input instead."),
         "moderation": refused("The server moderates nothing."),
         "prompt": refused("Prompts are not stored; send instructions and input."),
-        "prompt_cache_options": ignored(_CACHED),
-        "prompt_cache_retention": ignored(_CACHED),
+        **each(
+            "prompt_cache_options prompt_cache_retention",
+            ignored("Every prefix is cached, for as long as there is memory."),
+        ),
         "service_tier": ignored("There is one tier of service.", strict=("auto", "default")),
     }
 
