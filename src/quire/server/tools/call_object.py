@@ -1,7 +1,8 @@
 """Tool calls whose arguments are JSON: `{"name": …, "arguments": {…}}`, or a name and `{…}`.
 
-Text may only look like a call. So a call is held back until its JSON is complete. If its arguments
-grow long, they are streamed; later errors in them are passed on to the client.
+Text may only look like a call. So a call is held back until its JSON is complete, and its text by
+the source (`Input.hold`). If its arguments grow long, they are streamed; later errors in them are
+passed on to the client.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ import json
 from collections.abc import Generator, Sequence
 
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, goes_on, peek, rest, space, string, until, value
+from quire.server.tools.stream import (
+    Input,
+    goes_on,
+    ignore,
+    peek,
+    rest,
+    space,
+    string,
+    until,
+    value,
+)
 
 HELD = 1024
 """Most characters of arguments that are held back."""
@@ -20,32 +31,21 @@ _KEYS = ("arguments", "parameters")
 
 
 class _Call:
-    """A call being read.
-
-    Attributes:
-        read: the text read so far, until it is certainly a call.
-    """
+    """A call being read; `shown` once it is certainly one, `given` if it has arguments."""
 
     def __init__(self, out: Output, name: str = "", call_id: str | None = None) -> None:
         self.name = name
         self.shown = False
         self.given = False
-        self.read: list[str] = []
         self._out = out
         self._id = call_id
         self._arguments: list[str] = []
         self._size = 0
 
-    def text(self, text: str) -> None:
-        """Add text outside the arguments."""
-        if not self.shown:
-            self.read.append(text)
-
     def argument(self, text: str, held: int) -> None:
         if self.shown:
             self._out.arguments(text)
             return
-        self.read.append(text)
         self._arguments.append(text)
         self._size += len(text)
         if self.name and self._size > held:
@@ -65,16 +65,13 @@ class _Call:
 
 def call_object(
     source: Input, out: Output, *, ends: Sequence[str] = (), held: int = HELD, bare: bool = True
-) -> Generator[None, None, str | None]:
-    """Read `{"name": …, "arguments": {…}}`.
+) -> Generator[None, None, bool]:
+    """Read `{"name": …, "arguments": {…}}`; return whether it is a call.
 
     Args:
         ends: marks after the object.
         held: characters of arguments to hold back; 0 if the text is known to be a call.
         bare: arguments may be missing.
-
-    Returns:
-        None for a call, else the text that was read.
     """
     call = _Call(out)
     complete = (yield from _members(source, call, held)) and bool(call.name)
@@ -83,10 +80,10 @@ def call_object(
 
 def named_arguments(
     source: Input, out: Output, name: str, *, ends: Sequence[str] = (), call_id: str | None = None
-) -> Generator[None, None, str | None]:
-    """Read the arguments of a call to `name`; returns as `call_object` does."""
+) -> Generator[None, None, bool]:
+    """Read the arguments of a call to `name`; return whether it is a call."""
     call = _Call(out, name, call_id)
-    yield from space(source, call.text)
+    yield from space(source)
     none = False
     for mark in ends:
         none = none or (yield from goes_on(source, mark))
@@ -96,64 +93,59 @@ def named_arguments(
 
 def _ended(
     source: Input, out: Output, call: _Call, complete: bool, ends: Sequence[str]
-) -> Generator[None, None, str | None]:
+) -> Generator[None, None, bool]:
     if complete:
         call.show()
     elif not call.shown:
-        return "".join(call.read)
+        return False
     elif ends:
         yield from until(source, (), out.arguments, left=ends)
     else:
         yield from rest(source, out.arguments)
-    return None
+    return True
 
 
 def _members(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
     """Read an object with the call's name and arguments; return whether it is one."""
-    if (yield from space(source, call.text)) != "{":
+    if (yield from space(source)) != "{":
         return False
-    call.text(source.take(1))
-    char = yield from space(source, call.text)
+    source.take(1)
+    char = yield from space(source)
     while char != "}":
-        key = yield from _text(source, call)
-        if key is None or (yield from space(source, call.text)) != ":":
+        key = yield from _text(source)
+        if key is None or (yield from space(source)) != ":":
             return False
-        call.text(source.take(1))
+        source.take(1)
         if key in _KEYS and not call.given:
             if not (yield from _arguments(source, call, held)):
                 return False
         elif key == "name" and not call.name:
-            yield from space(source, call.text)
-            call.name = (yield from _text(source, call)) or ""
+            yield from space(source)
+            call.name = (yield from _text(source)) or ""
             if not call.name:
                 return False
-        elif not (yield from value(source, call.text)):
+        elif not (yield from value(source, ignore)):
             return False
-        char = yield from space(source, call.text)
+        char = yield from space(source)
         if char == ",":
-            call.text(source.take(1))
-            if (yield from space(source, call.text)) == "}":
+            source.take(1)
+            if (yield from space(source)) == "}":
                 return False
             char = ","
         elif char != "}":
             return False
-    call.text(source.take(1))
+    source.take(1)
     return True
 
 
 def _arguments(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
     """Read the arguments; a string is unquoted, and null becomes {}."""
-    char = yield from space(source, call.text)
+    char = yield from space(source)
     if char in ("{", "["):
         call.given = True
         return (yield from value(source, lambda text: call.argument(text, held)))
     written: list[str] = []
-
-    def emit(text: str) -> None:
-        written.append(text)
-        call.text(text)
-
-    call.given = yield from value(source, emit)
+    call.given = yield from value(source, written.append)
     if call.given:
         call.replace(_plain("".join(written)))
     return call.given
@@ -166,7 +158,7 @@ def _plain(written: str) -> str:
     return str(json.loads(written, strict=False)) if written.startswith('"') else written
 
 
-def _text(source: Input, call: _Call) -> Generator[None, None, str | None]:
+def _text(source: Input) -> Generator[None, None, str | None]:
     """Read a JSON string and return its value; None if the text is not a JSON string."""
     if (yield from peek(source)) != '"':
         return None
@@ -178,7 +170,6 @@ def _text(source: Input, call: _Call) -> Generator[None, None, str | None]:
         size += len(text)
         if size <= MAX_NAME + 2:
             read.append(text)
-        call.text(text)
 
     whole = yield from string(source, emit)
     return str(json.loads("".join(read))) if whole and size <= MAX_NAME + 2 else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from quire.server.tools.call_object import HELD, call_object, named_arguments
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Emit, Input, Wait, peek, rest, space, starts, until
+from quire.server.tools.stream import Input, Wait, ignore, peek, rest, space, starts, until
 
 _NAME = re.compile(r"[^\s{\[<]+")
 _FENCE = "```json"
@@ -16,40 +16,38 @@ _FENCE = "```json"
 def hermes(source: Input, out: Output) -> Wait:
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, once per call, between texts."""
     end = "</tool_call>"
-    while (yield from until(source, ["<tool_call>"], out.content)) is not None:
-        wrong = yield from call_object(source, out, ends=[end])
-        if wrong is None:
+    while (mark := (yield from until(source, ["<tool_call>"], out.content))) is not None:
+        source.hold(mark)
+        if (yield from call_object(source, out, ends=[end])):
             yield from until(source, [end], ignore)
         else:
-            out.content("<tool_call>" + wrong)
+            out.content(source.release())
 
 
 def minimax(source: Input, out: Output) -> Wait:
     """`<tool_calls>{"name": …, "arguments": {…}}…</tool_calls>`, or the calls as a list."""
     end = "</tool_calls>"
     while (mark := (yield from until(source, ["<tool_calls>"], out.content))) is not None:
-        read = [mark]
+        source.hold(mark)
         while not (yield from starts(source, end)):
-            char = yield from space(source, read.append)
+            char = yield from space(source)
             if char and char in "[,]":
-                read.append(source.take(1))
+                source.take(1)
                 continue
             if (yield from starts(source, end)):
                 break
-            wrong = yield from call_object(source, out, ends=[end])
-            if wrong is not None:
-                out.content("".join(read) + wrong)
+            if not (yield from call_object(source, out, ends=[end])):
+                out.content(source.release())
                 break
-            read = []
+            source.hold()
+        source.release()
 
 
 def granite(source: Input, out: Output) -> Wait:
     """`<|tool_call|>[{…}, …]`, or with the mark `<tool_call>`; nothing follows the list."""
     mark = yield from until(source, ["<|tool_call|>", "<tool_call>"], out.content)
     if mark is not None:
-        wrong = yield from _call_list(source, out)
-        if wrong is not None:
-            out.content(mark + wrong)
+        yield from _call_list(source, out, mark)
         yield from until(source, ["</tool_call>"], out.content)
         yield from rest(source, out.content)
 
@@ -59,37 +57,30 @@ def llama3_json(source: Input, out: Output) -> Wait:
     while (
         mark := (yield from until(source, ["<|python_tag|>"], out.content, left="{"))
     ) is not None:
-        read = [] if mark == "{" else [mark]
-        if (yield from space(source, read.append)) == "{":
-            wrong = yield from call_object(source, out, bare=False)
-            if wrong is None:
-                if (yield from space(source)) == ";":
-                    source.take(1)
-                continue
-            read.append(wrong)
-        out.content("".join(read))
+        source.hold("" if mark == "{" else mark)
+        is_object = (yield from space(source)) == "{"
+        if is_object and (yield from call_object(source, out, bare=False)):
+            if (yield from space(source)) == ";":
+                source.take(1)
+        else:
+            out.content(source.release())
 
 
 def mistral(source: Input, out: Output) -> Wait:
     """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name{…}` per call, with or without `[ARGS]`."""
     mark = "[TOOL_CALLS]"
     while (yield from until(source, [mark], out.content)) is not None:
-        read = [mark]
-        if (yield from space(source, read.append)) == "[":
-            wrong = yield from _call_list(source, out)
-            if wrong is not None:
-                out.content("".join(read) + wrong)
+        source.hold(mark)
+        if (yield from space(source)) == "[":
+            yield from _call_list(source, out, source.release())
             continue
-        name = yield from _name(source, read.append)
-        if (yield from _mark(source, "[CALL_ID]", read.append)):
-            yield from _name(source, read.append)
-        yield from _mark(source, "[ARGS]", read.append)
-        if name and (yield from space(source, read.append)) == "{":
-            wrong = yield from named_arguments(source, out, name, ends=[mark])
-            if wrong is None:
-                continue
-            read.append(wrong)
-        out.content("".join(read))
+        name = yield from _name(source)
+        if (yield from starts(source, "[CALL_ID]")):
+            yield from _name(source)
+        yield from starts(source, "[ARGS]")
+        has_object = name and (yield from space(source)) == "{"
+        if not (has_object and (yield from named_arguments(source, out, name, ends=[mark]))):
+            out.content(source.release())
 
 
 def deepseek_v3(source: Input, out: Output) -> Wait:
@@ -97,20 +88,16 @@ def deepseek_v3(source: Input, out: Output) -> Wait:
 
     `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>` enclose each call, `<｜tool▁calls▁…｜>` all.
     """
-    end = "<｜tool▁call▁end｜>"
+    separator, end = "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
-    def call(read: list[str]) -> Generator[None, None, bool]:
-        first: list[str] = []
-        if (yield from _until(source, ["<｜tool▁sep｜>", end], first, read)) != "<｜tool▁sep｜>":
+    def call() -> Generator[None, None, bool]:
+        name, tag = yield from _before(source, [separator, end])
+        if tag != separator:
             return False
-        name = "".join(first).strip()
-        if (yield from space(source, read.append)) != "{":
-            line: list[str] = []
-            if (yield from _until(source, [_FENCE], line, read, left=[end])) == _FENCE:
-                name = "".join(line).strip()
-        wrong = yield from named_arguments(source, out, name, ends=[end])
-        read.append(wrong or "")
-        return wrong is None
+        if (yield from space(source)) != "{":
+            line, tag = yield from _before(source, [_FENCE], left=[end])
+            name = line if tag == _FENCE else name
+        return (yield from named_arguments(source, out, name, ends=[end]))
 
     yield from _section(source, out, "<｜tool▁call▁begin｜>", _DEEPSEEK, call)
 
@@ -122,16 +109,13 @@ def kimi_k2(source: Input, out: Output) -> Wait:
     """
     argument, end = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
-    def call(read: list[str]) -> Generator[None, None, bool]:
-        parts: list[str] = []
-        if (yield from _until(source, [argument, end], parts, read)) != argument:
+    def call() -> Generator[None, None, bool]:
+        call_id, tag = yield from _before(source, [argument, end])
+        if tag != argument:
             return False
-        call_id = "".join(parts).strip()
         name = call_id.removeprefix("functions.")
         name = name.rpartition(":")[0] or name
-        wrong = yield from named_arguments(source, out, name, ends=[end], call_id=call_id)
-        read.append(wrong or "")
-        return wrong is None
+        return (yield from named_arguments(source, out, name, ends=[end], call_id=call_id))
 
     yield from _section(source, out, "<|tool_call_begin|>", _KIMI, call)
 
@@ -148,90 +132,68 @@ def _section(
     out: Output,
     begin: str,
     sections: dict[str, str],
-    call: Callable[[list[str]], Generator[None, None, bool]],
+    call: Callable[[], Generator[None, None, bool]],
 ) -> Wait:
     """Read the calls between two marks, each after `begin`; other text is content.
 
     Args:
         sections: mark before the calls → mark after them.
-        call: reads one call and returns whether it is one; if not, its argument gets the text read.
+        call: reads one call and returns whether it is one.
     """
     while (mark := (yield from until(source, [*sections], out.content))) is not None:
-        end, read = sections[mark], [mark]
-        lost = False
-        while True:
-            emit = out.content if lost else read.append
-            found = yield from until(source, [begin, end], emit)
-            if found != begin:
-                break
-            read.append(begin)
-            lost = not (yield from call(read))
-            if lost:
-                out.content("".join(read))
-            read = []
-        if mark in read:
-            out.content("".join(read) + (found or ""))
+        source.hold(mark)
+        tags, emit, empty = [begin, sections[mark]], ignore, True
+        while (yield from until(source, tags, emit)) == begin:
+            empty = False
+            if emit is not ignore:
+                source.hold(begin)
+            if (yield from call()):
+                source.hold()
+                emit = ignore
+            else:
+                out.content(source.release())
+                emit = out.content
+        held = source.release()
+        if empty:
+            out.content(held)
 
 
-def _until(
-    source: Input,
-    tags: Sequence[str],
-    found: list[str],
-    read: list[str],
-    *,
-    left: Sequence[str] = (),
-) -> Generator[None, None, str | None]:
-    """Read up to the first tag; return the tag, which is `read`, and add the text before it to
-    `found`.
-    """
-    tag = yield from until(source, tags, found.append, left=left)
-    read += found
-    if tag is not None and tag not in left:
-        read.append(tag)
-    return tag
+def _before(
+    source: Input, tags: Sequence[str], *, left: Sequence[str] = ()
+) -> Generator[None, None, tuple[str, str | None]]:
+    """Read up to the first tag; return the text before it, stripped, and the tag."""
+    text: list[str] = []
+    tag = yield from until(source, tags, text.append, left=left)
+    return "".join(text).strip(), tag
 
 
 def required(source: Input, out: Output) -> Wait:
     """`[{"name": …, "parameters": {…}}, …]`: the form that `tool_choice` "required" enforces."""
-    wrong = yield from _call_list(source, out, held=0)
-    if wrong is not None:
-        out.content(wrong)
+    yield from _call_list(source, out, held=0)
     yield from rest(source, out.content)
 
 
-def _call_list(source: Input, out: Output, held: int = HELD) -> Generator[None, None, str | None]:
-    """Read `[{…}, …]`; return None, or the text read since the last call if it is no such list."""
-    if (yield from space(source)) != "[":
-        return ""
-    read = source.take(1)
-    while (char := (yield from space(source))) and char != "]":
-        if char == ",":
-            source.take(1)
-            continue
-        wrong = yield from call_object(source, out, held=held)
-        if wrong is not None:
-            return read + wrong
-        read = ""
-    source.take(1)
-    return None
+def _call_list(source: Input, out: Output, mark: str = "", held: int = HELD) -> Wait:
+    """Read `[{…}, …]` behind `mark`; what is no such list is content."""
+    source.hold(mark)
+    if (yield from space(source)) == "[":
+        source.take(1)
+        while (char := (yield from space(source))) and char != "]":
+            if char == ",":
+                source.take(1)
+            elif (yield from call_object(source, out, held=held)):
+                source.hold()
+            else:
+                out.content(source.release())
+                return
+        source.take(1)
+        source.release()
+    out.content(source.release())
 
 
-def _name(source: Input, emit: Emit) -> Generator[None, None, str]:
+def _name(source: Input) -> Generator[None, None, str]:
     """Read a function's name, up to a bracket or white space."""
     name: list[str] = []
     while (char := (yield from peek(source))) and _NAME.match(char):
         name.append(source.take(1))
-        emit(char)
     return "".join(name)
-
-
-def _mark(source: Input, mark: str, emit: Emit) -> Generator[None, None, bool]:
-    """Read a mark if it follows in the input; return whether it does."""
-    found = yield from starts(source, mark)
-    if found:
-        emit(mark)
-    return found
-
-
-def ignore(text: str) -> None:
-    """Drop text between marks that has no meaning."""

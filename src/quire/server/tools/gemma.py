@@ -23,112 +23,93 @@ _LITERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|fals
 def gemma4(source: Input, out: Output) -> Wait:
     """Read calls, each between its marks, and text around them."""
     while (yield from until(source, [BEGIN], out.content)) is not None:
-        read = [BEGIN]
-        name = ""
-        yield from space(source, read.append)
-        if (yield from starts(source, "call:")):
-            read.append("call:")
-            name = yield from _word(source, read)
+        source.hold(BEGIN)
+        yield from space(source)
+        name = (yield from _word(source)) if (yield from starts(source, "call:")) else ""
         written: list[str] = []
-        if name and (yield from _object(source, written, read, 0)):
+        if name and (yield from _object(source, written, 0)):
             out.call(name)
             out.arguments("".join(written))
             yield from space(source)
             yield from starts(source, END)
         else:
-            out.content("".join(read))
+            out.content(source.release())
 
 
-def _value(
-    source: Input, written: list[str], read: list[str], depth: int
-) -> Generator[None, None, bool]:
+def _value(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
     """Read one value and write it as JSON; return whether it is one."""
-    char = yield from space(source, read.append)
+    char = yield from space(source)
     if depth > MAX_DEPTH:
         return False
     if char == "{":
-        return (yield from _object(source, written, read, depth))
+        return (yield from _object(source, written, depth))
     if char == "[":
-        return (yield from _list(source, written, read, depth))
+        return (yield from _list(source, written, depth))
     if (yield from goes_on(source, QUOTE)):
-        text = yield from _text(source, read)
+        text = yield from _text(source)
         written.append(json.dumps(text, ensure_ascii=False))
         return text is not None
-    word = yield from _word(source, read)
+    word = yield from _word(source)
     word = _WORDS.get(word, word)
     written.append(word)
     return _LITERAL.fullmatch(word) is not None
 
 
-def _object(
-    source: Input, written: list[str], read: list[str], depth: int
-) -> Generator[None, None, bool]:
+def _object(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
     if (yield from peek(source)) != "{":
         return False
-    _take(source, read)
+    source.take(1)
     written.append("{")
     begin = ""
-    while (char := (yield from space(source, read.append))) != "}":
+    while (char := (yield from space(source))) != "}":
         if begin:
             if char != ",":
                 return False
-            _take(source, read)
-            yield from space(source, read.append)
-        key = (
-            (yield from _text(source, read))
-            if (yield from goes_on(source, QUOTE))
-            else (yield from _word(source, read))
-        )
-        if not key or (yield from space(source, read.append)) != ":":
+            source.take(1)
+            yield from space(source)
+        read = _text if (yield from goes_on(source, QUOTE)) else _word
+        key = yield from read(source)
+        if not key or (yield from space(source)) != ":":
             return False
-        _take(source, read)
+        source.take(1)
         written.append(f"{begin}{json.dumps(key, ensure_ascii=False)}: ")
-        if not (yield from _value(source, written, read, depth + 1)):
+        if not (yield from _value(source, written, depth + 1)):
             return False
         begin = ", "
-    _take(source, read)
+    source.take(1)
     written.append("}")
     return True
 
 
-def _list(
-    source: Input, written: list[str], read: list[str], depth: int
-) -> Generator[None, None, bool]:
-    _take(source, read)
+def _list(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
+    source.take(1)
     written.append("[")
     begin = ""
-    while (char := (yield from space(source, read.append))) != "]":
+    while (char := (yield from space(source))) != "]":
         if begin:
             if char != ",":
                 return False
-            _take(source, read)
+            source.take(1)
         written.append(begin)
-        if not (yield from _value(source, written, read, depth + 1)):
+        if not (yield from _value(source, written, depth + 1)):
             return False
         begin = ", "
-    _take(source, read)
+    source.take(1)
     written.append("]")
     return True
 
 
-def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
+def _text(source: Input) -> Generator[None, None, str | None]:
     """Read a string between its marks; None if the second mark is missing."""
     yield from starts(source, QUOTE)
     parts: list[str] = []
     found = yield from until(source, [QUOTE], parts.append)
-    read += [QUOTE, *parts, *([QUOTE] if found else [])]
     return "".join(parts) if found else None
 
 
-def _word(source: Input, read: list[str]) -> Generator[None, None, str]:
+def _word(source: Input) -> Generator[None, None, str]:
     """Read a name or a literal, up to white space or a bracket."""
     word = ""
     while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(word) < MAX_NAME:
-        word += _take(source, read)
+        word += source.take(1)
     return word
-
-
-def _take(source: Input, read: list[str]) -> str:
-    char = source.take(1)
-    read.append(char)
-    return char

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from quire.server.tools.call_object import named_arguments
-from quire.server.tools.formats import ignore
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Emit, Input, Wait, space, starts, until
+from quire.server.tools.stream import Emit, Input, Wait, ignore, space, starts, until
 
 _TO_FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")
 _TO = "to=functions."
@@ -21,13 +20,14 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 def harmony(source: Input, out: Output) -> Wait:
     """`analysis` is reasoning, a message to a function is a call, other messages are content."""
     role: list[str] = []
-    spaces: list[str] = []
     emit: Emit = role.append
-    yield from space(source, spaces.append)
+    source.hold()
+    yield from space(source)
+    spaces = source.release()
     if (yield from starts(source, _TO)):  # the prompt ends inside the first header
         role.append(_TO)
     else:
-        out.content("".join(spaces))
+        out.content(spaces)
         emit = out.content  # text without a header
     while (yield from until(source, ["<|channel|>"], emit)) is not None:
         header: list[str] = []
@@ -35,10 +35,10 @@ def harmony(source: Input, out: Output) -> Wait:
             return
         to = _TO_FUNCTION.search("".join([*role, " ", *header]))
         if to is not None:
-            wrong = yield from named_arguments(source, out, to[1], ends=_ENDS)
-            if wrong is not None:
-                out.content(wrong)
-            yield from until(source, _ENDS, ignore if wrong is None else out.content)
+            source.hold()
+            called = yield from named_arguments(source, out, to[1], ends=_ENDS)
+            out.content(source.release())
+            yield from until(source, _ENDS, ignore if called else out.content)
         else:
             analysis = "".join(header).strip().startswith("analysis")
             yield from until(source, _ENDS, out.reasoning if analysis else out.content)

@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Generator, Sequence
 
 from quire.server.tools.call_object import MAX_NAME
-from quire.server.tools.formats import ignore
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Emit, Input, Wait, goes_on, peek, space, starts, until
+from quire.server.tools.stream import Input, Wait, goes_on, ignore, peek, space, starts, until
 from quire.text.json_types import ALL, type_of
 from quire.text.markup import Markup
 
@@ -34,43 +33,40 @@ def markup(tags: Markup) -> Callable[[Input, Output], Wait]:
 
     def read(source: Input, out: Output) -> Wait:
         while (mark := (yield from until(source, begins, out.content))) is not None:
-            written = [mark]
-            begun = mark == tags.function
-            called = False
-            while name := (yield from _name(source, tags, written.append, begun)):
+            source.hold(mark)
+            begun, called = mark == tags.function, False
+            while name := (yield from _name(source, tags, begun)):
                 out.call(name)
                 yield from _arguments(source, out, name, tags)
-                written, begun, called = [], False, True
+                source.hold()
+                begun, called = False, True
                 if not tags.function:
                     break
             ended = called and (yield from _first(source, [*tags.blocks.values()]))
+            held = source.release()
             if ended:
                 source.take(len(ended))
             else:
-                out.content("".join(written))
+                out.content(held)
 
     return read
 
 
-def _name(
-    source: Input, tags: Markup, emit: Emit, begun: bool
-) -> Generator[None, None, str | None]:
+def _name(source: Input, tags: Markup, begun: bool) -> Generator[None, None, str | None]:
     """Read the next function tag and return its name; None if it is another tag."""
     if not begun:
-        yield from space(source, emit)
+        yield from space(source)
         if not (yield from starts(source, tags.function)):
             return None
-        emit(tags.function)
     name = ""
     while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(name) <= MAX_NAME:
         name += source.take(1)
-        emit(char)
     name = _unquoted(name)
     if not name or len(name) > MAX_NAME:
         return None
     if tags.function:
         return name if (yield from starts(source, tags.name_end)) else None
-    yield from space(source, emit)
+    yield from space(source)
     return name if (yield from _first(source, [tags.parameter, tags.function_end])) else None
 
 

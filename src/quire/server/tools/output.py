@@ -83,7 +83,8 @@ class Output:
             self._new.add(shown)
 
     def call(self, name: str, call_id: str | None = None) -> None:
-        """Begin a tool call."""
+        """Begin a tool call. The text that the source holds is a part of it."""
+        self._source.release()
         self._content.drop()
         self._reasoning.drop()
         self._new.add(CallDelta(self.num_calls, well_formed(name), id=call_id))

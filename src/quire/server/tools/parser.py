@@ -84,15 +84,16 @@ def _after_reasoning(
     """Return a rule for reasoning, then `rule`. A mark of `calls` ends the reasoning, too."""
 
     def read(source: Input, out: Output) -> Wait:
-        read: list[str] = []
-        yield from space(source, read.append)
+        source.hold()
+        yield from space(source)
         begun = inside
         for mark in reasoning.begins:
             begun = (yield from starts(source, mark)) or begun
+        held = source.release()
         if begun:
             yield from until(source, reasoning.ends, out.reasoning, left=calls)
         else:
-            out.content("".join(read))
+            out.content(held)
         yield from rule(source, out)
 
     return read
@@ -106,16 +107,12 @@ def _object_or(rule: Rule, *, unmarked: bool) -> Rule:
     """
 
     def read(source: Input, out: Output) -> Wait:
-        spaces: list[str] = []
-        first = yield from space(source, spaces.append)
-        out.content("".join(spaces))
-        if first == "{":
-            wrong = (yield from call_object(source, out, bare=False)) if unmarked else ""
-            if wrong is not None:
-                out.content(wrong)
-                yield from rest(source, out.content)
-                return
-        yield from rule(source, out)
+        source.hold()
+        is_object = (yield from space(source)) == "{"
+        if is_object and unmarked:
+            is_object = not (yield from call_object(source, out, bare=False))
+        out.content(source.release())
+        yield from (rest(source, out.content) if is_object else rule(source, out))
 
     return read
 

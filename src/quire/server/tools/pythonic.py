@@ -30,29 +30,29 @@ class _NotPythonError(Exception):
 
 def pythonic(source: Input, out: Output) -> Wait:
     """Read a text of one such list, perhaps between `<|python_start|>` and `<|python_end|>`."""
-    read: list[str] = []
-    yield from space(source, read.append)
-    read.append((yield from _mark(source, "<|python_start|>")))
-    if (yield from space(source, read.append)) == "[":
-        read.append(source.take(1))
+    source.hold()
+    yield from space(source)
+    yield from starts(source, "<|python_start|>")
+    if (yield from space(source)) == "[":
+        source.take(1)
         begun = out.num_calls
-        while _NAME.match((yield from space(source, read.append))):
+        while _NAME.match((yield from space(source))):
             name = yield from _word(source, _NAME)
-            read.append(name)
             if (yield from peek(source)) != "(":
                 break
             source.take(1)
             out.call(name)
             yield from _arguments(source, out)
-            read = []
             if (yield from space(source)) != ",":
                 break
             source.take(1)
+            source.hold()
+        out.content(source.release())
         if out.num_calls > begun:
             if (yield from space(source)) == "]":
                 source.take(1)
-            yield from _mark(source, "<|python_end|>")
-    out.content("".join(read))
+            yield from starts(source, "<|python_end|>")
+    out.content(source.release())
     yield from rest(source, out.content)
 
 
@@ -176,7 +176,3 @@ def _skip(source: Input) -> Wait:
                 return
             depth -= 1
         source.take(1)
-
-
-def _mark(source: Input, mark: str) -> Generator[None, None, str]:
-    return mark if (yield from starts(source, mark)) else ""

@@ -30,6 +30,7 @@ class Input:
         self._text = ""
         self._at = 0
         self._begin = 0
+        self._held: list[str] | None = None
         self.ended = False
 
     def __len__(self) -> int:
@@ -60,7 +61,19 @@ class Input:
         """Take at most `count` characters."""
         start = self._at
         self._at = min(start + count, len(self._text))
-        return self._text[start : self._at]
+        taken = self._text[start : self._at]
+        if self._held is not None:
+            self._held.append(taken)
+        return taken
+
+    def hold(self, text: str = "") -> None:
+        """Keep the text taken from now on, behind `text`, which was the last: it may be no call."""
+        self._held = [text]
+
+    def release(self) -> str:
+        """Return the text since `hold`, and keep no more."""
+        held, self._held = self._held, None
+        return "".join(held or ())
 
     def take_all(self) -> str:
         return self.take(len(self))
@@ -101,6 +114,10 @@ def until(
         if source.ended:
             return None
         yield
+
+
+def ignore(text: str) -> None:
+    """Drop text that has no meaning."""
 
 
 def rest(source: Input, emit: Emit) -> Wait:
