@@ -193,6 +193,33 @@ async def test_requests_leave_a_server_that_is_stuck(monkeypatch: pytest.MonkeyP
             await each.stop()
 
 
+async def test_a_server_that_streams_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no time for health checks, but sends parts of an answer."""
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.02)
+    checks, count = 0, 8 * upstream.SILENT_CHECKS
+
+    async def starved(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal checks
+        if scope["path"] == "/health" and (checks := checks + 1) > 1:
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(count if scope["path"] != "/health" else 0):
+            await asyncio.sleep(0.02)
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = await listen(starved)
+    router = Router([Upstream(server.url)], 2**20)
+    async with router.lifespan():
+        front = await listen(create_router_app(router))
+        async with httpx.AsyncClient(base_url=front.url) as http:
+            answer = await http.post("/v1/completions", json=BODY)
+        await front.stop()
+    assert answer.text == "a" * count
+    assert checks > upstream.SILENT_CHECKS + 1
+    await server.stop()
+
+
 async def test_a_broken_answer_is_not_repeated() -> None:
     """A stream that has begun ends with an error; a request without output moves."""
 

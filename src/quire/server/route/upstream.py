@@ -22,7 +22,8 @@ CONNECT_SECONDS = 5.0
 HEALTH_SECONDS = 2.0
 """Time between two health checks, and for one of them."""
 SILENT_CHECKS = 5
-"""Health checks in a row without an answer, after which no request waits for the server."""
+"""Health checks in a row during which the server sent nothing at all, not even a part of an answer.
+Then no request waits for it any more."""
 MAX_IDLE = 64
 """Open connections without a request, per server."""
 UNANSWERED = (OSError, EOFError, h11.ProtocolError, TimeoutError)
@@ -41,6 +42,7 @@ class UpstreamError(QuireError):
 class Connection:
     """An open connection to a server; `used` says whether it has served a request."""
 
+    upstream: Upstream
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     state: h11.Connection
@@ -49,7 +51,9 @@ class Connection:
     async def next_event(self) -> h11.Event:
         """Return the next part of the response. Raises one of `UNANSWERED`."""
         while (event := self.state.next_event()) is h11.NEED_DATA:
-            self.state.receive_data(await self.reader.read(READ_BYTES))
+            self.state.receive_data(data := await self.reader.read(READ_BYTES))
+            if data:
+                self.upstream.heard()
         if isinstance(event, h11.ConnectionClosed):
             raise EOFError
         assert not isinstance(event, type)
@@ -98,7 +102,7 @@ class Upstream:
         with contextlib.suppress(UpstreamError, TimeoutError):
             async with asyncio.timeout(HEALTH_SECONDS):
                 answer = await self.ask("GET", "/health", [], b"")
-                healthy, self._silent = answer.status == 200, 0
+                healthy = answer.status == 200
                 with contextlib.closing(answer):
                     async for _ in answer.parts():
                         pass
@@ -108,6 +112,10 @@ class Upstream:
         if self._is_stuck:
             for writer in [*self._open]:
                 writer.transport.abort()
+
+    def heard(self) -> None:
+        """Note that the server has sent something: it is not stuck."""
+        self._silent = 0
 
     @property
     def _is_stuck(self) -> bool:
@@ -155,7 +163,7 @@ class Upstream:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         self._open.add(writer)
-        return Connection(reader, writer, h11.Connection(h11.CLIENT))
+        return Connection(self, reader, writer, h11.Connection(h11.CLIENT))
 
     def release(self, connection: Connection) -> None:
         """Take back a connection whose answer has ended, for another request."""
