@@ -13,7 +13,8 @@ from quire.core.options import KVTransfer, RequestOptions
 from quire.frontend.input.input_processor import check_options, without_surplus
 from quire.server.errors import ApiError
 from quire.server.openai.protocol import CompletionRequest
-from quire.server.state import _kv_transfer
+from quire.server.request_options import _kv_transfer
+from tests.unit.server.fake_engine import running
 
 
 def read(params: Any, **fields: Any) -> KVTransfer | None:
@@ -48,6 +49,19 @@ def test_what_cannot_be_is_a_400(params: Any, fields: Any) -> None:
         read(params, **fields)
     assert error.value.status == 400
     assert error.value.param == "kv_transfer_params"
+
+
+async def test_a_server_without_a_folder_reports_that_it_computes_the_prompt() -> None:
+    promise = {"kv_transfer_params": {"do_remote_prefill": True, "remote_block_ids": ["00" * 32]}}
+    async with running() as there:
+        answer = (await there.complete(**promise)).json()
+        [warning] = answer["warnings"]
+        assert warning["param"] == "kv_transfer_params"
+        assert "no --kv-transfer-config" in warning["message"]
+        answer.pop("warnings")
+        assert (await there.complete()).json()["choices"] == answer["choices"]
+    async with running(strict_fields=True) as there:
+        assert (await there.complete(**promise)).status_code == 400
 
 
 def test_promised_blocks_beyond_the_prompt_stay_behind() -> None:

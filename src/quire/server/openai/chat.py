@@ -45,7 +45,8 @@ from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
 from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
-from quire.server.state import request_id, request_options, server_state
+from quire.server.request_options import request_options
+from quire.server.state import request_id, server_state
 from quire.server.tool_results import mend_chat
 from quire.system.records import dataclass
 

@@ -34,7 +34,8 @@ from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
-from quire.server.state import ServerState, request_id, request_options, server_state
+from quire.server.request_options import request_options
+from quire.server.state import ServerState, request_id, server_state
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:

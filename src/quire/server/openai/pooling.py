@@ -51,7 +51,8 @@ from quire.server.openai.pooling_protocol import (
     ScoreResponse,
 )
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
-from quire.server.state import ServerState, request_id, request_options, server_state
+from quire.server.request_options import request_options
+from quire.server.state import ServerState, request_id, server_state
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
