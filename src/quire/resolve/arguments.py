@@ -195,7 +195,8 @@ class EngineArgs:
     data_parallel_size_local: int | None = None
     """Replicas of this server with --data-parallel-hybrid-lb. Unset: all."""
     data_parallel_start_rank: int = 0
-    """Number of this server's first replica with --data-parallel-hybrid-lb."""
+    """Number of this server's first replica. With --data-parallel-size-local it turns
+    --data-parallel-hybrid-lb on, as in vLLM."""
     data_parallel_rank: int | None = None
     """Number of this server's only replica. Turns --data-parallel-external-lb on."""
     prefill_replicas: int = 0
@@ -262,6 +263,9 @@ class EngineArgs:
         if self.data_parallel_size == 1 and self.prefill_replicas and self.decode_replicas:
             count = self.prefill_replicas + self.decode_replicas
             object.__setattr__(self, "data_parallel_size", count)
+        if self.data_parallel_start_rank > 0 and self.data_parallel_size_local is not None:
+            hybrid = not self.data_parallel_external_lb and self.data_parallel_rank is None
+            object.__setattr__(self, "data_parallel_hybrid_lb", hybrid)
 
     @property
     def replicas(self) -> range:

@@ -94,7 +94,7 @@ def _check_numbers(args: EngineArgs) -> None:
         (
             args.data_parallel_start_rank > 0 and not hybrid,
             "data_parallel_start_rank",
-            "the first replica is 0 unless data_parallel_hybrid_lb is set.",
+            "add data_parallel_size_local, or the first replica is 0.",
         ),
         (
             last >= total,

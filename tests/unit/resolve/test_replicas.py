@@ -64,6 +64,7 @@ def test_replicas_for_prompts_and_for_answers() -> None:
         ("-dp 2 --data-parallel-size-local 2 --data-parallel-address 10.0.0.1", range(2)),
         (HYBRID, range(2)),
         (f"{HYBRID} --data-parallel-start-rank 2", range(2, 4)),
+        ("-dp 4 --data-parallel-size-local 2 --data-parallel-start-rank 2", range(2, 4)),
         ("-dp 4 --data-parallel-external-lb --data-parallel-rank 3", range(3, 4)),
         ("-dp 4 --data-parallel-rank 0 --data-parallel-rpc-port 13345", range(1)),
     ],
@@ -86,7 +87,7 @@ def test_a_server_has_some_of_the_replicas_behind_a_balancer(flags: str, replica
         ({"data_parallel_rank": 4}, "this server would have 4 to 4"),
         ({"data_parallel_rank": 1, "data_parallel_hybrid_lb": True}, "another mode"),
         ({"data_parallel_size_local": 2}, "unless data_parallel_hybrid_lb"),
-        ({"data_parallel_start_rank": 2}, "unless data_parallel_hybrid_lb"),
+        ({"data_parallel_start_rank": 2}, "add data_parallel_size_local"),
         (
             {
                 "data_parallel_hybrid_lb": True,
