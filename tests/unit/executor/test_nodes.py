@@ -182,11 +182,13 @@ def gathering(whole: EngineConfig) -> Iterator[Future[object]]:
     """What comes of node 0's wait for all machines."""
     found = cluster._Gathering(whole, whole.cluster, KEY.encode())
     with ThreadPoolExecutor() as pool:
-        yield pool.submit(lambda: found.joins() and found.attached())
-        found._deadline = 0.0
-    found.close()
-    for connection in found.connections.values():
-        connection.close()
+        try:
+            yield pool.submit(lambda: found.joins() and found.attached())
+        finally:
+            found._deadline = 0.0  # the pool waits for its thread
+            found.close()
+            for connection in found.connections.values():
+                connection.close()
 
 
 def test_another_versions_messages_are_refused_by_name() -> None:
