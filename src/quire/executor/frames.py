@@ -17,9 +17,6 @@ from quire.core.batch import Column, Hops, ModelOutput, SchedulerOutput, StepTim
 from quire.core.config import EngineConfig
 from quire.executor.base import ForwardError, Prepare, StepSkippedError, error_text
 
-MOST_BYTES = 2**30
-"""Length of the longest frame. A longer one ends its connection before memory is taken for it."""
-
 
 class Start(msgspec.Struct, tag=True, array_like=True):
     """Load the share of the model that `config` defines."""

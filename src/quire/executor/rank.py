@@ -20,7 +20,6 @@ from quire.core.log import setup_logging
 from quire.executor.base import Prepare
 from quire.executor.facts import summed_facts
 from quire.executor.frames import (
-    MOST_BYTES,
     Agreed,
     Answer,
     Call,
@@ -37,6 +36,7 @@ from quire.executor.frames import (
 )
 from quire.executor.peers import Ends
 from quire.system import env
+from quire.system.frames import MOST_BYTES
 from quire.system.parent import end_with
 
 logger = logging.getLogger(__name__)

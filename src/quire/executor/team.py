@@ -17,7 +17,6 @@ from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.executor.cluster import Cluster
 from quire.executor.crew import Crew, node_ends, rank_cpus
 from quire.executor.frames import (
-    MOST_BYTES,
     Agreed,
     Answer,
     Failed,
@@ -32,6 +31,7 @@ from quire.executor.frames import (
 )
 from quire.executor.peers import Ends
 from quire.parallel.grid import Grid
+from quire.system.frames import MOST_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,8 @@ import threading
 _LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18
 _LARGE = 1 << 20
+MOST_BYTES = 2**30
+"""Length of the longest frame. A longer one ends the connection before memory is taken for it."""
 _IN_FILE = 2**32 - 1
 _RIGHTS_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -63,10 +65,10 @@ class FrameSocket:
         If the other end is closed, the frame is dropped: the owner of that process reports its end.
 
         Raises:
-            OverflowError: the frame has almost 4 GiB or more.
+            OverflowError: the frame is longer than `MOST_BYTES`.
         """
-        if (size := len(frame)) >= _IN_FILE:
-            raise OverflowError(f"a frame of {size} bytes")
+        if (size := len(frame)) > MOST_BYTES:
+            raise OverflowError(f"a frame of {size} bytes; at most {MOST_BYTES} are allowed")
         length = size.to_bytes(_LENGTH_BYTES, "little")
         with self._lock:
             if self._unsent:
@@ -90,7 +92,7 @@ class FrameSocket:
         """Return the frames that have arrived; with `wait`, at least one.
 
         Raises:
-            ClosedError: see there.
+            ClosedError: see there. Also if a frame is too long.
             OSError: this process has no descriptor left for a frame in a file.
         """
         while True:
@@ -143,6 +145,8 @@ class FrameSocket:
                 frames.append(_content(self._files.pop(0)))
                 begin = first
                 continue
+            if length > MOST_BYTES:
+                raise ClosedError
             end = first + length
             if end > size:
                 break

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from quire.system.frames import ClosedError, FrameSocket
+from quire.system.frames import MOST_BYTES, ClosedError, FrameSocket
 
 Pair = tuple[FrameSocket, FrameSocket]
 
@@ -93,6 +93,23 @@ def test_a_large_frame_without_a_descriptor_for_it_is_an_error(pair: Pair) -> No
             pair[1].receive(wait=True)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_frame_that_is_too_long_ends_the_connection(pair: Pair) -> None:
+    ours, theirs = socket.socketpair()
+    end = FrameSocket(theirs)
+    ours.sendall((MOST_BYTES + 1).to_bytes(4, "little"))
+    with pytest.raises(ClosedError):
+        end.receive(wait=True)
+    for each in (ours, end):
+        each.close()
+
+    class Long(bytes):
+        def __len__(self) -> int:
+            return MOST_BYTES + 1
+
+    with pytest.raises(OverflowError, match="at most 1073741824"):
+        pair[0].send(Long())
 
 
 def test_what_was_sent_before_the_end_is_received(pair: Pair) -> None:
