@@ -7,15 +7,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from quire.core.messages import HostTierStats, SpecDecodingStats, StageStats
+from quire.core.messages import HostTierStats, SchedulerStats, SpecDecodingStats, StageStats
 from quire.metrics.families import Family
 from quire.metrics.histogram import Histogram
 from quire.metrics.stats import LATENCIES, EngineStats, LoraUse
 from quire.metrics.times import PARTS
 
 Kind = Literal["counter", "gauge"]
+Fields = Mapping[str, tuple[str, str]]
+"""Metric → the field that it reads, and what it counts."""
 
 _REASONS = ("stop", "length", "abort", "error")
+_NO_CORE = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class MetricsCollector:
@@ -35,7 +38,7 @@ class MetricsCollector:
 
     def collect(self) -> Iterator[Family]:
         """Yield all metrics, each with the samples of all replicas."""
-        own = self._replicas[0].seconds().keys()
+        own = self._replicas[0].stats.seconds().keys()
         readers = [reader.of_replica() for reader in self._replicas]
         found: dict[str, Family] = {}
         for family in chain(*readers, self._server.of_server(besides=own)):
@@ -50,34 +53,33 @@ class _Reader:
     """Reads the counters of one replica or of the server."""
 
     def __init__(self, stats: EngineStats, labels: Mapping[str, str]) -> None:
-        self._stats = stats
+        self.stats = stats
         self._labels = labels
-
-    def seconds(self) -> dict[str, float]:
-        return self._stats.seconds()
 
     def of_replica(self) -> Iterator[Family]:
         """Yield what each replica has."""
-        yield from self._gauges()
-        counters = _counters(self._stats)
-        yield from (self._one("counter", *counter) for counter in counters)
-        yield self._by(
-            "counter",
-            "vllm:request_success",
-            "Finished sequences by reason.",
-            "finished_reason",
-            {reason: self._stats.finished[reason] for reason in _REASONS},
-        )
-        if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
-            yield from self._host_tier(host)
-        if self._stats.scheduler and (drafts := self._stats.scheduler.spec_decoding):
-            yield from self._speculation(drafts)
-        if self._stats.scheduler and (encoded := self._stats.scheduler.encoded_tokens):
-            yield from self._images(encoded)
-        if self._stats.scheduler and (stages := self._stats.scheduler.stages):
-            yield from self._stages(stages)
-        yield self._seconds(self._stats.seconds())
-        for name, text, histogram in _histograms(self._stats):
+        stats, s = self.stats, self.stats.scheduler or _NO_CORE
+        yield from self._fields("gauge", s, _SCHEDULER_GAUGES)
+        yield from self._fields("gauge", stats, _GAUGES)
+        used, cached = s.kv_blocks_used, s.kv_blocks_cached
+        text = "KV-cache blocks by state; cached blocks are unused and hold a prefix."
+        states = {"used": used, "cached": cached, "free": s.kv_blocks_total - used - cached}
+        yield self._by("gauge", "quire:kv_blocks", text, "state", states)
+        yield from self._fields("counter", s, _SCHEDULER_COUNTERS)
+        yield from self._fields("counter", stats, _COUNTERS)
+        reasons = {reason: stats.finished[reason] for reason in _REASONS}
+        text = "Finished sequences by reason."
+        yield self._by("counter", "vllm:request_success", text, "finished_reason", reasons)
+        if s.host_tier:
+            yield from self._host_tier(s.host_tier)
+        if s.spec_decoding:
+            yield from self._speculation(s.spec_decoding)
+        if s.encoded_tokens:
+            yield from self._fields("counter", s, _IMAGE_COUNTERS)
+        if s.stages:
+            yield from self._stages(s.stages)
+        yield self._seconds(stats.seconds())
+        for name, text, histogram in _histograms(stats):
             yield self._histogram(f"vllm:{name}", text, histogram)
 
     def of_server(self, besides: Collection[str]) -> Iterator[Family]:
@@ -86,100 +88,47 @@ class _Reader:
         Args:
             besides: parts of the time that replicas have.
         """
-        for name, (field, text) in _SERVER_COUNTERS.items():
-            yield self._one("counter", f"quire:{name}", text, getattr(self._stats, field))
-        yield self._by(
-            "counter",
-            "quire:ignored_fields",
-            "Fields of requests that had no effect, by endpoint.",
-            "endpoint",
-            self._stats.ignored_fields,
-        )
-        if self._stats.adapters is not None:
-            yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
-        seconds = self._stats.seconds()
-        if left := {name: seconds[name] for name in seconds.keys() - besides}:
+        stats = self.stats
+        yield from self._fields("counter", stats, _SERVER_COUNTERS)
+        text = "Fields of requests that had no effect, by endpoint."
+        yield self._by("counter", "quire:ignored_fields", text, "endpoint", stats.ignored_fields)
+        if stats.adapters is not None:
+            yield _lora_requests(stats.adapters(), stats.max_loras or 0)
+        seconds = stats.seconds()
+        if left := {name: n for name, n in seconds.items() if name not in besides}:
             yield self._seconds(left)
-        yield self._histogram(
-            "quire:event_loop_lag_seconds",
-            "How late the event loop of the API is, sampled while requests are in progress.",
-            self._stats.event_loop_lag,
-        )
-
-    def _gauges(self) -> Iterator[Family]:
-        s = self._stats.scheduler
-        gauges = (
-            ("vllm:num_requests_running", "Sequences in the batch.", s.num_running if s else 0),
-            ("vllm:num_requests_waiting", "Sequences in the queue.", s.num_waiting if s else 0),
-            (
-                "vllm:kv_cache_usage_perc",
-                "Share of the KV-cache blocks in use; 1 is all.",
-                self._stats.kv_cache_usage,
-            ),
-            (
-                "quire:last_step_seconds",
-                "When the newest step ended, on the machine's monotonic clock.",
-                self._stats.last_step,
-            ),
-        )
-        yield from (self._one("gauge", *gauge) for gauge in gauges)
-        used, cached = (s.kv_blocks_used, s.kv_blocks_cached) if s else (0, 0)
-        free = (s.kv_blocks_total if s else 0) - used - cached
-        yield self._by(
-            "gauge",
-            "quire:kv_blocks",
-            "KV-cache blocks by state; cached blocks are unused and hold a prefix.",
-            "state",
-            {"used": used, "cached": cached, "free": free},
-        )
+        text = "How late the event loop of the API is, sampled while requests are in progress."
+        yield self._histogram("quire:event_loop_lag_seconds", text, stats.event_loop_lag)
 
     def _host_tier(self, host: HostTierStats) -> Iterator[Family]:
         """Yield metrics of KV blocks outside of the KV cache."""
-        text = "Preempted sequences with stored KV blocks."
-        yield self._one("gauge", "vllm:num_requests_swapped", text, host.num_requests_swapped)
+        yield from self._fields("gauge", host, _HOST_GAUGES)
         share = host.slots_used / max(1, host.slots_total)
         text = "Share of the host's KV blocks in use; 1 is all."
         yield self._one("gauge", "vllm:cpu_cache_usage_perc", text, share)
-        for name, (field, text) in _HOST_COUNTERS.items():
-            yield self._one("counter", f"quire:{name}", text, getattr(host, field))
+        yield from self._fields("counter", host, _HOST_COUNTERS)
 
     def _speculation(self, drafts: SpecDecodingStats) -> Iterator[Family]:
-        counters = (
-            ("num_drafts", "Passes of a sequence with drafts.", drafts.num_drafts),
-            ("num_draft_tokens", "Drafted tokens.", drafts.num_draft_tokens),
-            ("num_accepted_tokens", "Accepted drafts.", drafts.num_accepted_tokens),
-        )
-        for name, text, value in counters:
-            yield self._one("counter", f"vllm:spec_decode_{name}", text, value)
-        yield self._by(
-            "counter",
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Accepted drafts by position; 0 is the first.",
-            "position",
-            {str(i): count for i, count in enumerate(drafts.num_accepted_tokens_per_pos)},
-        )
+        yield from self._fields("counter", drafts, _DRAFT_COUNTERS)
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+        text = "Accepted drafts by position; 0 is the first."
+        counts = {str(i): count for i, count in enumerate(drafts.num_accepted_tokens_per_pos)}
+        yield self._by("counter", name, text, "position", counts)
 
     def _stages(self, stages: Sequence[StageStats]) -> Iterator[Family]:
-        texts = {
-            "stage_seconds": "Seconds of a pipeline stage's steps, without waiting for rows.",
-            "hop_seconds": "Seconds that rows took from a stage to the next one's machine and a "
-            "receipt took back.",
-            "hop_bytes": "Bytes of these rows.",
-            "hops": "Steps with such rows.",
-        }
-        values = [(s.busy, s.hop_seconds, s.hop_bytes, s.hops) for s in stages]
-        for (name, text), column in zip(texts.items(), zip(*values, strict=True), strict=True):
-            by_stage = {str(number): value for number, value in enumerate(column)}
-            yield self._by("counter", f"quire:{name}", text, "stage", by_stage)
-
-    def _images(self, encoded_tokens: int) -> Iterator[Family]:
-        text = "Prompt tokens whose images were read; an image in the encoder cache is not."
-        yield self._one("counter", "quire:encoded_image_tokens", text, encoded_tokens)
+        for name, (field, text) in _STAGE_COUNTERS.items():
+            values = {str(number): getattr(stage, field) for number, stage in enumerate(stages)}
+            yield self._by("counter", name, text, "stage", values)
 
     def _seconds(self, seconds: Mapping[str, float]) -> Family:
         parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())
         text = f"Seconds by activity. {parts}."
         return self._by("counter", "quire:time_seconds", text, "part", seconds)
+
+    def _fields(self, kind: Kind, source: object, fields: Fields) -> Iterator[Family]:
+        """Yield the metrics that are fields of `source`."""
+        for name, (field, text) in fields.items():
+            yield self._one(kind, name, text, getattr(source, field))
 
     def _one(self, kind: Kind, name: str, text: str, value: float) -> Family:
         """Return a metric with a single value."""
@@ -215,49 +164,89 @@ def _lora_requests(use: LoraUse, max_loras: int) -> Family:
     return family
 
 
-def _counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
-    scheduler = s.scheduler
-    preemptions, queries, hits = 0, 0, 0
-    if scheduler is not None:
-        preemptions = scheduler.num_preemptions
-        queries, hits = scheduler.prefix_cache_queries, scheduler.prefix_cache_hits
-    return (
-        ("vllm:num_preemptions", "Preemptions.", preemptions),
-        ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", queries),
-        ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", hits),
-        ("vllm:prompt_tokens", "Prompt tokens of requests with a first token.", s.prompt_tokens),
-        ("vllm:generation_tokens", "Generated tokens.", s.generation_tokens),
-        ("quire:engine_restarts", "Engine cores that replaced a lost one.", s.restarts),
-        (
-            "quire:requests_retried",
-            "Requests that started again because the engine core was lost.",
-            s.retried,
-        ),
-    )
-
-
-_SERVER_COUNTERS = {
-    "requests_rejected": ("rejected", "Requests refused because the queue was full."),
-    "repeated_prompt_tokens": (
+_SCHEDULER_GAUGES: Fields = {
+    "vllm:num_requests_running": ("num_running", "Sequences in the batch."),
+    "vllm:num_requests_waiting": ("num_waiting", "Sequences in the queue."),
+}
+_GAUGES: Fields = {
+    "vllm:kv_cache_usage_perc": (
+        "kv_cache_usage",
+        "Share of the KV-cache blocks in use; 1 is all.",
+    ),
+    "quire:last_step_seconds": (
+        "last_step",
+        "When the newest step ended, on the machine's monotonic clock.",
+    ),
+}
+_SCHEDULER_COUNTERS: Fields = {
+    "vllm:num_preemptions": ("num_preemptions", "Preemptions."),
+    "vllm:prefix_cache_queries": (
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache.",
+    ),
+    "vllm:prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+}
+_COUNTERS: Fields = {
+    "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens of requests with a first token."),
+    "vllm:generation_tokens": ("generation_tokens", "Generated tokens."),
+    "quire:engine_restarts": ("restarts", "Engine cores that replaced a lost one."),
+    "quire:requests_retried": (
+        "retried",
+        "Requests that started again because the engine core was lost.",
+    ),
+}
+_SERVER_COUNTERS: Fields = {
+    "quire:requests_rejected": ("rejected", "Requests refused because the queue was full."),
+    "quire:repeated_prompt_tokens": (
         "repeated_tokens",
         "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
     ),
-    "slow_client_outputs": (
+    "quire:slow_client_outputs": (
         "slow_outputs",
         "Outputs that waited because their client read slowly.",
     ),
 }
-"""Metric → field of `EngineStats`, and what it counts."""
-_HOST_COUNTERS = {
-    "swap_preemptions": ("swap_preemptions", "Preemptions that stored KV blocks."),
-    "kv_blocks_swapped_out": ("swapped_out", "Stored KV blocks of preempted sequences."),
-    "kv_blocks_swapped_in": ("swapped_in", "KV blocks of preempted sequences copied back."),
-    "kv_blocks_offloaded": ("stored", "Stored KV blocks that the prefix cache evicted."),
-    "kv_blocks_saved": ("saved", "KV blocks written to files."),
-    "kv_blocks_reloaded": ("loaded", "KV blocks of prefixes copied back."),
-    "kv_load_failures": ("failed", "Damaged KV blocks, which were computed again."),
+_HOST_GAUGES: Fields = {
+    "vllm:num_requests_swapped": (
+        "num_requests_swapped",
+        "Preempted sequences with stored KV blocks.",
+    ),
 }
-"""Metric → field of `HostTierStats`, and what it counts."""
+_HOST_COUNTERS: Fields = {
+    "quire:swap_preemptions": ("swap_preemptions", "Preemptions that stored KV blocks."),
+    "quire:kv_blocks_swapped_out": ("swapped_out", "Stored KV blocks of preempted sequences."),
+    "quire:kv_blocks_swapped_in": (
+        "swapped_in",
+        "KV blocks of preempted sequences copied back.",
+    ),
+    "quire:kv_blocks_offloaded": ("stored", "Stored KV blocks that the prefix cache evicted."),
+    "quire:kv_blocks_saved": ("saved", "KV blocks written to files."),
+    "quire:kv_blocks_reloaded": ("loaded", "KV blocks of prefixes copied back."),
+    "quire:kv_load_failures": ("failed", "Damaged KV blocks, which were computed again."),
+}
+_DRAFT_COUNTERS: Fields = {
+    "vllm:spec_decode_num_drafts": ("num_drafts", "Passes of a sequence with drafts."),
+    "vllm:spec_decode_num_draft_tokens": ("num_draft_tokens", "Drafted tokens."),
+    "vllm:spec_decode_num_accepted_tokens": ("num_accepted_tokens", "Accepted drafts."),
+}
+_IMAGE_COUNTERS: Fields = {
+    "quire:encoded_image_tokens": (
+        "encoded_tokens",
+        "Prompt tokens whose images were read; an image in the encoder cache is not.",
+    ),
+}
+_STAGE_COUNTERS: Fields = {
+    "quire:stage_seconds": (
+        "busy",
+        "Seconds of a pipeline stage's steps, without waiting for rows.",
+    ),
+    "quire:hop_seconds": (
+        "hop_seconds",
+        "Seconds that rows took from a stage to the next one's machine and a receipt took back.",
+    ),
+    "quire:hop_bytes": ("hop_bytes", "Bytes of these rows."),
+    "quire:hops": ("hops", "Steps with such rows."),
+}
 _HISTOGRAMS = {
     "time_to_first_token": "From arrival to the first token.",
     "inter_token_latency": "Between tokens of a sequence.",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from quire.core.messages import CoreTimes, SchedulerStats
-from quire.core.outputs import RequestMetrics
 from quire.metrics.progress_log import ProgressLog
-from quire.metrics.recorded import Arrival
 from quire.metrics.stats import EngineStats
 from quire.metrics.times import CORE_PARTS
 
@@ -34,12 +32,13 @@ class ReplicaStats(EngineStats):
 
     Attributes:
         siblings: all replicas of the engine.
+        whole: the counters of all replicas together.
     """
 
     def __init__(self, whole: EngineStats) -> None:
         super().__init__()
         self.siblings: Sequence[ReplicaStats] = ()
-        self._whole = whole
+        self.whole = whole
         self.front = whole.front
         self._log = _NoLog()
 
@@ -50,60 +49,24 @@ class ReplicaStats(EngineStats):
 
     def on_ready(self, num_blocks: int) -> None:
         super().on_ready(num_blocks)
-        self._whole.scheduler = self._added()
+        self.whole.scheduler = self._added()
 
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
     ) -> None:
         if self.core is None and times is not None:
-            self._whole.restart_log()  # the means are of more cores from now on
+            self.whole.restart_log()  # the means are of more cores from now on
         super().on_step(scheduler, now, times)
         added = self._added()
         if added is not None and scheduler is not None:
             added.step_tokens = scheduler.step_tokens
-        self._whole.on_step(added, now, self._mean_times())
+        self.whole.on_step(added, now, self._mean_times())
 
     def forget_core(self) -> None:
         super().forget_core()
-        self._whole.scheduler = self._added()
-        self._whole.core = self._mean_times()
-        self._whole.restart_log()
-
-    def count_restart(self) -> None:
-        super().count_restart()
-        self._whole.count_restart()
-
-    def count_retry(self) -> None:
-        super().count_retry()
-        self._whole.count_retry()
-
-    def on_first_token(
-        self, metrics: RequestMetrics, prompt_tokens: int, cached: int, repeated: int = 0
-    ) -> None:
-        super().on_first_token(metrics, prompt_tokens, cached, repeated)
-        self._whole.on_first_token(metrics, prompt_tokens, cached, repeated)
-
-    def on_tokens(self, count: int, seconds: float | None) -> None:
-        super().on_tokens(count, seconds)
-        self._whole.on_tokens(count, seconds)
-
-    def on_sequence_finished(
-        self, reason: str, tokens: int, decode_seconds: float, prompt_tokens: int = 0
-    ) -> None:
-        super().on_sequence_finished(reason, tokens, decode_seconds, prompt_tokens)
-        self._whole.on_sequence_finished(reason, tokens, decode_seconds, prompt_tokens)
-
-    def on_request_finished(
-        self,
-        m: RequestMetrics,
-        prompt_tokens: int,
-        tokens: int,
-        n: int,
-        max_tokens: int | None,
-        arrival: Arrival | None = None,
-    ) -> None:
-        super().on_request_finished(m, prompt_tokens, tokens, n, max_tokens)
-        self._whole.on_request_finished(m, prompt_tokens, tokens, n, max_tokens, arrival)
+        self.whole.scheduler = self._added()
+        self.whole.core = self._mean_times()
+        self.whole.restart_log()
 
     def _added(self) -> SchedulerStats | None:
         """Return the sums over all replicas."""
@@ -117,6 +80,24 @@ class ReplicaStats(EngineStats):
             return None
         added: CoreTimes = _sum(found)
         return CoreTimes(*(seconds / len(found) for seconds in msgspec.structs.astuple(added)))
+
+
+def _for_both(name: str) -> Callable[..., None]:
+    """Return a method that records an event for a replica and for the whole."""
+    record = getattr(EngineStats, name)
+
+    def record_both(self: ReplicaStats, *args: Any) -> None:
+        record(self, *args)
+        record(self.whole, *args)
+
+    return record_both
+
+
+for _name in (
+    "count_restart", "count_retry", "on_first_token", "on_tokens", "on_sequence_finished",
+    "on_request_finished",
+):  # fmt: skip
+    setattr(ReplicaStats, _name, _for_both(_name))
 
 
 class _NoLog(ProgressLog):

@@ -100,22 +100,17 @@ def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str,
         queue: seconds that requests have waited.
     """
     core = core or CoreTimes()
-    offline = front.offline
-    return {
+    found = {name: getattr(core, name) for name in CORE_PARTS if name != "core_send"}
+    found |= {
         "http": front.http,
         "tokenize": front.tokenize,
         "images": front.images,
         "queue": queue,
-        # Offline, one thread tokenizes between two steps and detokenizes after each.
-        "receive": max(0.0, core.receive - front.tokenize) if offline else core.receive,
-        "schedule": core.schedule,
-        "prepare": core.prepare,
-        "model": core.model,
-        "encode": core.encode,
-        "sample": core.sample,
-        "update": core.update,
-        "core_send": 0.0 if offline else core.send,
-        "detokenize": core.send if offline else front.detokenize,
-        "send": 0.0 if offline else front.send,
-        "idle": core.idle,
+        "core_send": core.send,
+        "detokenize": front.detokenize,
+        "send": front.send,
     }
+    if front.offline:  # one thread tokenizes between two steps and detokenizes after each
+        found["receive"] = max(0.0, core.receive - front.tokenize)
+        found |= {"core_send": 0.0, "detokenize": core.send, "send": 0.0}
+    return {name: found[name] for name in PARTS}
