@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from starlette.requests import Request
 
@@ -11,7 +11,6 @@ from quire.core.outputs import RequestOutput
 from quire.server.errors import log_unexpected
 from quire.server.http.connection import while_connected
 from quire.server.http.event_stream import PromptSink
-from quire.server.openai.generation import FinalOutputs
 from quire.server.responses.answer import ResponseAnswer
 from quire.server.responses.events import EventLog
 from quire.server.responses.item_types import Item
@@ -32,7 +31,9 @@ async def start(
     Returns:
         The log of its events if `stream`, else None.
     """
-    work = _Streamed(answer) if stream else _Whole(answer)
+    work = _Work(answer, EventLog() if stream else None)
+    if work.log is not None:
+        work.log.add(answer.queued())
     await while_connected(answer.submit(work.sink), request.receive)
 
     def ended(task: asyncio.Task[None]) -> None:
@@ -50,34 +51,15 @@ async def start(
     return work.log
 
 
-class _Whole:
-    """A response that is written when it is complete."""
+class _Work:
+    """A response in the making, which receives the outputs of its prompt.
 
-    log = None
+    Attributes:
+        log: its events, if it is streamed.
+    """
 
-    def __init__(self, answer: ResponseAnswer) -> None:
-        self._answer = answer
-        self._final = FinalOutputs(1)
-        self.sink: Callable[[int], PromptSink] = self._final.sink
-
-    async def finish(self) -> None:
-        answer = self._answer
-        answer.response.status = "in_progress"
-        try:
-            [output] = await self._final.all()
-            answer.used.add(0, output)
-            answer.whole(output)
-        except Exception as error:
-            log_unexpected(error)
-            answer.fail(error)
-
-
-class _Streamed:
-    """A response whose events are stored as they arrive."""
-
-    def __init__(self, answer: ResponseAnswer) -> None:
-        self.log = EventLog()
-        self.log.add(answer.queued())
+    def __init__(self, answer: ResponseAnswer, log: EventLog | None) -> None:
+        self.log = log
         self._answer = answer
         self._error: Exception | None = None
         self._done = asyncio.Event()
@@ -87,7 +69,7 @@ class _Streamed:
 
     def put(self, prompt: int, output: RequestOutput) -> None:
         try:
-            self.log.add(self._answer.new_events(prompt, output))
+            self._note(self._answer.new_events(prompt, output))
         except Exception as error:
             self.fail(error)
         if output.finished:
@@ -98,9 +80,16 @@ class _Streamed:
         self._done.set()
 
     async def finish(self) -> None:
+        response = self._answer.response
+        if self.log is None and response.status == "queued":  # a stream waits for its first event
+            response.status = "in_progress"
         await self._done.wait()
         if self._error is None:
-            self.log.add([self._answer.last_events()])
+            self._note([self._answer.last_events()])
         else:
             log_unexpected(self._error)
-            self.log.add(self._answer.fail(self._error))
+            self._note(self._answer.fail(self._error))
+
+    def _note(self, events: list[bytes]) -> None:
+        if self.log is not None:
+            self.log.add(events)
