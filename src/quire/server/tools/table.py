@@ -82,12 +82,13 @@ class ReasoningFormat:
         return self.begins + self.ends
 
 
-def _marked(name: str, sign: str, *marks: str) -> ToolFormat:
-    """Return a format of `text.markup`, recognized by `sign`."""
+def _marked(name: str, sign: str = "", marks: tuple[str, ...] = ()) -> ToolFormat:
+    """Return a format of `text.markup`, recognized by `sign`, or by the mark around calls."""
     tags = MARKUP[name]
-    return ToolFormat(
-        markup(tags), (sign,), marks, begins=(*tags.blocks,), grammar=name, typed=True
-    )
+    begins, ends = (*tags.blocks,), (*tags.blocks.values(),)
+    signs = (sign,) if sign else begins
+    marks = (*begins, *ends, *marks)
+    return ToolFormat(markup(tags), signs, marks, begins, grammar=name, typed=True)
 
 
 _OBJECT = '{"name": "{name}", "arguments": '
@@ -109,20 +110,11 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         begins=("<|tool_call>",),
         grammar="gemma4",
     ),
-    "seed_oss": _marked("seed_oss", "<seed:tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
-    "minimax_m2": _marked(
-        "minimax_m2", "<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>"
-    ),
-    "deepseek_v32": _marked("deepseek_v32", "｜DSML｜", "｜DSML｜"),
+    "seed_oss": _marked("seed_oss"),
+    "minimax_m2": _marked("minimax_m2"),
+    "deepseek_v32": _marked("deepseek_v32", "｜DSML｜", ("｜DSML｜",)),
     "glm45": _marked(
-        "glm45",
-        "<arg_key>",
-        "<tool_call>",
-        "</tool_call>",
-        "<arg_key>",
-        "</arg_key>",
-        "<arg_value>",
-        "</arg_value>",
+        "glm45", "<arg_key>", ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
     ),
     "kimi_k2": ToolFormat(
         formats.kimi_k2,
@@ -181,7 +173,7 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
             Envelope("<tool_call>", f"<tool_call>[{_OBJECT}", "}]"),
         ),
     ),
-    "qwen3_coder": _marked("qwen3_coder", "<function=", "<tool_call>", "</tool_call>"),
+    "qwen3_coder": _marked("qwen3_coder", "<function="),
     "hermes": ToolFormat(
         formats.hermes,
         ("<tool_call>",),
