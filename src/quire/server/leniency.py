@@ -1,8 +1,9 @@
-"""Remove fields without effect from a request's JSON, following its types."""
+"""Follow a request's types: remove fields without effect from its JSON, and list allowed values."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ _LONGEST_NAME = 64
 """Longer names are not checked for typos."""
 _SIMILAR = 0.85
 """Least share of equal characters of a typo."""
+_STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 Path = tuple["Path", str | int] | None
 """A value's path: that of its object or array, and its key or index there."""
@@ -132,6 +134,17 @@ def similar(name: str, known: Iterable[str]) -> str | None:
     return plain[close[0]] if close else None
 
 
+def choices_at(kind: Any, path: str) -> list[str]:
+    """Return the values of the field at `path` ("messages[0].role") in a `kind`; none if any is
+    allowed. msgspec's errors name only the wrong one."""
+    found = _alternatives(_known(kind))
+    for step in _STEP.findall(path):
+        inside = [inner for outer in found for inner in _inside(outer, step)]
+        found = [each for inner in inside for each in _alternatives(inner)]
+    literals = [each.values for each in found if isinstance(each, inspect.LiteralType)]
+    return sorted({str(value) for values in literals for value in values})
+
+
 def _plain(name: str) -> str:
     """Return a name without case and separators: `maxTokens`, `max-tokens`."""
     return name.lower().replace("_", "").replace("-", "")
@@ -213,6 +226,21 @@ def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
     return [kind]
 
 
+def _inside(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.ListType():
+            yield kind.item_type
+        case inspect.DictType():
+            yield kind.value_type
+        case inspect.StructType():
+            if step == kind.tag_field:
+                yield inspect.LiteralType((str(kind.tag),))
+            yield from (field.type for field in kind.fields if field.encode_name == step)
+
+
+_known = lru_cache(inspect.type_info)
+
+
 @lru_cache
 def _shape_of(kind: Any) -> _Shape:
-    return _Shape([inspect.type_info(kind)])
+    return _Shape([_known(kind)])

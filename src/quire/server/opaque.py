@@ -1,7 +1,7 @@
 """Reasoning as opaque text, for clients that send it back instead of storing responses.
 
-OpenAI calls it `encrypted_content`. Here it is encoded, not encrypted: it repeats `content`, and
-holds nothing of other clients. So no key is needed, and every server can read it.
+OpenAI calls it `encrypted_content`, and Anthropic `signature`. Here it is encoded, not encrypted:
+it holds nothing of other clients. So no key is needed, and every server can read it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import binascii
 
 from quire.server.http.json_text import well_formed
 
-INCLUDE = "reasoning.encrypted_content"
-"""The value of `include` that asks for it."""
 _PREFIX = "quire1."
 
 

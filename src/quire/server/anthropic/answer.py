@@ -10,7 +10,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.server.anthropic.blocks import signature_of
 from quire.server.anthropic.errors import anthropic_error
 from quire.server.anthropic.protocol import (
     AppliedEdits,
@@ -21,6 +20,7 @@ from quire.server.anthropic.protocol import (
 from quire.server.errors import describe
 from quire.server.http.event_stream import Framing
 from quire.server.http.json_text import encode, named_event, read_arguments
+from quire.server.opaque import encode_reasoning
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import completions
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
@@ -191,7 +191,7 @@ class Answer(ChatAnswer):
         a signature.
         """
         if self.options.omits_thinking:
-            return signature_of(thinking)
+            return encode_reasoning(thinking)
         return hashlib.sha256(thinking.encode(errors="replace")).hexdigest()[:32]
 
     def block(self, part: TextDelta | CallDelta) -> dict[str, Any]:

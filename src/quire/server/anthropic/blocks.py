@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
@@ -13,12 +10,11 @@ from quire.server.anthropic import elsewhere
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.notices import ignore
+from quire.server.opaque import decode_reasoning
 from quire.server.openai.protocol import Messages, Strict
 from quire.server.rules import Rules
 from quire.server.tool_results import left_out
 
-_OMITTED = "omitted:"
-"""Prefix of a signature that holds the block's thinking."""
 _FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",
@@ -192,18 +188,10 @@ def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
     return "\n".join(texts)
 
 
-def signature_of(thinking: str) -> str:
-    """Return the signature of a thinking block whose text is omitted: the text itself."""
-    return _OMITTED + base64.b64encode(thinking.encode(errors="replace")).decode()
-
-
 def _recalled(block: ThinkingBlock) -> ThinkingBlock:
     """Return a block with the thinking from its signature, if that has it."""
-    if block.thinking or not (block.signature or "").startswith(_OMITTED):
-        return block
-    assert block.signature is not None
-    with contextlib.suppress(binascii.Error, UnicodeDecodeError):  # another server's signature
-        block.thinking = base64.b64decode(block.signature.removeprefix(_OMITTED)).decode()
+    if not block.thinking:
+        block.thinking = decode_reasoning(block.signature or "") or ""
     return block
 
 

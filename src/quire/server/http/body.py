@@ -16,10 +16,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 from starlette.requests import Request
 
-from quire.server.choices import choices_at
 from quire.server.counts import UNCOUNTED_BYTES, BodyCounter, field_at_end
 from quire.server.errors import ApiError, invalid, not_supported
-from quire.server.leniency import Relaxed, relax, similar
+from quire.server.leniency import Relaxed, choices_at, relax, similar
 from quire.server.notices import report
 from quire.server.state import server_state
 

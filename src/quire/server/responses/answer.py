@@ -13,9 +13,9 @@ from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs
 from quire.server.openai.tools import Reading
-from quire.server.responses.encrypted import INCLUDE
 from quire.server.responses.item_types import ItemStatus
 from quire.server.responses.protocol import (
+    ENCRYPTED,
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
@@ -175,6 +175,6 @@ def begin_answer(
         prompt_cache_key=body.prompt_cache_key,
         warnings=call.notices.warnings(),
     )
-    encode = INCLUDE in (body.include or [])
+    encode = ENCRYPTED in (body.include or [])
     writer = ItemWriter(reading.new_call_id, tools.called, encode=encode)
     return ResponseAnswer(call=call, reading=reading, response=response, writer=writer, keep=keep)

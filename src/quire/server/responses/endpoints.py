@@ -28,11 +28,11 @@ from quire.server.openai.tools import read_tools
 from quire.server.responses import background
 from quire.server.responses.answer import begin_answer
 from quire.server.responses.conversation import as_chat
-from quire.server.responses.encrypted import INCLUDE
 from quire.server.responses.events import stream_events
 from quire.server.responses.input import read_input
 from quire.server.responses.item_types import Item
 from quire.server.responses.protocol import (
+    ENCRYPTED,
     LOGPROBS,
     DeletedResponse,
     InputTokens,
@@ -46,7 +46,6 @@ from quire.server.responses.store import ResponseStore
 from quire.server.responses.tools import ToolSet, read_tool_set
 from quire.server.state import request_id, server_state
 
-_INCLUDED = (LOGPROBS, INCLUDE)
 _NAMES = {
     "image": "input",
     "max_completion_tokens": "max_output_tokens",
@@ -219,7 +218,7 @@ def _check(request: Request, body: ResponsesRequest, store: ResponseStore) -> No
     """
     include = body.include or []
     for name in include:
-        if name not in _INCLUDED:
+        if name not in (LOGPROBS, ENCRYPTED):
             ignore(request, "include", f"Responses do not have {name[:64]!r}.")
     if body.top_logprobs is not None and LOGPROBS not in include:
         ignore(request, "top_logprobs", f"It has no effect unless include has {LOGPROBS}.")

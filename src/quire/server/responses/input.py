@@ -10,7 +10,7 @@ from starlette.requests import Request
 from quire.server.errors import invalid
 from quire.server.http.body import convert, read_part
 from quire.server.notices import ignore
-from quire.server.responses.encrypted import decode_reasoning
+from quire.server.opaque import decode_reasoning
 from quire.server.responses.foreign import FOREIGN_TYPES, translated
 from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText, Reference
 from quire.server.responses.items import completed

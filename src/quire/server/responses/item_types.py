@@ -112,7 +112,7 @@ class ReasoningItem(Strict, tag_field="type", tag="reasoning", kw_only=True):
     id: str | None = None
     content: Messages[ReasoningText] | None = None
     encrypted_content: str | None = None
-    """The same text, if `content` is not sent; see `responses.encrypted`."""
+    """The same text, if `content` is not sent; see `server.opaque`."""
     summary: Messages[SummaryText] | None = None
     """Not shown to the model."""
     status: ItemStatus | None = None

@@ -18,6 +18,8 @@ from quire.server.rules import Rules, each, ignored, refused
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for the log-probabilities of texts."""
+ENCRYPTED = "reasoning.encrypted_content"
+"""The value of `include` that asks for reasoning as opaque text; see `server.opaque`."""
 
 
 class TextFormat(Strict):

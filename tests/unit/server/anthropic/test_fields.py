@@ -105,7 +105,7 @@ async def test_omitted_thinking_comes_back_from_its_signature() -> None:
             assert block["thinking"] == ""
             messages = [*HI, {"role": "assistant", "content": answer["content"]}, *HI]
             assert "[Hm.]Yes." in await prompt(app, messages=messages)
-        for signature in ("omitted:%", "omitted:gA==", "ErUBCkYI", ""):
+        for signature in ("quire1.%", "quire1.gA==", "ErUBCkYI", ""):
             block["signature"] = signature
             messages = [*HI, {"role": "assistant", "content": [block]}, *HI]
             assert "[]" in (await prompt(app, messages=messages)).replace("None", "")
