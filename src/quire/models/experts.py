@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from quire.core.errors import CheckpointError
@@ -10,11 +9,13 @@ from quire.core.layers import MoEConfig, RouteSpec
 from quire.models import hf
 from quire.models.weights.stacks import Stacked
 
-STACKED: Mapping[str, Stacked] = {
-    "mlp.experts.gate_up": Stacked("mlp.experts.gate_up_proj"),
-    "mlp.experts.down": Stacked("mlp.experts.down_proj"),
-}
-"""As Transformers has them in memory."""
+
+def stacked(block: str) -> dict[str, Stacked]:
+    """Return the tensors of all experts below `block`, as Transformers has them in memory."""
+    return {f"mlp.experts.{name}": Stacked(f"{block}.{name}_proj") for name in ("gate_up", "down")}
+
+
+STACKED = stacked("mlp.experts")
 
 
 def names(
@@ -22,10 +23,11 @@ def names(
     router: str = "gate",
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names of experts and their router below `block`."""
+    """Return the names of experts and their router below `block`; few have a correction."""
     gate, up, down = parts
     return {
         "mlp.router": (f"{block}.{router}",),
+        "mlp.router.correction": (f"{block}.{router}.e_score_correction_bias",),
         "mlp.experts.gate_up": (f"{block}.experts.{{}}.{gate}", f"{block}.experts.{{}}.{up}"),
         "mlp.experts.down": (f"{block}.experts.{{}}.{down}",),
     }

@@ -90,9 +90,14 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
 
 def attention_bias(
     hf: HFConfig, name: str = "attention_bias", *, default: bool = False
-) -> dict[str, bool]:
+) -> dict[str, Any]:
     """Return the fields that say whether all products of attention have biases."""
     return dict.fromkeys(("qkv_bias", "output_bias"), boolean(hf, name, default=default))
+
+
+def biases(there: bool) -> dict[str, Any]:
+    """Return the fields that say whether attention's and feed-forwards' products have biases."""
+    return dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), there)
 
 
 def flag(hf: HFConfig, name: str, *, default: bool) -> bool:

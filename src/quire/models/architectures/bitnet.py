@@ -8,10 +8,7 @@ from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
-    {
-        "attn.sub_norm": ("self_attn.attn_sub_norm",),
-        "mlp.sub_norm": ("mlp.ffn_sub_norm",),
-    },
+    {"attn.sub_norm": ("self_attn.attn_sub_norm",), "mlp.sub_norm": ("mlp.ffn_sub_norm",)}
 )
 
 

@@ -45,9 +45,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         "norm_eps": hf.number(config, "layer_norm_eps", default=1e-5),
         "activation": gelu(config, "hidden_act", "quick_gelu"),
         "learned_positions_offset": 0,
-        "qkv_bias": True,
-        "output_bias": True,
-        "mlp_bias": True,
+        **hf.biases(True),
         "lm_head": False,
         "num_labels": hf.integer(config, "projection_dim", default=512),
     }

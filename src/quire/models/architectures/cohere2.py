@@ -8,14 +8,10 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
 
-_PATTERN = 4
-_WINDOW = 4096
-_LOGIT_SCALE = 0.0625
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_qk_norm", False, "q and k without norms")
-    pattern = hf.integer(config, "sliding_window_pattern", default=_PATTERN)
+    pattern = hf.integer(config, "sliding_window_pattern", default=4)
     slides = sliding.pattern(config, pattern)
     return llama.parse(
         config,
@@ -30,9 +26,9 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         interleaved=True,
         rotated_layers=slides,
         **hf.attention_bias(config),
-        logits_scale=hf.number(config, "logit_scale", default=_LOGIT_SCALE),
+        logits_scale=hf.number(config, "logit_scale", default=0.0625),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        **sliding.windowed(hf.optional(config, "sliding_window", _WINDOW), slides),
+        **sliding.windowed(hf.optional(config, "sliding_window", 4096), slides),
     )
 
 

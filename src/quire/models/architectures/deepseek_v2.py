@@ -11,7 +11,7 @@ NAMES = latent.NAMES.but(
     experts.names("mlp") | experts.shared("mlp.shared_experts"),
     stacked=experts.STACKED,
 )
-_DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
+DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -19,7 +19,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "moe_layer_freq", 1, "experts in each layer behind the first ones")
     return latent.parse(
         config,
-        _DEFAULT,
+        DEFAULT,
         interleaved=True,
         architecture="deepseek_v2",
         bos=1,

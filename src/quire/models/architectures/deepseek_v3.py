@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
 from quire.models.architecture import Architecture
 from quire.models.architectures import deepseek_v2
-
-NAMES = deepseek_v2.NAMES.but(
-    {
-        "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
-    },
-)
-_DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -22,7 +14,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "topk_method", "noaux_tc", "DeepSeek-V3's")
     return latent.parse(
         config,
-        _DEFAULT,
+        deepseek_v2.DEFAULT,
         interleaved=hf.flag(config, "rope_interleave", default=True),
         architecture="deepseek_v3",
         bos=0,
@@ -40,4 +32,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(parse, NAMES, mtp="nextn")
+ARCHITECTURE = Architecture(parse, deepseek_v2.NAMES, mtp="nextn")

@@ -7,11 +7,8 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-_THETA = 500_000.0
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "use_bias", default=False)
     return llama.parse(
         config,
         architecture="ernie4_5",
@@ -20,11 +17,9 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=2,
-        theta=_THETA,
+        theta=500_000.0,
         interleaved=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        **hf.biases(hf.boolean(config, "use_bias", default=False)),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
     )
 

@@ -8,11 +8,9 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, olmo2, sliding
 
-_WINDOW = 4096
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    window = hf.optional(config, "sliding_window", _WINDOW)
+    window = hf.optional(config, "sliding_window", 4096)
     pattern = None
     if window is not None and config.get("layer_types") is None:
         pattern = hf.integer(config, "sliding_window_pattern", default=4)

@@ -18,25 +18,21 @@ NAMES = llama.NAMES.but(
     },
 )
 
-_DEFAULT_WINDOW = 4096
-_DEFAULT_QUERY_SCALAR = 256
-_ATTENTION_CAP, _LOGITS_CAP = 50.0, 30.0
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     return gemma.parse(
         config,
         architecture="gemma2",
         **later_gemma(config, pattern=2),
-        attention_softcap=softcap(config, "attn_logit_softcapping", _ATTENTION_CAP),
-        logits_softcap=softcap(config, "final_logit_softcapping", _LOGITS_CAP),
+        attention_softcap=softcap(config, "attn_logit_softcapping", 50.0),
+        logits_softcap=softcap(config, "final_logit_softcapping", 30.0),
     )
 
 
 def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
     """Return the fields that Gemma 2 and 3 share; every `pattern`-th layer attends to all."""
-    scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
-    window = hf.optional(config, "sliding_window", _DEFAULT_WINDOW)
+    scalar = hf.number(config, "query_pre_attn_scalar", default=256)
+    window = hf.optional(config, "sliding_window", 4096)
     return {
         "activation_field": "hidden_activation",
         "kv_heads": 4,

@@ -10,7 +10,6 @@ from quire.models.architecture import Architecture
 from quire.models.architectures import gemma
 from quire.models.architectures.gemma2 import NAMES, later_gemma, softcap
 
-_DEFAULT_PATTERN = 6
 _THETAS = {
     ropes.FULL: ("rope_theta", 1_000_000.0),
     ropes.SLIDING: ("rope_local_base_freq", ropes.DEFAULT_THETA),
@@ -19,7 +18,7 @@ _THETAS = {
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
-    pattern = hf.integer(config, "sliding_window_pattern", default=_DEFAULT_PATTERN)
+    pattern = hf.integer(config, "sliding_window_pattern", default=6)
     rope, local_rope = _ropes(config)
     return gemma.parse(
         config,

@@ -12,7 +12,6 @@ from quire.models import experts, hf
 from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.architectures import gemma, gemma2, sliding
-from quire.models.weights.stacks import Stacked
 
 _PATTERN, _WINDOW, _FULL_HEAD_DIM, _OWN_INPUT, _KV_HEADS = 6, 512, 512, 256, 4
 _VOCAB_SIZE = 262_144
@@ -53,10 +52,7 @@ NAMES = gemma2.NAMES.but(
         "own_project": "model.per_layer_model_projection",
         "own_norm": "model.per_layer_projection_norm",
     },
-    stacked={
-        "mlp.experts.gate_up": Stacked("experts.gate_up_proj"),
-        "mlp.experts.down": Stacked("experts.down_proj"),
-    },
+    stacked=experts.stacked("experts"),
     # Layers that borrow keys and values may have weights for them.
     ignored=rf"{gemma2.NAMES.ignored}|.*\.self_attn\.(?:[kv]_proj|k_norm)\..*",
 )

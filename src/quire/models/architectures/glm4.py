@@ -15,12 +15,13 @@ NAMES = llama.NAMES.but(
         "mlp.gate_up": ("mlp.gate_up_proj",),
     },
 )
-_ENDS = (151_329, 151_336, 151_338)
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     vocab = hf.integer(config, "vocab_size")
-    ends = hf.token_ids(config, "eos_token_id") or tuple(end for end in _ENDS if end < vocab)
+    ends = hf.token_ids(config, "eos_token_id") or tuple(
+        end for end in (151_329, 151_336, 151_338) if end < vocab
+    )
     return llama.parse(
         config,
         architecture="glm4",

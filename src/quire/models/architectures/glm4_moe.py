@@ -8,12 +8,7 @@ from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
-    {
-        **experts.names("mlp"),
-        **experts.shared("mlp.shared_experts"),
-        "mlp.router.correction": ("mlp.gate.e_score_correction_bias",),
-    },
-    stacked=experts.STACKED,
+    experts.names("mlp") | experts.shared("mlp.shared_experts"), stacked=experts.STACKED
 )
 
 

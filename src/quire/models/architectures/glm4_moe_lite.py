@@ -8,9 +8,9 @@ from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
 from quire.models.architecture import Architecture
-from quire.models.architectures import deepseek_v2, deepseek_v3
+from quire.models.architectures import deepseek_v2
 
-NAMES = replace(deepseek_v3.NAMES, ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.47\..*")
+NAMES = replace(deepseek_v2.NAMES, ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.47\..*")
 _DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=192, value_dim=256, q_rank=768)
 
 

@@ -21,9 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=2,
-        qkv_bias=attention,
-        output_bias=attention,
-        mlp_bias=mlp,
+        **hf.biases(attention),
     )
 
 

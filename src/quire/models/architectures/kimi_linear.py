@@ -15,7 +15,6 @@ NAMES = latent.NAMES.but(
     {
         **experts.names("block_sparse_moe", parts=("w1", "w3", "w2")),
         **experts.shared("block_sparse_moe.shared_experts"),
-        "mlp.router.correction": ("block_sparse_moe.gate.e_score_correction_bias",),
         "recurrent.in": tuple(f"self_attn.{name}_proj" for name in "qkvb"),
         "recurrent.conv": tuple(f"self_attn.{name}_conv1d" for name in "qkv"),
         "recurrent.rate": ("self_attn.A_log",),

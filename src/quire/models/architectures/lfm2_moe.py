@@ -7,7 +7,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import lfm2
-from quire.models.weights.stacks import Stacked
 
 BLOCK = "feed_forward"
 NAMES = lfm2.NAMES.but(
@@ -15,10 +14,7 @@ NAMES = lfm2.NAMES.but(
         **experts.names(BLOCK, parts=("w1", "w3", "w2")),
         "mlp.router.correction": (f"{BLOCK}.expert_bias",),
     },
-    stacked={
-        "mlp.experts.gate_up": Stacked(f"{BLOCK}.experts.gate_up_proj"),
-        "mlp.experts.down": Stacked(f"{BLOCK}.experts.down_proj"),
-    },
+    stacked=experts.stacked(f"{BLOCK}.experts"),
 )
 
 

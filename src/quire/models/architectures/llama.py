@@ -72,13 +72,11 @@ def parse(
 
 def parse_llama(config: hf.HFConfig) -> ModelConfig:
     """Return Llama's own `ModelConfig`; the config chooses its biases."""
-    attention_bias = hf.boolean(config, "attention_bias", default=False)
     return parse(
         config,
         bos=1,
         eos=2,
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
     )
 

@@ -14,7 +14,6 @@ _THETAS = {
     ropes.FULL: ("global_rope_theta", 160_000.0),
     ropes.SLIDING: ("local_rope_theta", ropes.DEFAULT_THETA),
 }
-_EVERY, _WINDOW = 3, 128
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -23,9 +22,9 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     layers, head_dim = shape["num_hidden_layers"], shape["head_dim"]
     slides = sliding.layer_types(config)
     if slides is None:
-        every = hf.integer(config, "global_attn_every_n_layers", default=_EVERY)
+        every = hf.integer(config, "global_attn_every_n_layers", default=3)
         slides = tuple(layer % every != 0 for layer in range(layers))
-    reach = hf.integer(config, "local_attention", default=_WINDOW) // 2  # to either side
+    reach = hf.integer(config, "local_attention", default=128) // 2  # to either side
     positions = shape["max_position_embeddings"]
     rope, local_rope = ropes.ropes(
         config, head_dim, positions, thetas=_THETAS, scaled=(ropes.FULL, ropes.SLIDING)
@@ -38,7 +37,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             f"config.json: {field} is {config.get(field)!r}, which is not known of ModernBERT.",
             param=field,
         )
-    attention_bias = hf.boolean(config, "attention_bias", default=False)
     return ModelConfig(
         architecture="modernbert",
         **shape,
@@ -48,8 +46,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         activation=hf.GATED[activation],
         rope=rope,
         local_rope=local_rope,
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
+        **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
         **sliding.windowed(reach + 1, slides),
         norms=("embed_norm", "attn_norm", "mlp_norm", "norm", "head.norm"),

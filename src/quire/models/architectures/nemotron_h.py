@@ -22,7 +22,6 @@ NAMES = WeightNames(
         "mlp_norm": ("norm",),
         "mlp.up": ("mixer.up_proj",),
         "mlp.down": ("mixer.down_proj",),
-        "mlp.router.correction": ("mixer.gate.e_score_correction_bias",),
         "mlp.experts.up": ("mixer.experts.{}.up_proj",),
         "mlp.shared.up": ("mixer.shared_experts.up_proj",),
         "mlp.shared.down": ("mixer.shared_experts.down_proj",),

@@ -8,20 +8,18 @@ from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.architectures import olmo2, sliding
 
-_PATTERN = 4
 _THETA = 500_000.0
-_WINDOW = 4096
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     rope, local_rope = _ropes(config)
-    window = hf.optional(config, "sliding_window", _WINDOW)
+    window = hf.optional(config, "sliding_window", 4096)
     return olmo2.parse(
         config,
         architecture="olmo3",
         rope=rope,
         local_rope=local_rope,
-        **sliding.windowed(window, sliding.pattern(config, _PATTERN)),
+        **sliding.windowed(window, sliding.pattern(config, 4)),
     )
 
 

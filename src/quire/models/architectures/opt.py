@@ -9,9 +9,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 
-_LAYER_NORM_EPS = 1e-5
-"""torch's default; OPT's config has no field for it."""
-
 NAMES = WeightNames(
     top={
         "embed": "model.decoder.embed_tokens",
@@ -43,12 +40,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         architecture="opt",
         **hf.shape(config, inner="ffn_dim"),
         norm="layer_norm",
-        norm_eps=_LAYER_NORM_EPS,
+        norm_eps=1e-5,  # torch's default: OPT's config has no field for it
         activation=hf.plain_activation(config, "activation_function", "relu"),
         learned_positions_offset=2,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        **hf.biases(bias),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
         bos_token_id=hf.bos_token_id(config, 2),
         eos_token_ids=hf.token_ids(config, "eos_token_id", 2),

@@ -10,16 +10,9 @@ from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES.but(
-    {
-        "attn.qkv": ("self_attn.qkv_proj",),
-        "mlp.gate_up": ("mlp.gate_up_proj",),
-    },
-)
+NAMES = llama.NAMES.but({"attn.qkv": ("self_attn.qkv_proj",), "mlp.gate_up": ("mlp.gate_up_proj",)})
 
 _TABLES = ("rope_parameters", "rope_scaling")
-_TRAINED_LENGTH = 4096
-"""Where the config does not say; Transformers' default."""
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -33,7 +26,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=32000,
-        rope=ropes.rope(renamed, head_dim, max_len, partial=1.0, trained=_TRAINED_LENGTH),
+        rope=ropes.rope(renamed, head_dim, max_len, partial=1.0, trained=4096),
         sliding_window=hf.optional(config, "sliding_window", None),
     )
 

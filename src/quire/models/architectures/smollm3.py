@@ -7,9 +7,6 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
 
-_INTERVAL = 4
-_THETA = 2_000_000.0
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     rotates = rotated(config)
@@ -19,7 +16,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         kv_heads=4,
         bos=128_000,
         eos=128_001,
-        theta=_THETA,
+        theta=2_000_000.0,
         rotated_layers=rotates,
         **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
@@ -33,7 +30,7 @@ def rotated(config: hf.HFConfig) -> tuple[bool, ...]:
     layers = hf.integer(config, "num_hidden_layers")
     stated = config.get("no_rope_layers")
     if stated is None:
-        interval = hf.integer(config, "no_rope_layer_interval", default=_INTERVAL)
+        interval = hf.integer(config, "no_rope_layer_interval", default=4)
         return tuple((layer + 1) % interval != 0 for layer in range(layers))
     if not isinstance(stated, list) or len(stated) < layers or set(stated) - {0, 1}:
         raise hf.wrong("no_rope_layers", stated, f"a list of {layers} numbers, each 0 or 1")

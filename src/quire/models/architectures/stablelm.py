@@ -7,9 +7,6 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-_ROTATED_PART = 0.25
-"""Where the config does not say; Transformers' default."""
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     # Transformers ignores it in these models.
@@ -22,7 +19,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         kv_heads=32,
         bos=0,
         eos=0,
-        partial=_ROTATED_PART,
+        partial=0.25,
         norm="layer_norm",
         norm_eps=hf.number(config, "layer_norm_eps", default=1e-5),
         qkv_bias=hf.boolean(config, "use_qkv_bias", default=False),

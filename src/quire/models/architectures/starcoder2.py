@@ -7,13 +7,10 @@ from quire.models import hf
 from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES.but(
-    {"mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)},
-)
+NAMES = llama.NAMES.but({"mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    bias = hf.boolean(config, "use_bias", default=True)
     return llama.parse(
         config,
         architecture="starcoder2",
@@ -23,9 +20,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm="layer_norm",
         norm_eps=hf.number(config, "norm_epsilon", default=1e-5),
         activation=hf.plain_activation(config, "hidden_act", "gelu_pytorch_tanh"),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        **hf.biases(hf.boolean(config, "use_bias", default=True)),
         sliding_window=hf.optional(config, "sliding_window", None),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
     )
