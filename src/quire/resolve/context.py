@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.config import EngineConfig
-from quire.core.errors import CheckpointError, ConfigError
+from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.offload import held_weight_bytes
 from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 
 AUTO = -1
 """As `max_model_len`: the same as unset."""
@@ -35,17 +36,11 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
     if asked is None or asked == AUTO:
         asked = limit
     if asked < 2:
-        raise ConfigError(
-            f"max_model_len is {asked}; a token of the prompt and one of the output are 2.",
-            fix="Set --max-model-len to at least 2.",
-            param="max_model_len",
-        )
+        why = "a token of the prompt and one of the output are 2."
+        raise value_error(args, "max_model_len", why, "Set --max-model-len to at least 2.")
     if asked > limit:
-        raise ConfigError(
-            f"max_model_len is {asked}; the model's positions end at {limit}.",
-            fix=f"Lower --max-model-len to {limit}, or leave it out.",
-            param="max_model_len",
-        )
+        fix = f"Lower --max-model-len to {limit}, or leave it out."
+        raise value_error(args, "max_model_len", f"the model's positions end at {limit}.", fix)
     return asked
 
 

@@ -8,6 +8,7 @@ from quire.core.config import ON_TORCH, DeviceType, OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.extras import installed, require
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 from quire.system import env
 from quire.system.gpu import torch_cuda_version
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
@@ -35,22 +36,13 @@ def resolve_device(
         return args, "cpu"
     if gpu is None:
         built = torch_cuda_version()
-        raise ConfigError(
-            "device is 'cuda', but "
-            + (
-                f"the driver shows no GPU (torch is built for CUDA {built})."
-                if built
-                else "the installed torch is built without CUDA."
-            ),
-            fix="Install torch for CUDA and NVIDIA's driver, or leave --device out.",
-            param="device",
-        )
+        why = f"the driver shows no GPU (torch is built for CUDA {built})."
+        why = why if built else "the installed torch is built without CUDA."
+        fix = "Install torch for CUDA and NVIDIA's driver, or leave --device out."
+        raise value_error(args, "device", why, fix)
     if args.ops == "cpu":
-        raise ConfigError(
-            "device is 'cuda', but ops is 'cpu': the native kernels run on CPUs.",
-            fix="Leave --ops out, or use --device cpu.",
-            param="device",
-        )
+        why = "ops is 'cpu', and the native kernels run on CPUs."
+        raise value_error(args, "device", why, "Leave --ops out, or use --device cpu.")
     ops, why = _gpu_ops(args)
     notes.append(f"device cuda: {gpu.name}, by {why}.")
     return replace(args, ops=ops), "cuda"

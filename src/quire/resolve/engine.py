@@ -33,6 +33,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.capture import capture_sizes
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.flag_values import value_error
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
@@ -45,7 +46,7 @@ from quire.resolve.replicas import replica_share, with_ray
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.tiers import host_tiers
 from quire.resolve.transfer import with_transfer
-from quire.resolve.values import check_values, step_tokens, value_error
+from quire.resolve.values import check_values, step_tokens
 from quire.system import env
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
 from quire.system.records import dataclass

@@ -36,6 +36,11 @@ def wrong_flag(name: str, why: str, fix: str | None = None) -> ConfigError:
     return ConfigError(f"{flag_of(name)}: {why}", fix=fix, param=name)
 
 
+def value_error(args: object, name: str, why: str, fix: str | None = None) -> ConfigError:
+    """Return the error of a field of `EngineArgs`: its value, and the reason."""
+    return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", fix=fix, param=name)
+
+
 def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 

@@ -8,7 +8,7 @@ from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
 from quire.checkpoint.weights import Weights, open_weights
 from quire.core.config import MAX_CONVERTED_HEAD_DIM, EngineConfig, SpeculativeConfig, TierConfig
-from quire.core.errors import CheckpointError, ConfigError
+from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
 from quire.models.heads import eagle_head, mtp_head
 from quire.models.layout import parameters
@@ -16,6 +16,7 @@ from quire.models.registry import architecture, weight_names
 from quire.models.weights.sources import match
 from quire.quant.registry import method, quantization_config
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import wrong_flag
 from quire.resolve.model import LOAD_FORMATS
 from quire.resolve.quantization import resolve_quantization
 
@@ -69,11 +70,8 @@ def _head_model(
     wanted: SpeculativeConfig, source: ModelSource, weights: Weights | None, target: ModelConfig
 ) -> ModelConfig:
     if source.kind == "gguf":
-        raise ConfigError(
-            f"--speculative-config: {source.name} is a GGUF file; draft heads are read from "
-            "Hugging Face checkpoints.",
-            param="speculative_config",
-        )
+        why = f"{source.name} is a GGUF file; draft heads are read from Hugging Face checkpoints."
+        raise wrong_flag("speculative_config", why)
     if wanted.method in ("eagle", "eagle3"):
         tensors = None if weights is None else weights.tensors
         return eagle_head(wanted.method, source.config, target, tensors)
@@ -87,8 +85,6 @@ def _check_tensors(weights: Weights, source: ModelSource, model: ModelConfig) ->
     try:
         match(weights, parameters(model), weight_names(model), how)
     except CheckpointError as error:
-        raise ConfigError(
-            f"--speculative-config: {source.name} has no draft head that fits: {error}",
-            fix="Use the checkpoint of a head that was trained for this model.",
-            param="speculative_config",
-        ) from None
+        why = f"{source.name} has no draft head that fits: {error}"
+        fix = "Use the checkpoint of a head that was trained for this model."
+        raise wrong_flag("speculative_config", why, fix) from None

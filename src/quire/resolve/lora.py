@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.core.errors import ConfigError
 from quire.core.lora import LoRAConfig
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 
 _LIMITS = ("max_loras", "max_lora_rank", "max_cpu_loras")
 
@@ -20,10 +21,8 @@ def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
         adapters, or the model generates no text.
     """
     if args.enable_lora and pools:
-        raise ConfigError(
-            "Adapters need a model that generates text, not a pooling model.",
-            param="enable_lora",
-        )
+        what = "Adapters need a model that generates text, not a pooling model."
+        raise ConfigError(what, param="enable_lora")
     if not args.enable_lora:
         for name in _LIMITS:
             if getattr(args, name) != getattr(EngineArgs(), name):
@@ -31,8 +30,6 @@ def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
         return None
     held = args.max_loras if args.max_cpu_loras is None else args.max_cpu_loras
     if held < args.max_loras:
-        raise ConfigError(
-            f"max_cpu_loras is {held}; it must be at least --max-loras, {args.max_loras}.",
-            param="max_cpu_loras",
-        )
+        why = f"it must be at least --max-loras, {args.max_loras}."
+        raise value_error(args, "max_cpu_loras", why)
     return LoRAConfig(args.max_loras, args.max_lora_rank, held)

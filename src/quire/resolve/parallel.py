@@ -17,6 +17,7 @@ from quire.core.errors import ConfigError
 from quire.models.stages import partition
 from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 from quire.system import env
 from quire.system.hardware import Hardware
 
@@ -49,10 +50,10 @@ def with_workers(
         nnodes = stages
     if stages % nnodes:
         why = f"pipeline_parallel_size is {stages}; each machine has as many stages as the others."
-        raise _error(args, "nnodes", why, f"Set --pipeline-parallel-size {nnodes}.")
+        raise value_error(args, "nnodes", why, f"Set --pipeline-parallel-size {nnodes}.")
     if (last_port := args.master_port + max(0, nnodes - 2)) > MOST_PORT:
         why = f"machine {nnodes - 2} listens on port {last_port}, and the highest is {MOST_PORT}."
-        raise _error(args, "master_port", why, f"Set at most {MOST_PORT - nnodes + 2}.")
+        raise value_error(args, "master_port", why, f"Set at most {MOST_PORT - nnodes + 2}.")
     workers = ranks * stages // nnodes  # on each machine
     if ranks * stages == 1:
         return config
@@ -109,10 +110,10 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         each = "each stage"
     if workers > hardware.cores:
         why = f"{each} needs its own core, and this machine has {hardware.cores}."
-        raise _error(args, name, why)
+        raise value_error(args, name, why)
     if args.num_threads is not None and args.num_threads < workers:
         why = f"{each} needs a thread, and num_threads is {args.num_threads}."
-        raise _error(args, name, why)
+        raise value_error(args, name, why)
     for asked, what in (
         (
             hardware.gpu is not None and config.device == "cuda" and ranks > hardware.gpu.count,
@@ -121,7 +122,7 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:
-            raise _error(args, name, what)
+            raise value_error(args, name, what)
     if stages == 1:
         return
     layers, last = config.model.num_hidden_layers, config.model.last_cut
@@ -138,7 +139,7 @@ def _check(args: EngineArgs, config: EngineConfig, hardware: Hardware, workers: 
         ),
     ):
         if asked:
-            raise _error(args, _STAGES, what)
+            raise value_error(args, _STAGES, what)
 
 
 def _with_own_drafts(scheduler: SchedulerConfig, notes: list[str]) -> SchedulerConfig:
@@ -207,7 +208,3 @@ def _wished(text: str, config: EngineConfig, stages: int) -> tuple[int, ...]:
             param=_PARTITION,
         )
     return counts
-
-
-def _error(args: EngineArgs, name: str, why: str, fix: str | None = None) -> ConfigError:
-    return ConfigError(f"{name} is {getattr(args, name)}; {why}", fix=fix, param=name)

@@ -19,7 +19,7 @@ from quire.models import hf
 from quire.models.registry import is_encoder
 from quire.models.registry import task as task_of
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flag_values import read_object, wrong_flag
+from quire.resolve.flag_values import read_object, value_error, wrong_flag
 from quire.system.records import dataclass
 
 Activation = Literal["none", "sigmoid", "softmax"]
@@ -104,11 +104,8 @@ def _pools(
     args: EngineArgs, model: ModelConfig, made_for: str, files: SentenceTransformer | None
 ) -> bool:
     if args.runner == "generate" and is_encoder(model):
-        raise ConfigError(
-            f"runner is 'generate', but {args.model} is an encoder, which generates no text.",
-            fix="Leave --runner unset.",
-            param="--runner",
-        )
+        why = f"{args.model} is an encoder, which generates no text."
+        raise value_error(args, "runner", why, "Leave --runner unset.")
     if args.runner != "auto":
         return args.runner == "pooling"
     encodes = is_encoder(model) or files is not None
@@ -119,11 +116,8 @@ def _task(args: EngineArgs, made_for: str) -> PoolingTask:
     if args.convert in ("embed", "classify"):
         return "embed" if args.convert == "embed" else "classify"
     if args.convert == "none" and made_for == "generate":
-        raise ConfigError(
-            "convert is 'none', but the model generates text and does not pool.",
-            fix="Use --convert embed.",
-            param="--convert",
-        )
+        why = "the model generates text and does not pool."
+        raise value_error(args, "convert", why, "Use --convert embed.")
     return "classify" if made_for == "classify" else "embed"
 
 
@@ -281,50 +275,30 @@ def _arguments(
             )
         changes["enable_prefix_caching"] = False
     if model.padded and args.max_model_len not in (None, model.max_position_embeddings):
-        raise ConfigError(
-            f"max_model_len is {args.max_model_len}; this model pads texts to "
-            f"{model.max_position_embeddings} tokens.",
-            fix="Leave it unset.",
-            param="max_model_len",
-        )
+        why = f"this model pads texts to {model.max_position_embeddings} tokens."
+        raise value_error(args, "max_model_len", why, "Leave it unset.")
     if not model.causal:
         tokens = args.max_num_batched_tokens
         if tokens is not None and tokens < longest:
-            raise ConfigError(
-                f"max_num_batched_tokens is {tokens}; it must be at least max_model_len, "
-                f"{longest}, because this model computes a prompt in one step.",
-                param="max_num_batched_tokens",
-            )
+            why = f"it must hold max_model_len, {longest}: a prompt is computed in one step."
+            raise value_error(args, "max_num_batched_tokens", why)
         changes["max_num_batched_tokens"] = tokens or max(STEP_TOKENS, longest, args.max_num_seqs)
         notes.append("Every prompt runs in one step, and its KV blocks are not cached.")
     return replace(args, **changes)
 
 
 def _refuse_generation_flags(args: EngineArgs) -> None:
-    if args.enable_prompt_embeds:
-        raise ConfigError(
-            "enable_prompt_embeds needs a generating model; a pooling model takes texts and ids.",
-            fix="Leave it unset.",
-            param="enable_prompt_embeds",
-        )
-    given = {
-        "async_scheduling": args.async_scheduling,
-        "num_scheduler_steps": args.num_scheduler_steps > 1,
-        "speculative_config": args.speculative_config is not None,
-    }
-    for name in [name for name, value in given.items() if value]:
-        raise ConfigError(
-            f"{name} is for decoding; a pooling model does not decode.",
-            fix="Leave it unset.",
-            param=name,
-        )
+    for name, given, why in (
+        ("enable_prompt_embeds", args.enable_prompt_embeds, "takes texts and ids."),
+        ("async_scheduling", args.async_scheduling, "does not decode."),
+        ("num_scheduler_steps", args.num_scheduler_steps > 1, "does not decode."),
+        ("speculative_config", args.speculative_config is not None, "does not decode."),
+    ):
+        if given:
+            raise value_error(args, name, f"a pooling model {why}", "Leave it unset.")
 
 
 def _refuse_pooling_flags(args: EngineArgs) -> None:
     for name, unset in (("convert", ("auto", "none")), ("pooler_config", (None,))):
         if getattr(args, name) not in unset:
-            raise ConfigError(
-                f"{name} is {getattr(args, name)!r}, but the model generates text.",
-                fix="Add --runner pooling.",
-                param=name,
-            )
+            raise value_error(args, name, "the model generates text.", "Add --runner pooling.")

@@ -8,7 +8,6 @@ from typing import Any
 
 from quire.checkpoint.source import ModelSource
 from quire.core.config import ON_TORCH
-from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.core.registry import did_you_mean
@@ -19,6 +18,7 @@ from quire.quant.names import NAMES, RANDOM_ONLY
 from quire.quant.registry import GGUF, METHODS, method, quantization_config
 from quire.quant.scheme import Method
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 from quire.system.records import dataclass
 
 
@@ -44,33 +44,22 @@ def resolve_quantization(
     wanted = args.quantization
     if stored is not None:
         if wanted not in (None, stored.name):
-            raise ConfigError(
-                f"quantization is {wanted!r}, but the checkpoint's weights are quantized already, "
-                f"by {stored.name}; rounding them again would only add errors.",
-                fix=f"Leave --quantization unset, or use the unquantized model with {wanted}.",
-                param="--quantization",
-            )
+            why = f"the weights are quantized already, by {stored.name}: again only adds errors."
+            fix = f"Leave --quantization unset, or use the unquantized model with {wanted}."
+            raise value_error(args, "quantization", why, fix)
         notes.append(f"quantization {stored.name}: the checkpoint's. {_summary(stored.forms)}")
         _note_activations(args, model, stored.forms, notes)
         return stored
     if wanted is None:
         return Quantized()
     if wanted not in NAMES:
-        raise ConfigError(
-            f"quantization is {wanted!r}; "
-            + (
-                "the checkpoint is not quantized this way, and Quire cannot round to it."
-                if wanted in METHODS or wanted == GGUF
-                else did_you_mean(wanted, NAMES)
-            ),
-            param="--quantization",
-        )
+        why = "the checkpoint is not quantized this way, and Quire cannot round to it."
+        known = wanted in METHODS or wanted == GGUF
+        raise value_error(args, "quantization", why if known else did_you_mean(wanted, NAMES))
     if wanted in RANDOM_ONLY and source.kind != "dummy":
-        raise ConfigError(
-            f"quantization is {wanted!r}, which needs a calibration to choose the order.",
-            fix="Use --load-format dummy to measure speed.",
-            param="--quantization",
-        )
+        why = "it needs a calibration to choose the order."
+        fix = "Use --load-format dummy to measure speed."
+        raise value_error(args, "quantization", why, fix)
     forms = rounded_forms(model, NAMES[wanted])
     notes.append(f"quantization {wanted}: {NAMES[wanted].about}. {_summary(forms)}")
     _note_activations(args, model, forms, notes)

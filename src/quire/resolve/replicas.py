@@ -7,6 +7,7 @@ from dataclasses import replace
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import value_error
 from quire.resolve.parallel import flags_for_ray
 from quire.system.hardware import Hardware
 
@@ -108,7 +109,7 @@ def _check_numbers(args: EngineArgs) -> None:
         ),
     ):
         if asked:
-            raise ConfigError(f"{name} is {getattr(args, name)}; {why}", param=name)
+            raise value_error(args, name, why)
 
 
 def with_ray(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
@@ -134,6 +135,4 @@ def _check_for_ray(args: EngineArgs) -> None:
         (args.prefill_replicas, "prompts and answers are divided within a machine only."),
     ):
         if asked:
-            raise ConfigError(
-                f"data_parallel_backend is 'ray'; {why}", param="data_parallel_backend"
-            )
+            raise value_error(args, "data_parallel_backend", why)

@@ -10,7 +10,7 @@ from quire.executor.memory import MOST_EMPTY_BLOCKS, STATE_SHARE
 from quire.models.memory import kv_bytes_per_token, state_bytes
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.device import GIB
-from quire.resolve.values import value_error
+from quire.resolve.flag_values import value_error
 
 
 def host_tiers(

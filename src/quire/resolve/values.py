@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO
-from quire.resolve.flag_values import expanded
+from quire.resolve.flag_values import expanded, value_error
 
 BLOCK_SIZES = (8, 16, 32)
 
@@ -105,11 +105,6 @@ def _hints() -> dict[str, Any]:
 def step_tokens(args: EngineArgs) -> int:
     """Return the token budget of a step."""
     return args.max_num_batched_tokens or max(STEP_TOKENS, args.max_num_seqs)
-
-
-def value_error(args: EngineArgs, name: str, why: str) -> ConfigError:
-    """Return the error of a field: its value, and the reason."""
-    return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)
 
 
 def _check_range(args: EngineArgs, name: str) -> None:
