@@ -159,6 +159,14 @@ def pieces(text: str, specials: Specials) -> list[str]:
     ]
 
 
+def array(item: str, least: int, most: int | None) -> str:
+    """Return an array of items in Lark."""
+    if most == 0:
+        return '"[" "]"'
+    inner = f'{item} ("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+    return f'"[" {inner} "]"' if least else f'"[" ({inner})? "]"'
+
+
 def _named(name: str, grammar: Grammar) -> list[Grammar]:
     """Return a grammar and its parts, with names that begin with its own."""
     if "parts" not in grammar:

@@ -7,9 +7,10 @@ fuel only a few characters into the text. The walk finds that before a request i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+from quire.text.json_types import objects
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -26,7 +27,7 @@ _USUAL = sorted(b"ab1 .-,X")
 def demanding_strings(schema: Any) -> list[dict[str, Any]]:
     """Return the strings that combine a regex with a length, each once."""
     found: dict[str, dict[str, Any]] = {}
-    for each in _schemas(schema):
+    for each in objects(schema):
         own = {word: each[word] for word in (*_EXPRESSIONS, *_LENGTHS) if word in each}
         if own.keys() & set(_EXPRESSIONS) and own.keys() & set(_LENGTHS):
             found.setdefault(json.dumps(own, sort_keys=True), {"type": "string", **own})
@@ -55,15 +56,3 @@ def _first(mask: bytes) -> int | None:
     if place is None:
         return None
     return place * 8 + (mask[place] & -mask[place]).bit_length() - 1
-
-
-def _schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object in a schema; one that is no schema costs at most a walk."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            yield value
-            stack += value.values()
-        elif isinstance(value, list):
-            stack += value

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 ALL = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 MAX_REFERENCES = 16
@@ -26,7 +27,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
         unions = [schema[name] for name in ("allOf", "anyOf", "oneOf") if name in schema]
         target = schema.get("$ref")
         if isinstance(target, str) and target.startswith("#/"):
-            schema = _at(root, target)
+            schema = at_pointer(root, target[1:])
         elif len(unions) == 1 and isinstance(unions[0], list) and len(unions[0]) == 1:
             rest = {k: v for k, v in schema.items() if v is not unions[0]}
             if rest.keys() - {"title", "description", "default", "examples"}:
@@ -90,9 +91,28 @@ def _types_of_one(schema: Any) -> frozenset[str]:
     return frozenset({kind}) if isinstance(kind, str) else ALL
 
 
-def _at(root: Any, pointer: str) -> Any:
-    """Return the value at a JSON pointer; nothing if there is none."""
-    for part in pointer[2:].split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        root = root.get(name) if isinstance(root, Mapping) else None
+def at_pointer(root: Any, pointer: str) -> Any:
+    """Return the value at a JSON pointer in a URI fragment; None if there is none."""
+    if pointer and not pointer.startswith("/"):
+        return None
+    for part in pointer.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(root, Mapping):
+            root = root.get(name)
+        elif isinstance(root, list) and name.isdigit() and int(name) < len(root):
+            root = root[int(name)]
+        else:
+            return None
     return root
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object at any depth of decoded JSON."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            yield value
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value

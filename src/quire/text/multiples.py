@@ -7,6 +7,8 @@ from decimal import Decimal
 from math import lcm
 from typing import Any
 
+from quire.text.json_types import objects
+
 MAX_REMAINDERS = 2**15
 """Limit that compiles in half a second. Above it, llguidance takes many seconds, which its fuel
 does not count. With numbers of 32 bits its results are wrong."""
@@ -44,14 +46,8 @@ def _fits(multiples: set[Decimal]) -> bool:
 
 def _multiples(schema: Any, keywords: set[str]) -> Iterator[Decimal]:
     """Yield every `multipleOf` at any depth; add all keys of objects to `keywords`."""
-    if isinstance(schema, list):
-        for each in schema:
-            yield from _multiples(each, keywords)
-    if isinstance(schema, dict):
-        keywords.update(schema)
-        for keyword, value in schema.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if keyword == "multipleOf" and number:
-                yield Decimal(repr(value))
-            else:
-                yield from _multiples(value, keywords)
+    for each in objects(schema):
+        keywords.update(each)
+        value = each.get("multipleOf")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield Decimal(repr(value))

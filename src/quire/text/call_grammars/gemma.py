@@ -19,7 +19,7 @@ from quire.text.call_grammars.writing import (
     with_definitions,
     without,
 )
-from quire.text.composition import pieces, until
+from quire.text.composition import array, pieces, until
 from quire.text.json_types import alternatives
 
 _QUOTE = '<|"|>'
@@ -110,11 +110,7 @@ def _way(out: Writing, name: str, schema: Any, root: dict[str, Any], where: str,
 def _list(item: str, least: Any, most: Any, where: str) -> str:
     if not isinstance(least, int) or not isinstance(most, int | None):
         raise ValueError(f"{where}: minItems or maxItems is no whole number")
-    if most == 0:
-        return '"[" "]"'
-    more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
-    inner = f"{item} {more}"
-    return f'"[" {inner} "]"' if least else f'"[" ({inner})? "]"'
+    return array(item, least, most)
 
 
 def _pairs(out: Writing) -> str:

@@ -17,12 +17,19 @@ from dataclasses import field
 from typing import Any
 
 from quire.system.records import dataclass
-from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, MARK, Names, Scope
+from quire.text.json_schema.scope import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    KEYWORDS,
+    MARK,
+    Names,
+    Scope,
+    listed,
+)
 
 MAX_WORK = 60_000
 """Most names to collect for one schema."""
 _UNIONS = ("anyOf", "oneOf")
-_DEFINITIONS = ("$defs", "definitions")
 _MAPS = ("properties", "patternProperties")
 _ONES = ("additionalProperties", "additionalItems", "items")
 _OF_OBJECTS = frozenset(
@@ -81,7 +88,7 @@ def closed(schema: Any, *, keep: bool = True) -> Any:
         return schema
     found: dict[str, Any] = {}
     for word, value in schema.items():
-        if word in (*_MAPS, *_DEFINITIONS) and isinstance(value, dict):
+        if word in (*_MAPS, *DEFINITIONS) and isinstance(value, dict):
             found[word] = {name: closed(each, keep=keep) for name, each in value.items()}
         elif word in (*_ONES, "allOf", "anyOf", "prefixItems"):
             found[word] = closed(value, keep=keep)
@@ -121,7 +128,7 @@ class _Marking:
         self._said: dict[int, tuple[Any, Said]] = {}
         self._copies: dict[tuple[str, bool], str] = {}
         self._missing: list[tuple[str, bool]] = []
-        self._taken = {n for word in _DEFINITIONS for n in _dict(root.get(word))}
+        self._taken = {n for word in DEFINITIONS for n in _dict(root.get(word))}
 
     def whole(self) -> dict[str, Any]:
         found: dict[str, Any] = self._place(self._root, Said())
@@ -147,14 +154,14 @@ class _Marking:
         words = schema.keys() & KEYWORDS - ANNOTATIONS
         if words == {"$ref"} and not others:
             return self._with_reference(self._within(schema, Said()), whole=True)
-        if words == {"allOf"} and len(_list(schema["allOf"])) == 1:
+        if words == {"allOf"} and len(listed(schema["allOf"])) == 1:
             alone = self._place(schema["allOf"][0], others)
             return {**self._within(schema, Said(), skip="allOf"), "allOf": [alone]}
         outside = self._both(self._outside_of_unions(schema), others)
         whole = self._both(self._of(schema), others)
         if "additionalProperties" in schema or outside.opened or not _may_be_object(schema):
             return self._part(schema, whole)
-        unions = [word for word in _UNIONS if _list(schema.get(word))]
+        unions = [word for word in _UNIONS if listed(schema.get(word))]
         if len(unions) == 1 and self._adds_names(schema[unions[0]], outside):
             found = self._part(schema, outside, skip=unions[0])
             found[unions[0]] = [self._place(each, outside) for each in schema[unions[0]]]
@@ -188,7 +195,7 @@ class _Marking:
                     name: self._place(each, self._elsewhere(each, said.get(name, [])))
                     for name, each in value.items()
                 }
-            elif word in _DEFINITIONS and isinstance(value, dict):
+            elif word in DEFINITIONS and isinstance(value, dict):
                 found[word] = {name: self._place(each, Said()) for name, each in value.items()}
             elif word in (*_ONES, "prefixItems"):
                 found[word] = (
@@ -236,7 +243,7 @@ class _Marking:
             self._scope.enter()
             found = self._outside_of_unions(schema)
             for word in _UNIONS:
-                for each in _list(schema.get(word)):
+                for each in listed(schema.get(word)):
                     self._add(found, each)
             self._scope.level -= 1
             self._said[id(schema)] = schema, found
@@ -274,7 +281,7 @@ class _Marking:
 
     def _parts(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the schemas within that describe the same value, except those of unions."""
-        yield from _list(schema.get("allOf"))
+        yield from listed(schema.get("allOf"))
         yield from (schema[word] for word in ("if", "then", "else") if word in schema)
         for word in ("dependentSchemas", "dependencies"):
             yield from _dict(schema.get(word)).values()
@@ -307,16 +314,12 @@ def _required(schema: Mapping[str, Any]) -> Iterator[str]:
     for word in ("dependentRequired", "dependencies"):
         lists += _dict(schema.get(word)).values()
     for each in lists:
-        yield from (name for name in _list(each) if isinstance(name, str))
+        yield from (name for name in listed(each) if isinstance(name, str))
 
 
 def _may_be_object(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", "object")
     return kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _dict(value: Any) -> dict[str, Any]:

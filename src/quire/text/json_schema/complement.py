@@ -8,8 +8,8 @@ but some invalid values are missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, reduce
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -39,6 +39,10 @@ class Complement(NamedTuple):
 
 _NOTHING = Complement([])
 _UNKNOWN = Complement([], exact=False)
+
+
+def _union(found: Iterable[Complement]) -> Complement:
+    return reduce(Complement.union, found, _NOTHING)
 
 
 def any_of(schemas: list[Schema]) -> Schema:
@@ -92,10 +96,8 @@ def _not_values(values: Any, _: Mapping[str, Any]) -> Complement:
     for each in values:
         by_kind.setdefault(kind_of(each), []).append(each)
     others = [kind for kind in TYPES if kind not in by_kind]
-    total = Complement([{"type": others}] if others else [])
-    for kind, found in by_kind.items():
-        total = total.union(_not_values_of(kind, found))
-    return total
+    other = Complement([{"type": others}] if others else [])
+    return _union([other, *(_not_values_of(kind, found) for kind, found in by_kind.items())])
 
 
 def _not_values_of(kind: str, values: list[Any]) -> Complement:
@@ -116,15 +118,11 @@ def _not_values_of(kind: str, values: list[Any]) -> Complement:
         return Complement([*below, *between, {"type": kind, "exclusiveMinimum": bounds[-1]}])
     if kind == "null":
         return _NOTHING
-    low, high, size = (
-        ("minItems", "maxItems", len)
-        if kind == "array"
-        else ("minProperties", "maxProperties", len)
-    )
-    sizes = sorted(map(size, values))  # Values of another size differ; others are left out.
-    schemas: list[Schema] = [{"type": kind, low: sizes[-1] + 1}]
+    what = "Items" if kind == "array" else "Properties"
+    sizes = sorted(map(len, values))  # Values of another size differ; others are left out.
+    schemas: list[Schema] = [{"type": kind, f"min{what}": sizes[-1] + 1}]
     if sizes[0] > 0:
-        schemas.append({"type": kind, high: sizes[0] - 1})
+        schemas.append({"type": kind, f"max{what}": sizes[0] - 1})
     return Complement(schemas, exact=sizes == [0])
 
 
@@ -143,26 +141,26 @@ def _not_pattern(value: Any, _: Mapping[str, Any]) -> Complement:
     return _UNKNOWN if texts is None else _not_values_of("string", texts)
 
 
-def _not_minimum(value: Any, schema: Mapping[str, Any]) -> Complement:
-    strict = schema.get("exclusiveMinimum") is True  # draft 4
-    return Complement([{"type": "number", "maximum" if strict else "exclusiveMaximum": value}])
+def _bound(
+    strict: str, opposite: str, strict_opposite: str
+) -> Callable[[Any, Mapping[str, Any]], Complement]:
+    """Return the opposite of a bound, which the keyword `strict` makes exclusive in draft 4."""
+
+    def write(value: Any, schema: Mapping[str, Any]) -> Complement:
+        word = opposite if schema.get(strict) is True else strict_opposite
+        return Complement([{"type": "number", word: value}])
+
+    return write
 
 
-def _not_maximum(value: Any, schema: Mapping[str, Any]) -> Complement:
-    strict = schema.get("exclusiveMaximum") is True
-    return Complement([{"type": "number", "minimum" if strict else "exclusiveMinimum": value}])
+def _strict_bound(opposite: str) -> Callable[[Any, Mapping[str, Any]], Complement]:
+    """Return the opposite of an exclusive bound; in draft 4 the keyword is a flag of another."""
 
+    def write(value: Any, _: Mapping[str, Any]) -> Complement:
+        flag = isinstance(value, bool)
+        return _NOTHING if flag else Complement([{"type": "number", opposite: value}])
 
-def _not_above(value: Any, _: Mapping[str, Any]) -> Complement:
-    return (
-        _NOTHING if isinstance(value, bool) else Complement([{"type": "number", "maximum": value}])
-    )
-
-
-def _not_below(value: Any, _: Mapping[str, Any]) -> Complement:
-    return (
-        _NOTHING if isinstance(value, bool) else Complement([{"type": "number", "minimum": value}])
-    )
+    return write
 
 
 def _not_required(value: Any, _: Mapping[str, Any]) -> Complement:
@@ -183,11 +181,10 @@ def _present_and(name: str, schema: Schema) -> Schema:
 
 
 def _not_properties(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    total = _NOTHING
-    for name, each in value.items():
-        found = complement(each, scope, depth)
-        total = total.union(found.mapped(partial(_present, name)))
-    return total
+    return _union(
+        complement(each, scope, depth).mapped(partial(_present, name))
+        for name, each in value.items()
+    )
 
 
 def _not_additional(value: Any, schema: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
@@ -233,17 +230,15 @@ def _not_items(value: Any, schema: Mapping[str, Any], scope: Scope, depth: int) 
     if "prefixItems" in schema:
         return _UNKNOWN
     found = complement(value, scope, depth)
-    at = [found.mapped(partial(array_with, n)) for n in range(POSITIONS)]
-    schemas = [each for one in at for each in one.schemas]
+    schemas = _union(found.mapped(partial(array_with, n)) for n in range(POSITIONS)).schemas
     return Complement(schemas, exact=found.exact and not schemas)
 
 
 def _not_prefix(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    total = _NOTHING
-    for position, each in enumerate(value):
-        found = complement(each, scope, depth)
-        total = total.union(found.mapped(partial(array_with, position)))
-    return total
+    return _union(
+        complement(each, scope, depth).mapped(partial(array_with, position))
+        for position, each in enumerate(value)
+    )
 
 
 def array_with(position: int, schema: Schema) -> Schema:
@@ -261,10 +256,7 @@ def _not_contains(value: Any, schema: Mapping[str, Any], scope: Scope, depth: in
 
 
 def _not_all(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    total = _NOTHING
-    for each in value:
-        total = total.union(complement(each, scope, depth))
-    return total
+    return _union(complement(each, scope, depth) for each in value)
 
 
 def _not_any(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
@@ -300,22 +292,23 @@ def _not_condition(value: Any, schema: Mapping[str, Any], scope: Scope, depth: i
 
 
 def _not_dependent(value: Any, _: Mapping[str, Any], scope: Scope, depth: int) -> Complement:
-    total = _NOTHING
-    for name, each in value.items():
-        wanted: Schema = {"required": each} if isinstance(each, list) else each
-        found = complement(wanted, scope, depth)
-        total = total.union(found.mapped(partial(_present_and, name)))
-    return total
+    wanted = {
+        n: {"required": each} if isinstance(each, list) else each for n, each in value.items()
+    }
+    return _union(
+        complement(each, scope, depth).mapped(partial(_present_and, name))
+        for name, each in wanted.items()
+    )
 
 
 _SIMPLE: dict[str, Callable[[Any, Mapping[str, Any]], Complement]] = {
     "type": _not_type,
     "enum": _not_values,
     "const": lambda value, schema: _not_values([value], schema),
-    "minimum": _not_minimum,
-    "maximum": _not_maximum,
-    "exclusiveMinimum": _not_above,
-    "exclusiveMaximum": _not_below,
+    "minimum": _bound("exclusiveMinimum", "maximum", "exclusiveMaximum"),
+    "maximum": _bound("exclusiveMaximum", "minimum", "exclusiveMinimum"),
+    "exclusiveMinimum": _strict_bound("maximum"),
+    "exclusiveMaximum": _strict_bound("minimum"),
     "minLength": _limit("string", "maxLength", -1),
     "maxLength": _limit("string", "minLength", 1),
     "minItems": _limit("array", "maxItems", -1),

@@ -19,6 +19,7 @@ from quire.text.json_schema.counts import (
 from quire.text.json_schema.numbers import strict_bounds
 from quire.text.json_schema.scope import (
     ANNOTATIONS,
+    DEFINITIONS,
     KEYWORDS,
     Schema,
     SchemaError,
@@ -35,10 +36,11 @@ from quire.text.json_schema.unions import (
     one_of,
     without,
 )
+from quire.text.json_types import objects
 from quire.text.string_formats import NARROWED
 from quire.text.structures import REFUSED
 
-_MAPS = ("properties", "patternProperties", "definitions", "$defs")
+_MAPS = ("properties", "patternProperties", *DEFINITIONS)
 _ONES = ("items", "additionalItems", "additionalProperties")
 _LISTS = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
 _ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNames",
@@ -55,7 +57,7 @@ def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SchemaError: a keyword cannot be rewritten, or has a value of the wrong type.
     """
-    if not _needs_rewriting(schema):
+    if not any(value.keys() & _REWRITTEN for value in objects(schema)):
         return schema
     scope = Scope.of(schema)
     schema, moved = _without_deep_references(schema, scope)
@@ -66,19 +68,6 @@ def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
             **{name: _defined(each, scope) for name, each in moved.items()},
         }
     return found
-
-
-def _needs_rewriting(schema: Any) -> bool:
-    stack = [schema]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            if value.keys() & _REWRITTEN:
-                return True
-            stack += value.values()
-        elif isinstance(value, list):
-            stack += value
-    return False
 
 
 def _walk(schema: Any, scope: Scope) -> Any:
@@ -138,7 +127,6 @@ def _defined(schema: Any, scope: Scope) -> Schema:
         return {"type": f"{REFUSED}{error}"}
 
 
-_DEFINITIONS = ("definitions", "$defs")
 _COUNTS = ("minProperties", "maxProperties")
 
 
@@ -148,7 +136,7 @@ def _with_subschemas(schema: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     for word, value in schema.items():
         if word in _ABOUT:
             continue
-        if word in _DEFINITIONS:
+        if word in DEFINITIONS:
             own[word] = {name: _defined(each, scope) for name, each in value.items()}
         elif word in _MAPS:
             own[word] = {name: _walk(each, scope) for name, each in value.items()}
@@ -173,15 +161,13 @@ def _write_one_of(
         own["oneOf"] = [_walk(each, scope) for each in branches]
         return
     union = [_walk(each, scope) for each in alone]
-    place = "anyOf" if union and "anyOf" not in own else None
-    renamed = {(place if word == "oneOf" else word): each for word, each in own.items()}
-    renamed.pop(None, None)
-    own.clear()
-    own.update({word: each for word, each in renamed.items() if word is not None})
-    if place:
-        own[place] = union
-    else:
+    if not union or "anyOf" in own:
+        own.pop("oneOf", None)
         more.append(_union(union))
+        return
+    renamed = {("anyOf" if word == "oneOf" else word): each for word, each in own.items()}
+    own.clear()
+    own.update({**renamed, "anyOf": union})
 
 
 def _is_exact(schema: Schema, scope: Scope) -> bool:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from quire.system.records import dataclass
+from quire.text.json_types import at_pointer, objects
 
 Schema = dict[str, Any] | bool
 
@@ -20,6 +20,7 @@ MAX_ALTERNATIVES = 64
 MAX_LEVELS = 110
 """Most levels of rewritten schemas; a request's own schema has at most 100."""
 TYPES = ("null", "boolean", "number", "string", "array", "object")
+DEFINITIONS = ("definitions", "$defs")
 ANNOTATIONS = frozenset(
     ["title", "description", "default", "examples", "example", "$comment", "deprecated",
      "readOnly", "writeOnly", "$schema", "$id", "id", "$anchor", "$defs", "definitions",
@@ -107,7 +108,8 @@ class Scope:
         named = str(root.get("$schema", ""))
         draft = next((n for name, n in _DRAFTS.items() if name in named), 9)
         word = "id" if draft == 4 else "$id"
-        return cls(root, draft, any(_has_id(each, word) for each in root.values()))
+        ids = [each.get(word) for each in objects([*root.values()])]
+        return cls(root, draft, any(isinstance(i, str) and not i.startswith("#") for i in ids))
 
     def known(self, keyword: str) -> bool:
         """Return whether the draft defines the keyword; validators ignore it otherwise."""
@@ -133,19 +135,9 @@ class Scope:
         return at_pointer(self.root, reference[1:])
 
 
-def at_pointer(root: Any, pointer: str) -> Any:
-    """Return the value at a JSON pointer in a URI fragment; None if there is none."""
-    if pointer and not pointer.startswith("/"):
-        return None
-    for part in pointer.split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(root, Mapping):
-            root = root.get(name)
-        elif isinstance(root, list) and name.isdigit() and int(name) < len(root):
-            root = root[int(name)]
-        else:
-            return None
-    return root
+def listed(value: Any) -> list[Any]:
+    """Return a list; an empty one for a value of another type."""
+    return value if isinstance(value, list) else []
 
 
 def canonical(value: Any) -> str:
@@ -177,18 +169,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value
-
-
-def _has_id(value: Any, word: str) -> bool:
-    """Return whether a subschema may set another base of references."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            found = value.get(word)
-            if isinstance(found, str) and not found.startswith("#"):
-                return True
-            stack += value.values()
-        elif isinstance(value, list):
-            stack += value
-    return False

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.system.records import dataclass
 from quire.text.json_schema.literals import matched_by
-from quire.text.json_schema.scope import TYPES, Schema, Scope, canonical
+from quire.text.json_schema.scope import TYPES, Schema, Scope, canonical, listed
 
 MAX_SHAPES = 48
 """Most shapes of one schema; a keyword that would exceed it is ignored."""
@@ -126,18 +126,18 @@ def _applied(schema: Mapping[str, Any], scope: Scope, depth: int) -> Iterable[Sh
     texts = matched_by(schema.get("pattern"))
     if texts is not None:
         yield (*(shape for shape in ANY if shape.kind != "string"), *_values(texts))
-    for each in _list(schema.get("allOf")):
+    for each in listed(schema.get("allOf")):
         yield upper(each, scope, depth + 1)
     for union in ("anyOf", "oneOf"):
-        if branches := _list(schema.get(union)):
+        if branches := listed(schema.get(union)):
             yield tuple(shape for each in branches for shape in upper(each, scope, depth + 1))
 
 
 def _own(schema: Mapping[str, Any], depth: int) -> Iterable[Shape]:
     """Return shapes by the schema's type and the keywords of each type."""
     kinds = schema.get("type", list(TYPES))
-    for kind in [kinds] if isinstance(kinds, str) else _list(kinds):
-        if kind == "integer" and "number" not in _list(kinds):
+    for kind in [kinds] if isinstance(kinds, str) else listed(kinds):
+        if kind == "integer" and "number" not in listed(kinds):
             yield replace(_number(schema), integer=True)
         elif kind == "number":
             yield _number(schema)
@@ -163,7 +163,7 @@ def _number(schema: Mapping[str, Any]) -> Shape:
 
 
 def _object(schema: Mapping[str, Any], depth: int) -> Shape:
-    required = frozenset(n for n in _list(schema.get("required")) if isinstance(n, str))
+    required = frozenset(n for n in listed(schema.get("required")) if isinstance(n, str))
     given = schema.get("properties")
     properties = given if isinstance(given, dict) else {}
     others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
@@ -235,7 +235,3 @@ def kind_of(value: Any) -> str:
 
 def _size(value: Any, default: float) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else default
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

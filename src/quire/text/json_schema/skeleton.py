@@ -14,8 +14,16 @@ from dataclasses import field
 from typing import Any
 
 from quire.system.records import dataclass
+from quire.text.composition import array
 from quire.text.json_schema.exponents import scientific
-from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema, SchemaError, check_types
+from quire.text.json_schema.scope import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    KEYWORDS,
+    Schema,
+    SchemaError,
+    check_types,
+)
 
 MAX_LEAVES = 200
 """Most parts that stay JSON schemas."""
@@ -24,7 +32,6 @@ MAX_BYTES = 2**20
 MAX_ITEMS = 64
 """Largest `minItems` or `maxItems` of an array that becomes a rule."""
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
-_DEFINITIONS = ("definitions", "$defs")
 _EMPTY = '""'
 _STRING = r'/"([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])*"/'
 
@@ -136,7 +143,8 @@ def _value(schema: Any, out: Skeleton) -> str:
         case "union":
             return f"({' | '.join(_value(each, out) for each in schema['anyOf'])})"
         case "array":
-            return _array(schema, out)
+            item = _value(schema["items"], out)
+            return f"({array(item, schema.get('minItems', 0), schema.get('maxItems'))})"
         case "object":
             return _object(schema, out)
         case _:
@@ -145,19 +153,6 @@ def _value(schema: Any, out: Skeleton) -> str:
                 name = out.rules[reference] = f"definition_{len(out.rules)}"
                 _rule(name, _value(_definition(reference, out.root), out), out)
             return out.rules[reference]
-
-
-def _array(schema: Mapping[str, Any], out: Skeleton) -> str:
-    item, low, high = (
-        _value(schema["items"], out),
-        schema.get("minItems", 0),
-        schema.get("maxItems"),
-    )
-    if high == 0:
-        return '("[" "]")'
-    more = f'("," {item}){{{max(low - 1, 0)},{"" if high is None else high - 1}}}'
-    inner = f"{item} {more}" if low else f"({item} {more})?"
-    return f'("[" {inner} "]")'
 
 
 def _object(schema: Mapping[str, Any], out: Skeleton) -> str:
@@ -238,7 +233,7 @@ def _references(value: Any) -> list[str]:
         value = stack.pop()
         if isinstance(value, dict):
             found += [each for word in ("$id", "$ref") if isinstance(each := value.get(word), str)]
-            stack += [each for word, each in value.items() if word not in _DEFINITIONS]
+            stack += [each for word, each in value.items() if word not in DEFINITIONS]
         elif isinstance(value, list):
             stack += value
     return found
@@ -248,7 +243,7 @@ def _simple_references(schema: dict[str, Any]) -> bool:
     """Return whether all references are to named definitions, so that parts can be separated."""
     if "$id" in schema or "id" in schema:
         return False
-    stack: list[Any] = [schema, *(schema.get(word, {}) for word in _DEFINITIONS)]
+    stack: list[Any] = [schema, *(schema.get(word, {}) for word in DEFINITIONS)]
     return all(
         _PLAIN.fullmatch(reference) and _definition(reference, schema) is not None
         for each in stack

@@ -24,12 +24,13 @@ from quire.text.tokenizers.sentencepiece import (
 from quire.text.tokenizers.token_bytes import byte_of
 from quire.text.tokenizers.word_splits import SPLITS
 
-_ROLES = {
+ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
+"""Role of a token → its key."""
 
 
 class _Metadata:
@@ -169,7 +170,7 @@ def _bpe(meta: _Metadata, tokens: list[str], types: list[int], kind: str) -> tok
 
 def _roles(meta: _Metadata, tokens: list[str]) -> dict[str, str]:
     roles = {}
-    for role, key in _ROLES.items():
+    for role, key in ROLES.items():
         id_ = meta.get(key, int)
         if id_ is not None and id_ < len(tokens):  # 2³² − 1 means "no token"
             roles[role] = tokens[id_]

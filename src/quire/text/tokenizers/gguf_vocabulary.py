@@ -10,16 +10,12 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.text.tokenizers.byte_level import kind_of
+from quire.text.tokenizers.gguf_tokenizer import ROLES
 from quire.text.tokenizers.hf_tokenizer import HFTokenizer
 from quire.text.tokenizers.sentencepiece import SPACE, PieceType, read_vocabulary
+from quire.text.tokenizers.token_bytes import byte_of
 from quire.text.tokenizers.tokenizer_files import load_files
 
-_ROLES = {
-    "bos_token": "bos_token_id",
-    "eos_token": "eos_token_id",
-    "unk_token": "unknown_token_id",
-    "pad_token": "padding_token_id",
-}
 _PROBE = "a"
 
 
@@ -56,7 +52,7 @@ def tokenizer_metadata(path: Path, vocab_size: int) -> dict[str, Value]:
         "add_bos_token": ids[:1] == [tokenizer.bos_token_id],
         "add_eos_token": ids[-1:] == [tokenizer.eos_token_id],
     }
-    for role, key in _ROLES.items():
+    for role, key in ROLES.items():
         token = tokenizer.special_tokens.get(role)
         id_ = None if token is None else tokenizer.token_to_id(token)
         if id_ is not None:
@@ -82,7 +78,7 @@ def _tokens(pipeline: dict[str, Any], vocab_size: int) -> tuple[list[str], list[
         elif id_ in texts:
             text = texts[id_]
             type_ = PieceType.NORMAL
-            if pipeline["model"]["byte_fallback"] and _is_byte(text):
+            if pipeline["model"]["byte_fallback"] and byte_of(text) is not None:
                 type_ = PieceType.BYTE
         else:
             text, type_ = f"[PAD{id_}]", PieceType.UNUSED
@@ -131,7 +127,3 @@ def _is_sentencepiece(path: Path) -> bool:
 def _pair(merge: str | list[str]) -> list[str]:
     """Return a merge of tokenizer.json, in its older or its newer form."""
     return merge.split(" ") if isinstance(merge, str) else merge
-
-
-def _is_byte(text: str) -> bool:
-    return len(text) == 6 and text.startswith("<0x") and text.endswith(">")

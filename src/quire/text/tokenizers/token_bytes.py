@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import tokenizers
@@ -100,34 +101,27 @@ class TokenDecoder:
 
     def _with_stage(self, stage: dict[str, Any]) -> TokenDecoder:
         """Return this decoder with one more stage."""
-        fields = {
-            "byte_level": self.byte_level,
-            "byte_fallback": self.byte_fallback,
-            "replacements": self.replacements,
-            "strips_leading_space": self.strips_leading_space,
-            "continues": self.continues,
-        }
         match stage:
             case {"type": "ByteLevel"}:
-                fields["byte_level"] = True
+                return replace(self, byte_level=True)
             case {"type": "ByteFallback"}:
-                fields["byte_fallback"] = True
+                return replace(self, byte_fallback=True)
             case {"type": "Fuse"}:
-                pass
+                return self
             case {"type": "Replace", "pattern": {"String": found}, "content": replacement}:
-                fields["replacements"] = (*self.replacements, (found, replacement))
+                return self._replacing((found, replacement))
             case {"type": "Strip", "content": " ", "start": 0 | 1 as start, "stop": 0}:
-                fields["strips_leading_space"] = start == 1
+                return replace(self, strips_leading_space=start == 1)
             case {"type": "Metaspace", "replacement": found}:
-                fields["replacements"] = (*self.replacements, (found, " "))
-                fields["strips_leading_space"] = stage.get("prepend_scheme", "always") != "never"
+                strips = stage.get("prepend_scheme", "always") != "never"
+                return replace(self._replacing((found, " ")), strips_leading_space=strips)
             case {"type": "WordPiece", "prefix": prefix, "cleanup": cleanup}:
-                fields["continues"], fields["strips_leading_space"] = prefix, True
-                if cleanup:
-                    fields["replacements"] = (*self.replacements, *_CLEANUP)
-            case _:
-                raise _unsupported(json.dumps(stage, ensure_ascii=False))
-        return TokenDecoder(**fields)  # type: ignore[arg-type]
+                decoder = replace(self, continues=prefix, strips_leading_space=True)
+                return decoder._replacing(*_CLEANUP) if cleanup else decoder
+        raise _unsupported(json.dumps(stage, ensure_ascii=False))
+
+    def _replacing(self, *pairs: tuple[str, str]) -> TokenDecoder:
+        return replace(self, replacements=(*self.replacements, *pairs))
 
 
 def _unsupported(decoder: str) -> UnsupportedModelError:
