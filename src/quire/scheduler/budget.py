@@ -63,7 +63,7 @@ class StepBudget:
         crowd = max(1.0, (texts + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
         # Bisection. Each text gets at least one token, so none starves; of images the first does.
-        fits, fails = max(1, texts), self.max_tokens
+        fits, fails = max(1, texts + (pictured > 0)), self.max_tokens
         while fails - fits > 1:
             middle = (fits + fails) // 2
             if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:

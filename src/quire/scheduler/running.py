@@ -108,17 +108,30 @@ class RunningBatch:
             wanted[(wanted == 1).nonzero()[0][part:]] = 0
         return wanted
 
-    @staticmethod
-    def share(wanted: Column, budget: int) -> Column:
+    def pictured(self, wanted: Column) -> NDArray[np.bool_]:
+        """Return which requests compute a prompt with images."""
+        found: NDArray[np.bool_] = wanted > 1
+        for row in found.nonzero()[0].tolist():
+            found[row] = bool(self.requests[row].inputs.images)
+        return found
+
+    def share(self, wanted: Column, budget: int, *, others: bool = False) -> Column:
         """Return each request's tokens: one each first, then the rest of the budget in order.
 
-        So a request behind a long prompt still gets a token in every step.
+        So a request behind a long prompt still gets a token in every step. Prompts with images get
+        no such token, and at most half of the rest if texts want it: one is as long as many texts.
+
+        Args:
+            others: further requests wait for tokens of this step.
         """
         if int(wanted.sum()) <= budget:
             return wanted
-        first = np.minimum(wanted, 1)
-        more = np.minimum(np.cumsum(wanted - first), budget - int(first.sum()))
-        return first + np.diff(more, prepend=0)
+        texts = np.where(self.pictured(wanted), 0, wanted)
+        first = np.minimum(texts, 1)
+        left = budget - int(first.sum())
+        least = left if others else int((texts - first).sum())
+        images = _in_order(wanted - texts, left - min(least, left // 2))
+        return first + images + _in_order(texts - first, left - int(images.sum()))
 
     def certain(self) -> Column:
         """Return how many known tokens are computed once the steps in flight have landed."""
@@ -249,3 +262,8 @@ class RunningBatch:
         self.token_ids = [request.token_ids for request in requests]
         self.version = next(self.versions)
         self._view()
+
+
+def _in_order(wanted: Column, budget: int) -> Column:
+    """Return what each gets if each takes all that it wants while the budget lasts."""
+    return np.diff(np.minimum(np.cumsum(wanted), budget), prepend=0)

@@ -249,7 +249,8 @@ class Scheduler:
             self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
-            running.scheduled[:] = running.share(wanted, budget)
+            others = len(self.waiting) > 0 and len(running) < self.config.max_num_seqs
+            running.scheduled[:] = running.share(wanted, budget, others=others)
             self._state.image_chunks.level(
                 running.requests, wanted, running.num_computed, running.scheduled
             )

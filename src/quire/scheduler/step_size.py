@@ -45,8 +45,7 @@ class StepSize:
         waiting = min(len(state.waiting), seats) + len(state.loading)
         if self._chunks is not None and not (wanted == 1).any():
             return self._level_chunk(self._chunks, wanted, waiting)
-        prompts = (wanted > 1).nonzero()[0].tolist()
-        pictured = sum(bool(state.running.requests[row].inputs.images) for row in prompts)
+        pictured = int(np.count_nonzero(state.running.pictured(wanted)))
         return self._budget.tokens(wanted, state.running.num_computed, waiting, pictured)
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:

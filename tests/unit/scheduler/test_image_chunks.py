@@ -338,6 +338,38 @@ def test_requests_that_wait_for_images_delay_no_text() -> None:
     s.check_integrity()
 
 
+@pytest.mark.parametrize("stretch", [None, 4.0])
+def test_a_text_takes_half_of_the_tokens_behind_many_images(stretch: float | None) -> None:
+    """Six images run; the text gets tokens at once, and neither keeps the other waiting."""
+    limits = SchedulerConfig(1000, 9, 9, max_itl_stretch=stretch)
+    s = Scheduler(limits, CacheConfig(BLOCK, 128), Tokens())
+    s.add(text("a", 4, max_tokens=90))
+    step(s)
+    for number in range(6):
+        asked = text(f"i{number}", 150, max_tokens=90)
+        asked.inputs = RequestInputs(images=(ImageSpan(2, 9, b"%d" % number, None, (8, 8), b""),))
+        s.add(asked)
+    for _ in range(20):
+        step(s)
+    assert len(s.running) == 7
+    s.add(text("b", 60, max_tokens=90))
+    for _ in range(6):
+        pictures, texts = _shares(step(s)[0], 8 if stretch is None else 3)
+        assert 1 <= pictures <= texts + 1
+    assert s.running.num_computed[-1] >= 6
+    assert step(s)[0]["a"] == 1
+
+
+def _shares(given: dict[str, int], most: int) -> tuple[int, int]:
+    """Return the prompt tokens of images and of texts."""
+    assert min(given.values()) > 0
+    assert given["a"] == 1
+    pictures = sum(count for name, count in given.items() if name[0] == "i")
+    texts = sum(given.values()) - pictures - 1
+    assert pictures + texts <= most
+    return pictures, texts
+
+
 def test_without_a_limit_of_the_pace_an_image_is_read_at_once() -> None:
     s = Scheduler(SchedulerConfig(1000, 4, 64), CacheConfig(BLOCK, 64))
     s.add(text("a", 4, max_tokens=50))

@@ -45,7 +45,9 @@ def test_everyone_behind_a_long_prompt_still_gets_a_token() -> None:
 
 
 def test_no_request_gets_a_second_token_before_each_has_one() -> None:
-    assert RunningBatch.share(np.array([5, 1, 5]), 4).tolist() == [2, 1, 1]
+    running = RunningBatch(4, 16, 1)
+    running.requests = [request(name, 5) for name in "abc"]
+    assert running.share(np.array([5, 1, 5]), 4).tolist() == [2, 1, 1]
 
 
 def test_priority_orders_the_queue_and_ties_go_by_arrival() -> None:
