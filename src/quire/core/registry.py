@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Registry:
-    """Maps names to `"package.module:attribute"` strings.
+    """Maps names to `"package.module:attribute"` strings, or to `"package.module"`.
 
     Importing the registry imports none of its entries, so a start imports one architecture (or
     scheme, or benchmark), not all.
@@ -33,7 +33,8 @@ class Registry:
         if name not in self._entries:
             raise KeyError(f"unknown {self.kind} {name!r}; {did_you_mean(name, self._entries)}")
         module, _, attribute = self._entries[name].partition(":")
-        return getattr(import_module(module), attribute)
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -89,7 +89,7 @@ class WeightNames:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One family of models.
+    """One family of models, from the names in its module: `parse`, `NAMES` and perhaps `MTP`.
 
     Attributes:
         parse: config.json's content → `ModelConfig`; raises `CheckpointError` naming the field

@@ -39,7 +39,7 @@ def parse(
         default: what absent fields mean.
         interleaved: see `models.rope.rope`.
         rotates: the parts of keys and queries that usually have RoPE have it.
-        differences: see `llama.parse`.
+        differences: see `llama.decoder`.
     """
     heads = hf.integer(config, "num_attention_heads")
     hf.only(config, "num_key_value_heads", heads, "latent attention has one per query head")
@@ -60,7 +60,7 @@ def parse(
             param="partial_rotary_factor",
         )
     plain = {name: value for name, value in config.items() if name != "head_dim"}
-    return llama.parse(
+    return llama.decoder(
         plain,
         rope=rope,
         latent=latent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
@@ -100,7 +101,7 @@ _CLASSIFIER = "ForSequenceClassification"
 ARCHITECTURES = Registry(
     "architecture",
     {
-        name: f"quire.models.architectures.{_MODULES.get(name, name)}:ARCHITECTURE"
+        name: f"quire.models.architectures.{_MODULES.get(name, name)}"
         for name in (*_DECODERS.values(), *_ENCODERS.values(), *PAIRED)
     },
 )
@@ -150,10 +151,11 @@ def is_encoder(model: ModelConfig) -> bool:
     return model.architecture in (*_ENCODERS.values(), *PAIRED)
 
 
+@cache
 def architecture(name: str) -> Architecture:
-    """Return the architecture under `ModelConfig.architecture`."""
-    found: Architecture = ARCHITECTURES.load(name)
-    return found
+    """Return the architecture under `ModelConfig.architecture`: what its module says."""
+    module = ARCHITECTURES.load(name)
+    return Architecture(module.parse, module.NAMES, getattr(module, "MTP", None))
 
 
 def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -22,7 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     layers = hf.integer(config, "num_hidden_layers")
     full = config.get("attn_layer_indices") or []
     types = ["attention" if i in full else "mamba" for i in range(layers)]
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="bamba",
         kv_heads=8,
@@ -35,6 +34,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         recurrent=mamba2.parse(config),
         sublayers=hf.layer_kinds(types, layers, {"attention": "attention", "mamba": "recurrent"}),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

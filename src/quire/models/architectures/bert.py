@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 
 
 def names(prefix: str, dense: str, out: str) -> WeightNames:
@@ -60,4 +60,4 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     return ModelConfig(**(fields | differences))
 
 
-ARCHITECTURE = Architecture(parse, names("bert", "pooler.dense", "classifier"))
+NAMES = names("bert", "pooler.dense", "classifier")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -16,7 +15,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     activation = hf.activation(config, "hidden_act", "relu2")
     if activation not in hf.GATED:
         raise hf.unsupported("hidden_act", config["hidden_act"], "Quire has no gate of it")
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="bitnet",
         kv_heads=5,
@@ -28,6 +27,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         sub_norms=True,
         **hf.attention_bias(config),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 from quire.models.vision.architecture import CLIP_LAYER, gelu
 
 
@@ -52,4 +52,4 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     return ModelConfig(**(fields | differences))
 
 
-ARCHITECTURE = Architecture(parse, names("text_projection"))
+NAMES = names("text_projection")

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_qk_norm", False, "q and k without norms")
     pattern = hf.integer(config, "sliding_window_pattern", default=4)
     slides = sliding.pattern(config, pattern)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="cohere2",
         bos=5,
@@ -30,6 +31,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
         **sliding.windowed(hf.optional(config, "sliding_window", 4096), slides),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

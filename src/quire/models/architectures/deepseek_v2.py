@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.layers import LatentConfig, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
-from quire.models.architecture import Architecture
 
 NAMES = latent.NAMES.but(
     experts.names("mlp") | experts.shared("mlp.shared_experts"),
@@ -51,6 +50,3 @@ def _route(config: hf.HFConfig) -> RouteSpec:
         group_score="max",
         scale=hf.number(config, "routed_scaling_factor", default=1.0),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

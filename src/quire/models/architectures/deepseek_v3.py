@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
-from quire.models.architecture import Architecture
 from quire.models.architectures import deepseek_v2
+
+NAMES = deepseek_v2.NAMES
+MTP = "nextn"
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -30,6 +32,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             correction=True,
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, deepseek_v2.NAMES, mtp="nextn")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import bert
 
 
@@ -40,4 +39,3 @@ NAMES = replace(
     layer_prefix="distilbert.transformer.layer.{}.",
     ignored=r"(distilbert\.)?(pre_classifier|classifier|vocab_|qa_outputs|embeddings\.position_ids).*",
 )
-ARCHITECTURE = Architecture(parse, NAMES)

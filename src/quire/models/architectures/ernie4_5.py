@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="ernie4_5",
         head_dim=hf.optional(config, "head_dim", 128),
@@ -22,6 +23,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         **hf.biases(hf.boolean(config, "use_bias", default=False)),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

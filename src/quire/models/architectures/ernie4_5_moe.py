@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.layers import RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -23,7 +22,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_bias", False, "layers without biases")
     width = hf.integer(config, "moe_intermediate_size", default=1536)
     top_k = hf.integer(config, "num_experts_per_tok", "moe_k", default=6)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="ernie4_5_moe",
         norm_eps=1e-5,
@@ -54,6 +53,3 @@ def _sparse(config: hf.HFConfig) -> tuple[bool, ...]:
     if config.get("moe_layer_end_index", -1) != -1:
         end = hf.whole(config, "moe_layer_end_index", layers) + 1
     return tuple(begin <= i < end and (i + 1) % step == 0 for i in range(layers))
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, olmo2, sliding
+
+NAMES = olmo2.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -15,7 +16,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     if window is not None and config.get("layer_types") is None:
         pattern = hf.integer(config, "sliding_window_pattern", default=4)
     slides = sliding.pattern(config, pattern)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="exaone4",
         kv_heads=32,
@@ -27,6 +28,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         rotated_layers=None if window is None else slides,
         **sliding.windowed(window, slides),
     )
-
-
-ARCHITECTURE = Architecture(parse, olmo2.NAMES)

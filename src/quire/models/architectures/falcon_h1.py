@@ -6,7 +6,6 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
-from quire.models.architecture import Architecture
 from quire.models.architectures import bamba, llama
 
 NAMES = bamba.NAMES
@@ -22,7 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         normed=hf.boolean(config, "mamba_rms_norm", default=False),
         norm_first=hf.flag(config, "mamba_norm_before_gate", default=True),
     )
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="falcon_h1",
         kv_heads=8,
@@ -76,6 +75,3 @@ def _list(config: hf.HFConfig, name: str, count: int) -> list[float]:
     if not isinstance(found, list) or len(found) != count:
         raise hf.wrong(name, found, f"a list of {count} numbers")
     return [hf.number({name: each}, name) for each in found]
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

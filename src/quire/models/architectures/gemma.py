@@ -6,8 +6,9 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 DEFAULT_HEAD_DIM = 256
 
@@ -47,7 +48,4 @@ def parse(
         **hf.attention_bias(config),
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=True),
     }
-    return llama.parse(config, **(fields | differences))
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)
+    return llama.decoder(config, **(fields | differences))

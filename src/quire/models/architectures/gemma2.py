@@ -7,7 +7,6 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import gemma, llama, sliding
 
 NAMES = llama.NAMES.but(
@@ -47,6 +46,3 @@ def softcap(config: hf.HFConfig, name: str, default: float | None) -> float | No
     if config.get(name, default) is None:
         return None
     return hf.number(config, name, default=default)
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

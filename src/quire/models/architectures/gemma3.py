@@ -6,10 +6,9 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture
-from quire.models.architectures import gemma
-from quire.models.architectures.gemma2 import NAMES, later_gemma, softcap
+from quire.models.architectures import gemma, gemma2
 
+NAMES = gemma2.NAMES
 _THETAS = {
     ropes.FULL: ("rope_theta", 1_000_000.0),
     ropes.SLIDING: ("rope_local_base_freq", ropes.DEFAULT_THETA),
@@ -26,8 +25,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         qk_norm="head",
         rope=rope,
         local_rope=local_rope,
-        logits_softcap=softcap(config, "final_logit_softcapping", None),
-        **later_gemma(config, pattern),
+        logits_softcap=gemma2.softcap(config, "final_logit_softcapping", None),
+        **gemma2.later_gemma(config, pattern),
     )
 
 
@@ -42,6 +41,3 @@ def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
         thetas=_THETAS,
         scaled=(ropes.FULL,),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

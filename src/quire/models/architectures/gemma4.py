@@ -10,7 +10,6 @@ from quire.core.layers import MoEConfig, RouteSpec
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import experts, hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture
 from quire.models.architectures import gemma, gemma2, sliding
 
 _PATTERN, _WINDOW, _FULL_HEAD_DIM, _OWN_INPUT, _KV_HEADS = 6, 512, 512, 256, 4
@@ -162,6 +161,3 @@ def _ropes(config: hf.HFConfig, full_head_dim: int) -> tuple[RopeConfig, RopeCon
         scaled=(),
         full_head_dim=full_head_dim,
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

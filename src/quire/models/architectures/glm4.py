@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -22,7 +21,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     ends = hf.token_ids(config, "eos_token_id") or tuple(
         end for end in (151_329, 151_336, 151_338) if end < vocab
     )
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="glm4",
         head_dim=128,
@@ -34,6 +33,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         qkv_bias=hf.boolean(config, "attention_bias", default=True),
         eos_token_ids=ends,
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
     experts.names("mlp") | experts.shared("mlp.shared_experts"), stacked=experts.STACKED
 )
+MTP = "nextn"
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="glm4_moe",
         norm_eps=1e-5,
@@ -32,6 +32,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             correction=True,
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES, mtp="nextn")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
-from quire.models.architecture import Architecture
 from quire.models.architectures import deepseek_v2
 
 NAMES = replace(deepseek_v2.NAMES, ignored=rf"{deepseek_v2.NAMES.ignored}|model\.layers\.47\..*")
@@ -38,6 +37,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             correction=True,
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

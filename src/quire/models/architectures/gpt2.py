@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 
 _END = 50256
 """The token that absent fields name as begin and end of a text."""
@@ -60,6 +60,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos_token_id=hf.bos_token_id(config, _END),
         eos_token_ids=hf.token_ids(config, "eos_token_id", _END),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
 from quire.models.weights.stacks import Stacked
 
@@ -39,7 +38,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "swiglu_limit", 7.0, "the gate of gpt-oss")
     if not config.get("rope_scaling") and not config.get("rope_parameters"):
         config = {**config, "rope_parameters": _YARN}
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="gpt_oss",
         head_dim=64,
@@ -60,6 +59,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         ),
         **sliding.windowed(hf.optional(config, "sliding_window", 128), sliding.pattern(config, 2)),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

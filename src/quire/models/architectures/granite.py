@@ -6,8 +6,9 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
@@ -24,7 +25,4 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         "attention_scale": hf.number(config, "attention_multiplier", default=1.0),
         "logits_scale": None if divisor is None else 1.0 / divisor,
     }
-    return llama.parse(config, **(fields | differences))
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)
+    return llama.decoder(config, **(fields | differences))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from quire.core.layers import MoEConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import granite, llama
 from quire.models.weights.stacks import Stacked
 
@@ -29,6 +28,3 @@ def experts_of(config: hf.HFConfig) -> MoEConfig:
     """Return the experts of a model."""
     route = experts.route(config, 2, renormalize=True)
     return experts.moe(config, ("num_experts", "num_local_experts"), 8, route)
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

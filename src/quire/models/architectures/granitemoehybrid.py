@@ -8,7 +8,6 @@ from typing import Any
 from quire.core.layers import SubLayerKind
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
-from quire.models.architecture import Architecture
 from quire.models.architectures import granite, granitemoe
 
 NAMES = granitemoe.NAMES.but(
@@ -52,6 +51,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         sublayers=kinds if hybrid else None,
         **fields,
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -7,7 +7,6 @@ from typing import Any
 from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -20,7 +19,7 @@ NAMES = llama.NAMES.but(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     head_dim = hf.shape(config, config.get("head_dim"))["head_dim"]
-    model = llama.parse(
+    model = llama.decoder(
         {**config, **_stretched(config, head_dim)},
         architecture="hunyuan_v1_dense",
         norm_eps=1e-5,
@@ -49,6 +48,3 @@ def _stretched(config: hf.HFConfig, head_dim: int) -> dict[str, Any]:
     alpha = hf.number(params, "alpha")
     plain = {"rope_type": "default", "rope_theta": theta * alpha ** (head_dim / (head_dim - 2))}
     return {"rope_scaling": None, "rope_theta": None, "rope_parameters": plain}
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -13,7 +14,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     mlp = _either(config, "mlp_bias", "bias")
     if attention != mlp:
         raise hf.wrong("qkv_bias", attention, "as bias is: all linear layers have one, or none")
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="internlm3",
         head_dim=hf.optional(config, "head_dim", 128),
@@ -27,6 +28,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 def _either(config: hf.HFConfig, *names: str) -> bool:
     return any(hf.boolean(config, name, default=False) for name in names)
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -8,7 +8,6 @@ from typing import Any
 from quire.core.layers import DeltaConfig, LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
-from quire.models.architecture import Architecture
 from quire.models.architectures.qwen3_next import KINDS
 
 NAMES = latent.NAMES.but(
@@ -100,6 +99,3 @@ def _types(config: hf.HFConfig, linear: dict[str, Any], layers: int) -> Any:
     if full is None or linear.get("kda_layers") is None:
         full = range(5, layers + 1, 4)
     return ["full_attention" if i in full else "linear_attention" for i in range(1, layers + 1)]
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

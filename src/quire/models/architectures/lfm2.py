@@ -7,7 +7,6 @@ from typing import Any
 from quire.core.layers import ShortConvConfig, SubLayerKind
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -43,7 +42,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         ),
     }  # fmt: skip
     eps = hf.number(config, "norm_eps", default=1e-5)
-    return llama.parse(
+    return llama.decoder(
         {**config, "rms_norm_eps": eps},
         kv_heads=8,
         theta=1_000_000.0,
@@ -78,6 +77,3 @@ def _inner(config: hf.HFConfig) -> int:
     width = int(factor * width)
     unit = hf.integer(config, "block_multiple_of", default=256)
     return -(-width // unit) * unit
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

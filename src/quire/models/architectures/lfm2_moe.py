@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.layers import RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import lfm2
 
 BLOCK = "feed_forward"
@@ -37,6 +36,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
     width = hf.integer(config, "intermediate_size", default=7168)
     return lfm2.parse(config, architecture="lfm2_moe", intermediate_size=width, moe=moe)
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -7,7 +7,7 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 
 NAMES = WeightNames(
     top={"embed": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"},
@@ -27,7 +27,7 @@ NAMES = WeightNames(
 )
 
 
-def parse(
+def decoder(
     config: hf.HFConfig,
     *,
     head_dim: int | None = None,
@@ -70,15 +70,12 @@ def parse(
     return ModelConfig(**(shape | fields | differences))
 
 
-def parse_llama(config: hf.HFConfig) -> ModelConfig:
+def parse(config: hf.HFConfig) -> ModelConfig:
     """Return Llama's own `ModelConfig`; the config chooses its biases."""
-    return parse(
+    return decoder(
         config,
         bos=1,
         eos=2,
         **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
     )
-
-
-ARCHITECTURE = Architecture(parse_llama, NAMES)

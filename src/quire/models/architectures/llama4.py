@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.layers import QueryGrowth, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding, smollm3
 from quire.models.weights.stacks import Stacked
 
@@ -33,7 +32,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         beta = hf.number(config, "attn_scale", default=0.1)
         length = hf.integer(config, "floor_scale", default=8192)
         growth = QueryGrowth(beta, length, ahead=1, unrotated=True)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="llama4_text",
         head_dim=128,
@@ -75,6 +74,3 @@ def _sparse(config: hf.HFConfig) -> tuple[bool, ...] | None:
         raise hf.wrong("moe_layers", stated, "a list of layers")
     sparse = tuple(layer in stated for layer in range(layers))
     return None if all(sparse) else sparse
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf, mamba2
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 
 MAX_LEN = 131_072
 """Longest sequence. The model has no limit of its own."""
@@ -51,6 +51,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos_token_id=hf.bos_token_id(config, 0),
         eos_token_ids=hf.token_ids(config, "eos_token_id", 2),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -7,7 +7,8 @@ import math
 from quire.core.layers import LatentConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf, latent
-from quire.models.architecture import Architecture
+
+NAMES = latent.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -36,6 +37,3 @@ def _number(config: hf.HFConfig, name: str, absent: float, null: float) -> float
     if name in config and config[name] is None:
         return null
     return hf.number(config, name, default=absent)
-
-
-ARCHITECTURE = Architecture(parse, latent.NAMES)

@@ -8,8 +8,9 @@ from typing import Any
 from quire.core.layers import QueryGrowth
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 _TRAINED = "original_max_position_embeddings"
 _ROPE: dict[str, Any] = {
@@ -29,7 +30,7 @@ _ROPE: dict[str, Any] = {
 def parse(config: hf.HFConfig) -> ModelConfig:
     if not config.get("rope_scaling") and config.get("rope_parameters") is None:
         config = {**config, "rope_parameters": _ROPE}
-    model = llama.parse(
+    model = llama.decoder(
         config,
         architecture="ministral3",
         head_dim=hf.optional(config, "head_dim", 128),
@@ -50,6 +51,3 @@ def _growth(config: hf.HFConfig, rope: RopeConfig) -> QueryGrowth | None:
     stretched = rope.scaling in ("yarn", "llama3", "longrope")
     trained = hf.integer(rope.params if stretched else params, _TRAINED)
     return QueryGrowth(hf.number(params, "llama_4_scaling_beta"), trained)
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

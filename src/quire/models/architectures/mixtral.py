@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -13,7 +12,7 @@ NAMES = llama.NAMES.but(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="mixtral",
         norm_eps=1e-5,
@@ -29,6 +28,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             experts.route(config, 2, renormalize=True),
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

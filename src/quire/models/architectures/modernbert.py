@@ -7,9 +7,30 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 from quire.models.architectures import sliding
 
+NAMES = WeightNames(
+    top={
+        "embed": "model.embeddings.tok_embeddings",
+        "embed_norm": "model.embeddings.norm",
+        "norm": "model.final_norm",
+        "head.dense": "model.head.dense",
+        "head.norm": "model.head.norm",
+        "head.out": "model.classifier",
+    },
+    layer={
+        "attn_norm": ("attn_norm",),
+        "attn.qkv": ("attn.Wqkv",),
+        "attn.out": ("attn.Wo",),
+        "mlp_norm": ("mlp_norm",),
+        "mlp.gate_up": ("mlp.Wi",),
+        "mlp.down": ("mlp.Wo",),
+    },
+    layer_prefix="model.layers.{}.",
+    base_prefix="model.",
+    ignored=r"(model\.)?(head|decoder|classifier)\b.*",
+)
 _THETAS = {
     ropes.FULL: ("global_rope_theta", 160_000.0),
     ropes.SLIDING: ("local_rope_theta", ropes.DEFAULT_THETA),
@@ -56,29 +77,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         classifier_activation=classifier,
         classifier_bias=hf.boolean(config, "classifier_bias", default=False),
     )
-
-
-ARCHITECTURE = Architecture(
-    parse,
-    WeightNames(
-        top={
-            "embed": "model.embeddings.tok_embeddings",
-            "embed_norm": "model.embeddings.norm",
-            "norm": "model.final_norm",
-            "head.dense": "model.head.dense",
-            "head.norm": "model.head.norm",
-            "head.out": "model.classifier",
-        },
-        layer={
-            "attn_norm": ("attn_norm",),
-            "attn.qkv": ("attn.Wqkv",),
-            "attn.out": ("attn.Wo",),
-            "mlp_norm": ("mlp_norm",),
-            "mlp.gate_up": ("mlp.Wi",),
-            "mlp.down": ("mlp.Wo",),
-        },
-        layer_prefix="model.layers.{}.",
-        base_prefix="model.",
-        ignored=r"(model\.)?(head|decoder|classifier)\b.*",
-    ),
-)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but({"mlp.up": ("mlp.up_proj",)})
@@ -14,7 +13,7 @@ NAMES = llama.NAMES.but({"mlp.up": ("mlp.up_proj",)})
 def parse(config: hf.HFConfig) -> ModelConfig:
     # Transformers ignores it in these models.
     hf.only(config, "is_causal", True, "causal attention")
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="nemotron",
         bos=2,
@@ -27,6 +26,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         **hf.attention_bias(config),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -8,7 +8,7 @@ from typing import Any
 from quire.core.layers import LARGEST_STEP, Mamba2Config, MoEConfig, SubLayerKind
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, mamba2
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 from quire.models.weights.stacks import Stacked
 
 NAMES = WeightNames(
@@ -119,6 +119,3 @@ def _experts(config: hf.HFConfig, types: list[str]) -> MoEConfig:
         correction=True,
         shared_size=hf.integer(config, "moe_shared_expert_intermediate_size", default=7688),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

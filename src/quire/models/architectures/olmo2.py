@@ -6,7 +6,6 @@ from typing import Any
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
@@ -17,7 +16,7 @@ NAMES = llama.NAMES.but(
 )
 
 
-def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+def decoder(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """Return the `ModelConfig`; `differences` are OLMo 3's fields."""
     fields: dict[str, Any] = {
         "architecture": "olmo2",
@@ -28,13 +27,10 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         "qk_norm": "full",
         **hf.attention_bias(config),
     }
-    return llama.parse(config, **(fields | differences))
+    return llama.decoder(config, **(fields | differences))
 
 
-def parse_olmo2(config: hf.HFConfig) -> ModelConfig:
+def parse(config: hf.HFConfig) -> ModelConfig:
     """Return OLMo 2's own `ModelConfig`, without windows."""
     hf.only(config, "sliding_window", None, "attention to all tokens before")  # OLMo 3's
-    return parse(config)
-
-
-ARCHITECTURE = Architecture(parse_olmo2, NAMES)
+    return decoder(config)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture
 from quire.models.architectures import olmo2, sliding
+
+NAMES = olmo2.NAMES
 
 _THETA = 500_000.0
 
@@ -14,7 +15,7 @@ _THETA = 500_000.0
 def parse(config: hf.HFConfig) -> ModelConfig:
     rope, local_rope = _ropes(config)
     window = hf.optional(config, "sliding_window", 4096)
-    return olmo2.parse(
+    return olmo2.decoder(
         config,
         architecture="olmo3",
         rope=rope,
@@ -33,6 +34,3 @@ def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
     thetas = {ropes.FULL: ("rope_theta", _THETA), ropes.SLIDING: ("", _THETA)}
     max_len = hf.integer(config, "max_position_embeddings")
     return ropes.ropes(config, head_dim, max_len, thetas=thetas, scaled=(ropes.FULL,))
-
-
-ARCHITECTURE = Architecture(parse, olmo2.NAMES)

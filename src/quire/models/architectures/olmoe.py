@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(experts.names("mlp"), stacked=experts.STACKED)
@@ -12,7 +11,7 @@ NAMES = llama.NAMES.but(experts.names("mlp"), stacked=experts.STACKED)
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "clip_qkv", None, "q, k and v without bounds")
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="olmoe",
         norm_eps=1e-5,
@@ -26,6 +25,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             experts.route(config, 8),
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import WeightNames
 
 NAMES = WeightNames(
     top={
@@ -48,6 +48,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         bos_token_id=hf.bos_token_id(config, 2),
         eos_token_ids=hf.token_ids(config, "eos_token_id", 2),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -7,7 +7,6 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models import rope as ropes
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but({"attn.qkv": ("self_attn.qkv_proj",), "mlp.gate_up": ("mlp.gate_up_proj",)})
@@ -20,7 +19,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     given = hf.integer(config, "head_dim") if config.get("head_dim") is not None else None
     _, _, head_dim = hf.heads(config, hidden, given)
     renamed = {**config, **{name: _renamed(config, name) for name in _TABLES}}
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="phi3",
         norm_eps=1e-5,
@@ -37,6 +36,3 @@ def _renamed(config: hf.HFConfig, name: str) -> dict[str, Any]:
         key: "longrope" if key in ("type", "rope_type") and value in ("su", "yarn") else value
         for key, value in hf.table(config, name).items()
     }
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -8,8 +8,9 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.layers import RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, mixtral
+
+NAMES = mixtral.NAMES
 
 _EXPERTS_PER_TOKEN = 2
 _TABLES = ("rope_parameters", "rope_scaling")
@@ -21,7 +22,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     if head_bias:
         hf.only(config, "tie_word_embeddings", False, "a head with a bias of its own")
     noise = hf.number(config, "router_jitter_noise", default=0.01)
-    return llama.parse(
+    return llama.decoder(
         {**config, **{name: _renamed(config, name) for name in _TABLES if config.get(name)}},
         architecture="phimoe",
         norm="layer_norm",
@@ -56,6 +57,3 @@ def _renamed(config: hf.HFConfig, name: str) -> dict[str, Any]:
             param=name,
         )
     return table | {"attention_factor": short}
-
-
-ARCHITECTURE = Architecture(parse, mixtral.NAMES)

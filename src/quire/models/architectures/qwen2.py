@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
+
+NAMES = llama.NAMES
 
 KV_HEADS = 32
 """Where the config does not say; Transformers' default."""
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="qwen2",
         qkv_bias=True,
         kv_heads=KV_HEADS,
         **sliding.upper_layers(config),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

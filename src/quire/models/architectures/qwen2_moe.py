@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
 
 NAMES = llama.NAMES.but(
@@ -18,7 +17,7 @@ NAMES = llama.NAMES.but(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="qwen2_moe",
         kv_heads=16,
@@ -35,6 +34,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         ),
         **sliding.upper_layers(config, lambda layer, upper: layer % 2 == 0 and layer < upper),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2, sliding
+
+NAMES = llama.NAMES
+MTP = "mtp"
 
 _DEFAULT_HEAD_DIM = 128
 """Not hidden_size / heads: that is how Transformers reads a config without it."""
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="qwen3",
         head_dim=_DEFAULT_HEAD_DIM,
@@ -21,6 +23,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         **hf.attention_bias(config),
         **sliding.upper_layers(config),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES, mtp="mtp")

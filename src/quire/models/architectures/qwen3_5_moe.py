@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import qwen3_5, qwen3_next
 
 NAMES = qwen3_next.NAMES.but({"recurrent.in": qwen3_5.PARTS})
+MTP = "mtp"
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -20,6 +20,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         kv_heads=2,
         **qwen3_next.sparse(config, (256, 8)),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(experts.names("mlp"), stacked=experts.STACKED)
+MTP = "mtp"
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     slides = hf.boolean(config, "use_sliding_window", default=False)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="qwen3_moe",
         kv_heads=4,
@@ -28,6 +28,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             layers=experts.sparse_layers(config),
         ),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")

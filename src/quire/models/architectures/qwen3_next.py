@@ -8,7 +8,6 @@ from quire.core.errors import CheckpointError
 from quire.core.layers import DeltaConfig, SubLayerKind
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, qwen2_moe
 
 NAMES = qwen2_moe.NAMES.but(
@@ -21,6 +20,7 @@ NAMES = qwen2_moe.NAMES.but(
         "recurrent.out": ("linear_attn.out_proj",),
     },
 )
+MTP = "mtp"
 KINDS: dict[str, SubLayerKind] = {
     "full_attention": "attention",
     "linear_attention": "recurrent",
@@ -54,7 +54,7 @@ def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> M
         every = hf.integer(config, "full_attention_interval", default=4)
         names = "full_attention", "linear_attention"
         types = [names[bool((i + 1) % every)] for i in range(layers)]
-    return llama.parse(
+    return llama.decoder(
         config,
         head_dim=256,
         partial=0.25,
@@ -99,6 +99,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         kv_heads=2,
         **sparse(config, (512, 10), layers=experts.sparse_layers(config)),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES, mtp="mtp")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import bert
+
+NAMES = bert.names("roberta", "classifier.dense", "classifier.out_proj")
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -27,6 +28,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         max_position_embeddings=rows - padding - 1,
         learned_positions_offset=padding + 1,
     )
-
-
-ARCHITECTURE = Architecture(parse, bert.names("roberta", "classifier.dense", "classifier.out_proj"))

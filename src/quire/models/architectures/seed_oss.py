@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="seed_oss",
         head_dim=hf.optional(config, "head_dim", 128),
@@ -20,6 +21,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         output_bias=hf.boolean(config, "attention_out_bias", default=False),
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

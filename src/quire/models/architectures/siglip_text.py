@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import clip_text
 from quire.models.vision.architecture import gelu
+
+NAMES = clip_text.names("text_model.head")
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -29,6 +30,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         num_labels=hf.integer(config, "projection_size", default=hf.integer(config, "hidden_size")),
         projection_bias=True,
     )
-
-
-ARCHITECTURE = Architecture(parse, clip_text.names("text_model.head"))

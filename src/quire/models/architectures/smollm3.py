@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama, sliding
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     rotates = rotated(config)
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="smollm3",
         kv_heads=4,
@@ -35,6 +36,3 @@ def rotated(config: hf.HFConfig) -> tuple[bool, ...]:
     if not isinstance(stated, list) or len(stated) < layers or set(stated) - {0, 1}:
         raise hf.wrong("no_rope_layers", stated, f"a list of {layers} numbers, each 0 or 1")
     return tuple(number == 1 for number in stated[:layers])
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

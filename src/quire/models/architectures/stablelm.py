@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
+
+NAMES = llama.NAMES
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -13,7 +14,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "is_causal", True, "causal attention")
     hf.only(config, "qk_layernorm", False, "q and k without norms")
     hf.only(config, "use_parallel_residual", False, "attention before the feed-forward")
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="stablelm",
         kv_heads=32,
@@ -24,6 +25,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=hf.number(config, "layer_norm_eps", default=1e-5),
         qkv_bias=hf.boolean(config, "use_qkv_bias", default=False),
     )
-
-
-ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.architecture import Architecture
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but({"mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)})
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(
+    return llama.decoder(
         config,
         architecture="starcoder2",
         kv_heads=2,
@@ -24,6 +23,3 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         sliding_window=hf.optional(config, "sliding_window", None),
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
     )
-
-
-ARCHITECTURE = Architecture(parse, NAMES)
