@@ -47,6 +47,14 @@ class Finding:
     fix: str = ""
 
 
+Result = tuple[str, str]
+"""What a check found, and the fix; an empty one if nothing is wrong."""
+
+
+class _BrokenError(Exception):
+    """Quire cannot run; the arguments are those of a `Result`."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the output, the measurement and the port to `parser`."""
     add = Flags(parser)
@@ -86,25 +94,41 @@ def render(findings: list[Finding]) -> str:
 
 def examine(host: str, port: int, *, measure: bool = False) -> Iterator[Finding]:
     """Yield all findings; checks that are impossible here are left out."""
-    checks: tuple[Callable[[], Finding | None], ...] = (
-        _python, _packages, _native, _processor, _gpu, _quota, _busy, _governor, _numa, _memory,
-        _huge_pages, lambda: _bandwidth(measure=measure), _cache, _hub, _open_files,
-        lambda: _port(host, port),
-    )  # fmt: skip
-    for check in checks:
-        finding = check()
-        if finding is not None:
-            yield finding
+    checks: dict[str, Callable[[], Result | None]] = {
+        "python": _python,
+        "packages": _packages,
+        "kernels": _native,
+        "processor": _processor,
+        "gpu": _gpu,
+        "cores": _quota,
+        "others": _busy,
+        "clock": _governor,
+        "NUMA": _numa,
+        "memory": _memory,
+        "huge pages": _huge_pages,
+        "bandwidth": lambda: _bandwidth(measure=measure),
+        "cache": _cache,
+        "downloads": _hub,
+        "open files": _open_files,
+        "port": lambda: _port(host, port),
+    }
+    for name, check in checks.items():
+        try:
+            result = check()
+        except _BrokenError as error:
+            yield Finding("fail", name, *error.args)
+            continue
+        if result is not None:
+            yield Finding("warn" if result[1] else "ok", name, *result)
 
 
-def _python() -> Finding:
+def _python() -> Result:
     found = f"{platform.python_version()}, on {platform.system()} {platform.release()}"
-    if platform.system() != "Linux":
-        return Finding("warn", "python", found, "Quire is made for Linux; use a container.")
-    return Finding("ok", "python", found)
+    is_linux = platform.system() == "Linux"
+    return found, "" if is_linux else "Quire is made for Linux; use a container."
 
 
-def _packages() -> Finding:
+def _packages() -> Result:
     """Check that Quire's packages are installed; torch is optional."""
     try:
         needed = [line for line in requires("quire") or [] if "extra ==" not in line]
@@ -114,17 +138,12 @@ def _packages() -> Finding:
 
         needed = ["numpy", "tokenizers", "msgspec", "starlette"]
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
-    missing = [name for name in names if _version(name) is None]
-    if missing:
-        return Finding(
-            "fail",
-            "packages",
-            f"missing: {', '.join(missing)}",
-            f"{sys.executable} -m pip install {' '.join(missing)}",
-        )
+    if missing := [name for name in names if _version(name) is None]:
+        fix = f"{sys.executable} -m pip install {' '.join(missing)}"
+        raise _BrokenError(f"missing: {', '.join(missing)}", fix)
     torch = _version("torch")
     found = f"quire {quire} and the {len(names)} that it needs"
-    return Finding("ok", "packages", f"{found}; torch {torch}" if torch else f"{found}; no torch")
+    return f"{found}; torch {torch}" if torch else f"{found}; no torch", ""
 
 
 def _version(package: str) -> str | None:
@@ -134,109 +153,92 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _native() -> Finding:
-    fix = "Install Quire again where a C++20 compiler is; --ops reference works without, slowly."
+def _native() -> Result:
     try:
         from quire.ops.isa import available_isas
     except ImportError as error:
-        return Finding("fail", "kernels", f"the native module cannot be imported: {error}", fix)
+        raise _BrokenError(
+            f"the native module cannot be imported: {error}",
+            "Install Quire again where a C++20 compiler is; --ops reference works without, slowly.",
+        ) from error
     isas = available_isas()
     best, forced = isas[-1], env.cpu_isa()
     if forced is not None and forced != best:
-        return Finding(
-            "warn" if forced in isas else "fail",
-            "kernels",
-            f"native, forced to {forced} by QUIRE_CPU_ISA",
-            f"Unset QUIRE_CPU_ISA: this processor runs {best}.",
-        )
+        found = f"native, forced to {forced} by QUIRE_CPU_ISA"
+        fix = f"Unset QUIRE_CPU_ISA: this processor runs {best}."
+        if forced not in isas:
+            raise _BrokenError(found, fix)
+        return found, fix
     if best == "portable":
-        return Finding(
-            "warn",
-            "kernels",
-            "native, without vector instructions",
-            "Use a processor with AVX2 or better, and a virtual machine that shows it.",
-        )
-    return Finding("ok", "kernels", f"native, for {best}")
+        fix = "Use a processor with AVX2 or better, and a virtual machine that shows it."
+        return "native, without vector instructions", fix
+    return f"native, for {best}", ""
 
 
-def _processor() -> Finding:
+def _processor() -> Result:
     from quire.ops.isa import cpu_features
 
     try:
         features = [name for name, usable in cpu_features().items() if usable]
     except ImportError:
         features = []
-    return Finding("ok", "processor", f"{cpu_name()}: {' '.join(features)}")
+    return f"{cpu_name()}: {' '.join(features)}", ""
 
 
-def _gpu() -> Finding | None:
+def _gpu() -> Result | None:
     gpu = first_gpu()
     if gpu is None:
         return None
     found = f"{gpu.name}, {gpu.memory_bytes / GIB:.1f} GiB"
     if torch_folder() is None:
         fix = "pip install 'quire[torch]'; --device auto then takes the GPU."
-        return Finding("warn", "gpu", f"{found}, which needs torch", fix)
+        return f"{found}, which needs torch", fix
     if torch_cuda_version() is None:
         fix = "Install torch for CUDA; --device auto then takes the GPU."
-        return Finding("warn", "gpu", f"{found}, which the installed torch cannot use", fix)
-    return Finding("ok", "gpu", f"{found}: --device auto takes it, with the reference ops")
+        return f"{found}, which the installed torch cannot use", fix
+    return f"{found}: --device auto takes it, with the reference ops", ""
 
 
-def _quota() -> Finding:
+def _quota() -> Result:
     """Check how many of the cores this process may use."""
     usable, there = detect().cores, os.cpu_count() or 1
-    found = f"{usable} usable of {there} hardware threads"
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    if usable < allowed // 2:
-        return Finding(
-            "warn", "cores", found, "A container's CPU quota holds the others back; raise it."
-        )
-    return Finding("ok", "cores", found)
+    fix = "A container's CPU quota holds the others back; raise it."
+    found = f"{usable} usable of {there} hardware threads"
+    return found, fix if usable < allowed // 2 else ""
 
 
-def _busy() -> Finding | None:
+def _busy() -> Result | None:
     """Check whether other programs compute; a shared core doubles a step's time."""
     try:
         load = os.getloadavg()[0]
     except OSError:
         return None
     cores = os.cpu_count() or 1
+    fix = "Stop other programs, or leave them cores with --num-threads."
     found = f"load average {load:.1f}, on {cores} hardware threads"
-    if load > BUSY_SHARE * cores:
-        return Finding(
-            "warn",
-            "others",
-            found,
-            "Stop other programs, or leave them cores with --num-threads.",
-        )
-    return Finding("ok", "others", found)
+    return found, fix if load > BUSY_SHARE * cores else ""
 
 
-def _governor() -> Finding | None:
+def _governor() -> Result | None:
     governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if not governor:
         return None  # in a virtual machine the host decides
-    if governor == "powersave" and "intel_pstate" not in _read(
-        "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"
-    ):
-        return Finding("warn", "clock", governor, "cpupower frequency-set -g performance")
-    return Finding("ok", "clock", governor)
+    driver = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
+    slow = governor == "powersave" and "intel_pstate" not in driver
+    return governor, "cpupower frequency-set -g performance" if slow else ""
 
 
-def _numa() -> Finding | None:
+def _numa() -> Result | None:
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     if len(nodes) > 1:
-        return Finding(
-            "warn",
-            "NUMA",
-            f"{len(nodes)} nodes; memory of another one is read more slowly",
-            "Run one engine per node: numactl --cpunodebind=0 --membind=0 quire serve …",
-        )
-    return Finding("ok", "NUMA", "1 node") if nodes else None
+        found = f"{len(nodes)} nodes; memory of another one is read more slowly"
+        fix = "Run one engine per node: numactl --cpunodebind=0 --membind=0 quire serve …"
+        return found, fix
+    return ("1 node", "") if nodes else None
 
 
-def _memory() -> Finding:
+def _memory() -> Result:
     here = detect()
     total, free = here.memory_bytes, here.available_bytes
     found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB"
@@ -246,27 +248,22 @@ def _memory() -> Finding:
         whole = total
     if total < whole:
         found += f", the container's limit; the machine has {whole / GIB:.1f}"
-    if free < LEAST_MEMORY:
-        return Finding("warn", "memory", found, "Free memory, or raise the container's limit.")
-    return Finding("ok", "memory", found)
+    fix = "Free memory, or raise the container's limit."
+    return found, fix if free < LEAST_MEMORY else ""
 
 
-def _huge_pages() -> Finding | None:
+def _huge_pages() -> Result | None:
     setting = _read("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting:
         return None
     chosen = setting.partition("[")[2].partition("]")[0]
     if chosen == "never":
-        return Finding(
-            "warn",
-            "huge pages",
-            "never: weights are read a quarter slower from small pages",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        )
-    return Finding("ok", "huge pages", chosen)
+        found = "never: weights are read a quarter slower from small pages"
+        return found, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+    return chosen, ""
 
 
-def _bandwidth(*, measure: bool) -> Finding:
+def _bandwidth(*, measure: bool) -> Result:
     """Report memory bandwidth, which limits the speed of one sequence."""
     from quire.explain.limits import load_limits
 
@@ -276,9 +273,7 @@ def _bandwidth(*, measure: bool) -> Finding:
 
         limits = measure_and_keep()
     if limits is None:
-        return Finding(
-            "warn", "bandwidth", "not measured on this machine", "quire doctor --measure"
-        )
+        return "not measured on this machine", "quire doctor --measure"
     cores = limits.cores
     products = ", ".join(
         f"{name} {limits.flops_of(name, cores) / 1e12:.2f}" for name in limits.flops
@@ -286,20 +281,15 @@ def _bandwidth(*, measure: bool) -> Finding:
     found = f"{limits.bandwidth_of(cores) / 1e9:.1f} GB/s read; products {products} TFLOP/s"
     one = limits.bandwidth_of(1)
     if limits.disturbed:
-        return Finding(
-            "warn", "bandwidth",
-            f"{found}; meanwhile other processes used {limits.disturbance:.1f} cores",
-            "quire doctor --measure when the machine is idle.",
-        )  # fmt: skip
+        found += f"; meanwhile other processes used {limits.disturbance:.1f} cores"
+        return found, "quire doctor --measure when the machine is idle."
     if cores > 1 and limits.bandwidth_of(cores) < one:
-        return Finding(
-            "warn", "bandwidth", f"{found}; one thread alone reads {one / 1e9:.1f}",
-            "Other processes used the machine: quire doctor --measure when it is idle.",
-        )  # fmt: skip
-    return Finding("ok", "bandwidth", found)
+        found += f"; one thread alone reads {one / 1e9:.1f}"
+        return found, "Other processes used the machine: quire doctor --measure when it is idle."
+    return found, ""
 
 
-def _cache() -> Finding:
+def _cache() -> Result:
     """Check the folder of packed weights, measured limits and tuned kernels."""
     folder = env.cache_dir()
     try:
@@ -307,44 +297,38 @@ def _cache() -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding(
-            "fail",
-            "cache",
+        raise _BrokenError(
             f"{folder} cannot be written: {error.strerror or error}",
             "Set QUIRE_CACHE_DIR to a folder that can.",
-        )
-    found = f"{folder}, {free / GIB:.1f} GiB free"
-    if free < LEAST_DISK:
-        return Finding("warn", "cache", found, "Make room, or set QUIRE_CACHE_DIR to another disk.")
-    return Finding("ok", "cache", found)
+        ) from error
+    fix = "Make room, or set QUIRE_CACHE_DIR to another disk."
+    return f"{folder}, {free / GIB:.1f} GiB free", fix if free < LEAST_DISK else ""
 
 
-def _hub() -> Finding:
+def _hub() -> Result:
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE)
     there = next((p for p in (folder, *folder.parents) if p.is_dir()), Path("/"))
     found = f"{folder}, {shutil.disk_usage(there).free / GIB:.1f} GiB free"
     if env.hf_offline():
-        return Finding("ok", "downloads", f"{found}; HF_HUB_OFFLINE: nothing is fetched")
+        return f"{found}; HF_HUB_OFFLINE: nothing is fetched", ""
     if not os.access(there, os.W_OK):
-        return Finding("warn", "downloads", f"{found}; it cannot be written", "Set HF_HOME.")
-    return Finding("ok", "downloads", found)
+        return f"{found}; it cannot be written", "Set HF_HOME."
+    return found, ""
 
 
-def _open_files() -> Finding | None:
+def _open_files() -> Result | None:
     try:
         import resource
     except ImportError:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < LEAST_FILES:
-        most = hard if hard != resource.RLIM_INFINITY else 1048576
-        return Finding("warn", "open files", f"at most {soft}", f"ulimit -n {most}")
-    return Finding("ok", "open files", f"at most {soft}")
+    most = hard if hard != resource.RLIM_INFINITY else 1048576
+    return f"at most {soft}", f"ulimit -n {most}" if soft < LEAST_FILES else ""
 
 
-def _port(host: str, port: int) -> Finding:
+def _port(host: str, port: int) -> Result:
     from quire.server.http.listener import bind
 
     try:
@@ -353,8 +337,8 @@ def _port(host: str, port: int) -> Finding:
     except (ConfigError, OSError) as error:
         what = error.what if isinstance(error, ConfigError) else str(error)
         fix = error.fix if isinstance(error, ConfigError) else None
-        return Finding("warn", "port", what, fix or "Choose another with --port.")
-    return Finding("ok", "port", f"{host}:{port} is free")
+        return what, fix or "Choose another with --port."
+    return f"{host}:{port} is free", ""
 
 
 def _read(path: str) -> str:
