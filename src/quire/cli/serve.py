@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from quire.server.serve import Tls
 
 
+_SAME_NAME = (
+    "max_body_bytes", "max_queued_requests", "max_stored_responses", "strict_fields",
+    "tool_call_parser", "reasoning_parser", "shutdown_timeout", "root_path",
+    "trust_request_chat_template",
+)  # fmt: skip
+"""Flags that are options of the server."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the HTTP flags and the engine's flags to `parser`."""
     http = Flags(parser.add_argument_group("http"))
@@ -172,22 +180,15 @@ def _serve_on(
         configured = configure(args, core)  # it loads its model during the imports that follow
         from quire.server.serve import ServeOptions, serve
 
+    fields = {name: getattr(namespace, name) for name in _SAME_NAME}
     options = ServeOptions(
+        **fields,
         api_keys=keys,
         model_names=tuple(namespace.served_model_name or ()),
-        max_body_bytes=namespace.max_body_bytes,
-        max_queued_requests=namespace.max_queued_requests,
-        max_stored_responses=namespace.max_stored_responses,
         chat_template=chat_template(namespace),
-        strict_fields=namespace.strict_fields,
-        tool_call_parser=namespace.tool_call_parser,
-        reasoning_parser=namespace.reasoning_parser,
-        shutdown_timeout=namespace.shutdown_timeout,
         tls=_tls(namespace),
         cors=_cors(namespace),
-        root_path=namespace.root_path,
         force_include_usage=namespace.enable_force_include_usage,
-        trust_request_chat_template=namespace.trust_request_chat_template,
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
