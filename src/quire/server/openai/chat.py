@@ -179,12 +179,9 @@ class _Answer(ChatAnswer):
         """Return the whole answer."""
         output = await self.final()
         answer = ChatResponse(
-            id=self.call.id,
-            created=self.call.created,
-            model=self.call.model,
+            **self.call.head,
             choices=[self.choice(completion, output) for completion in completions(output)],
             usage=self.used.usage(),
-            system_fingerprint=self.call.fingerprint,
             warnings=self.call.warnings(output),
         )
         if output.prompt_logprobs is not None:
@@ -249,15 +246,7 @@ class _Answer(ChatAnswer):
         return self.used.last_event(self.chunk([]))
 
     def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        call, usage = self.call, self.used.of_chunk()
-        return ChatChunk(
-            call.id,
-            call.created,
-            call.model,
-            choices,
-            usage=usage,
-            system_fingerprint=call.fingerprint,
-        )
+        return ChatChunk(**self.call.head, choices=choices, usage=self.used.of_chunk())
 
     def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
         message, reason = AssistantMessage(completion.text), completion.finish_reason

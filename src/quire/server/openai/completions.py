@@ -235,15 +235,7 @@ class _Answer(PromptsAnswer):
         return TextEvent(lambda text: self.response([CompletionChoice(index, text, None, None)]))
 
     def response(self, choices: list[CompletionChoice]) -> CompletionResponse:
-        call, usage = self.call, self.used.of_chunk()
-        return CompletionResponse(
-            call.id,
-            call.created,
-            call.model,
-            choices,
-            usage=usage,
-            system_fingerprint=call.fingerprint,
-        )
+        return CompletionResponse(**self.call.head, choices=choices, usage=self.used.of_chunk())
 
     def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:
         """Return the output's choices; the first ones include an echoed prompt."""

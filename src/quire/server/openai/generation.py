@@ -76,6 +76,16 @@ class Generation:
         self.options = replace(self.options, lora_request=adapter)
         self.fingerprint = self.server.fingerprint(adapter)
 
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the fields of every answer and event."""
+        return {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
     def submit_one(
         self, prompt: Prompt, params: SamplingParams, sink: OutputSink
     ) -> Awaitable[int]:
