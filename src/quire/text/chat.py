@@ -64,6 +64,8 @@ def render_chat(
         InvalidRequestError: the messages are malformed, `kwargs` overrides a variable of
             Quire's, or the template fails (see `text.template`).
     """
+    from quire.text.template import render_template  # Jinja, only in the process that renders
+
     source = select_template(tokenizer, chat_template, with_tools=bool(tools))
     extra = kwargs or {}
     taken = sorted(key for key in extra if key in _RESERVED or key in tokenizer.special_tokens)
@@ -84,7 +86,7 @@ def render_chat(
     guard = _Guard(tokenizer.special_token_strings)
     end = f"{guard.mark}end "
     prepared = _prepared(messages, guard, source, end if continue_final_message else None)
-    text = _rendered(
+    text = render_template(
         source,
         {
             **tokenizer.special_tokens,
@@ -109,13 +111,6 @@ def _prepared(
     if end is not None:
         _mark_end(prepared, end)
     return [_as_parts(message) for message in prepared] if listed else prepared
-
-
-def _rendered(source: str, variables: dict[str, Any]) -> str:
-    """Render a template; Jinja is imported in the process that does so."""
-    from quire.text.template import render_template
-
-    return render_template(source, variables)
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:

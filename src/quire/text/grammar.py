@@ -39,10 +39,9 @@ def new_matcher(
         InvalidRequestError: the grammar is not supported; names the keyword or the position.
     """
     specials = specials or {}
-    if written is not None:
-        return _first_good(tokenizer, written, params, specials, probed=False)
-    written = GrammarWriter(params).write(specials)
-    return _first_good(tokenizer, written, params, specials, probed=True)
+    probed = written is None
+    written = written or GrammarWriter(params).write(specials)
+    return _first_good(tokenizer, written, params, specials, probed=probed)
 
 
 def checked(
@@ -63,26 +62,27 @@ def _first_good(
     written: WrittenStructure,
     params: StructuredOutputsParams,
     specials: Specials,
+    *,
     probed: bool,
 ) -> LLMatcher:
+    """Return a matcher of the grammars, or of the plain ones if these cannot be served."""
+
+    def matcher(grammars: str) -> LLMatcher:
+        return _matcher(tokenizer, placed(grammars, params.reasoning, specials), params, probed)
+
     try:
-        return _matcher(tokenizer, written.grammars, params, specials, probed)
+        return matcher(written.grammars)
     except InvalidRequestError:
         if written.plain is None:
             raise
-        return _matcher(tokenizer, written.plain, params, specials, probed)
+        return matcher(written.plain)
 
 
 def _matcher(
-    tokenizer: LLTokenizer,
-    grammars: str,
-    params: StructuredOutputsParams,
-    specials: Specials,
-    probed: bool,
+    tokenizer: LLTokenizer, grammar: str, params: StructuredOutputsParams, probed: bool
 ) -> LLMatcher:
     from llguidance import LLMatcher
 
-    grammar = placed(grammars, params.reasoning, specials)
     matcher = LLMatcher(tokenizer, grammar, limits=_limits(), log_level=0)
     try:
         if not matcher.is_error():
