@@ -114,10 +114,8 @@ Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock | ImageBlock
 """The blocks that a chat request can express."""
 
 _KNOWN = {
-    "image": ImageBlock,
-    "thinking": ThinkingBlock,
-    "tool_use": ToolUseBlock,
-    "tool_result": ToolResultBlock,
+    kind.__struct_config__.tag: kind
+    for kind in (ImageBlock, ThinkingBlock, ToolUseBlock, ToolResultBlock)
 }
 
 

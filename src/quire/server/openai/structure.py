@@ -11,7 +11,8 @@ from quire.core.structured_outputs import KINDS, StructuredOutputsParams
 from quire.server.errors import invalid
 from quire.server.openai.protocol import CommonRequest, ResponseFormat, StructuredOutputs
 
-_GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+"""Field → the kind of structure that it sets."""
 _OF_JSON = ("disable_any_whitespace", "whitespace_pattern", "disable_additional_properties")
 _NAMES = {"response_format": "response_format.json_schema.schema"}
 """Field → the place of its structure, if that is another one."""
@@ -28,7 +29,7 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
         found["response_format"] = fields
     if request.structured_outputs is not None:
         found["structured_outputs"] = _of_outputs(request.structured_outputs)
-    for name, kind in _GUIDED.items():
+    for name, kind in GUIDED.items():
         if (value := getattr(request, name)) is not None:
             found[name] = {kind: value, "whitespace_pattern": request.guided_whitespace_pattern}
     if not found:

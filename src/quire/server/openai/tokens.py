@@ -148,13 +148,6 @@ def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt | Im
                 raise invalid(f"{name} needs messages.", name)
         return body.prompt
     assert body.messages is not None
-    chat = ChatRequest(
-        messages=body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        chat_template_kwargs=body.chat_template_kwargs,
-        chat_template=body.chat_template,
-        add_special_tokens=body.add_special_tokens,
-        tools=body.tools,
-    )
+    fields = {name: getattr(body, name) for name in (*_OF_CHAT, "add_special_tokens")}
+    chat = ChatRequest(messages=body.messages, **fields)
     return chat_prompt(plain_form(chat), template_of(chat, server))

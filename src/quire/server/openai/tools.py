@@ -18,7 +18,7 @@ from quire.server.openai.answers import AssistantMessage, Delta, FunctionCall, T
 from quire.server.openai.calls import could_be_call, structure_of_calls
 from quire.server.openai.protocol import ChatRequest, ChosenTool, ToolDefinition
 from quire.server.openai.reasoning import limited
-from quire.server.openai.structure import structured_outputs
+from quire.server.openai.structure import GUIDED, structured_outputs
 from quire.server.tools import deltas
 from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.output import ValueTypes
@@ -116,7 +116,7 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
     Raises:
         ApiError: 400 if they contradict each other, or Quire cannot read the model's calls.
     """
-    structured = _has_structure(body)
+    structured = _wants_json(body) or _has_other_structure(body)
     reading = Reading(parsers, reasoning=body.include_reasoning is not False, structured=structured)
     if not body.tools:
         if body.tool_choice not in (None, "none", "auto"):
@@ -159,7 +159,7 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
 
 def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
     """Raise `ApiError` if a structured text could be mistaken for calls."""
-    if not _wants_json(body):
+    if _has_other_structure(body):
         raise invalid(
             "tools do not work with this structure, unless tool_choice is none; they work with "
             "a JSON response_format.",
@@ -308,20 +308,13 @@ def _called(body: ChatRequest) -> int:
     return sum(len(message.tool_calls or ()) for message in body.messages)
 
 
-def _has_structure(body: ChatRequest) -> bool:
-    return _wants_json(body) or _has_other_structure(body)
-
-
 def _wants_json(body: ChatRequest) -> bool:
     """Return whether OpenAI's field asks for JSON."""
-    wanted = body.response_format
-    is_json = wanted is not None and wanted.type != "text"
-    return is_json and not _has_other_structure(body)
+    return body.response_format is not None and body.response_format.type != "text"
 
 
 def _has_other_structure(body: ChatRequest) -> bool:
-    guided = (body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
-    return body.structured_outputs is not None or any(value is not None for value in guided)
+    return any(getattr(body, name) is not None for name in ("structured_outputs", *GUIDED))
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
