@@ -47,7 +47,7 @@ CASES: list[tuple[bytes, Callable[[bytes], Any]]] = [
     (frames.encode(frames.Outcome.of(_OUTPUT, whole=True)), _from_worker),
     (frames.encode(frames.Failed("code", "why")), _from_worker),
     (frames.encode(frames.Call("start_op_profile", [5])), _to_worker),
-    (frames.encode(frames.Agreed(5, 6)), _to_worker),
+    (frames.encode(frames.Fit(5, 6)), _to_worker),
 ]
 
 

@@ -24,7 +24,6 @@ from quire.core.config import StateConfig
 from quire.core.cost import RooflineCost, StepCost
 from quire.core.messages import TokenLogprobs
 from quire.executor.base import ForwardError, Pending, StepSkippedError
-from quire.kv.lower_tiers import LowerTier
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ClockedExecutor, ModelledStep, step_seconds
 from tests.simulation.host_tier import MisplacedBlockError, ModelledFiles, ModelledHostTier
@@ -162,7 +161,7 @@ class ModelledExecutor(ClockedExecutor):
     ) -> None:
         super().__init__(num_blocks, clock, states)
         below = ModelledFiles(files or 0)
-        self._lower = [] if files is None else [below]
+        self.lower_tiers = [] if files is None else [below]
         self._states: ModelledStates | None = None
         if states:
             self._states = ModelledStates(
@@ -179,10 +178,6 @@ class ModelledExecutor(ClockedExecutor):
         self._undone: set[str] = set()
         self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
         self._last: ModelledStep | None = None
-
-    @property
-    def lower_tiers(self) -> Sequence[LowerTier]:
-        return self._lower
 
     def shutdown(self) -> None:
         assert not self._sequences, "sequences were never removed"

@@ -224,7 +224,7 @@ class EngineCore:
     def _stats(self) -> SchedulerStats:
         stats = self.scheduler.stats()
         stats.num_waiting += len(self._compiling)
-        stats.stages = self.executor.stages
+        stats.stages = [*self.executor.stages]
         return stats
 
     def _take_compiled(self) -> None:

@@ -76,7 +76,23 @@ class Pending(Protocol):
 
 
 class Executor(ABC):
-    """Holds the model and the KV cache; computes one step at a time."""
+    """Holds the model and the KV cache; computes one step at a time.
+
+    Attributes: `start` sets them.
+        num_blocks: blocks in the KV cache.
+        states: slots for states; None without recurrent layers.
+        lower_tiers: tiers below host memory, in the order of their search.
+        stages: what the pipeline stages have done; empty for one.
+        phases: seconds of each part of `start`, in order.
+        facts: about the engine: device, dtype, isa, weight_bytes, kv_cache_bytes …
+    """
+
+    num_blocks: int
+    states: StateConfig | None = None
+    lower_tiers: Sequence[LowerTier] = ()
+    stages: Sequence[StageStats] = ()
+    phases: dict[str, float]
+    facts: dict[str, object]
 
     def begin(self) -> None:  # noqa: B027
         """Begin what needs no Python, ahead of `start`, for a caller that waits for a first token;
@@ -84,37 +100,7 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Load the model and allocate the KV cache. Then the properties are valid."""
-
-    @property
-    @abstractmethod
-    def num_blocks(self) -> int:
-        """Return the number of blocks in the KV cache."""
-
-    @property
-    def states(self) -> StateConfig | None:
-        """Return the slots for states; None without recurrent layers."""
-        return None
-
-    @property
-    def lower_tiers(self) -> Sequence[LowerTier]:
-        """Return the tiers below host memory, in the order of their search."""
-        return ()
-
-    @property
-    def stages(self) -> list[StageStats]:
-        """Return what the pipeline stages have done; [] for one."""
-        return []
-
-    @property
-    @abstractmethod
-    def phases(self) -> dict[str, float]:
-        """Return the seconds of each part of `start`, in order."""
-
-    @property
-    @abstractmethod
-    def facts(self) -> dict[str, object]:
-        """Return facts about the engine: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+        """Load the model and allocate the KV cache."""
 
     @abstractmethod
     def execute(self, batch: SchedulerOutput) -> ModelOutput:

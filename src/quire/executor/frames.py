@@ -1,6 +1,6 @@
 """Messages between an executor and the workers in other processes, as msgpack.
 
-executor → worker   Start, Agreed, then Prepare, Step and Call
+executor → worker   Start, Fit, then Prepare, Step and Call
 worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer for each Call; or
                     Failed, which is the last message
 """
@@ -25,14 +25,7 @@ class Start(msgspec.Struct, tag=True, array_like=True):
 
 
 class Fit(msgspec.Struct, tag=True, array_like=True):
-    """Numbers of KV blocks and of state slots that fit on this worker."""
-
-    num_blocks: int
-    num_states: int
-
-
-class Agreed(msgspec.Struct, tag=True, array_like=True):
-    """Numbers of KV blocks and of state slots that fit on every worker."""
+    """Numbers of KV blocks and of state slots that fit on a worker; the reply: on every worker."""
 
     num_blocks: int
     num_states: int
@@ -143,7 +136,7 @@ class Answer(msgspec.Struct, tag=True, array_like=True):
     value: Any
 
 
-ToWorker = Start | Agreed | Prepare | Step | Call
+ToWorker = Start | Fit | Prepare | Step | Call
 FromWorker = Fit | Loaded | Failed | Outcome | Answer
 
 

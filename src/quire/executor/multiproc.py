@@ -56,19 +56,14 @@ class MultiprocExecutor(UniprocExecutor):
         self._sent_version = 0
         self._landed: list[Landed] = []
         self._again = False
-        self._others: list[dict[str, int]] = []
         count = self._grid.stages if self._grid.stages > 1 else 0
-        self._stages = [StageStats() for _ in range(count)]
-
-    @property
-    def stages(self) -> list[StageStats]:
-        return self._stages
+        self.stages = [StageStats() for _ in range(count)]
 
     def start(self) -> None:
         try:
             self._team.start()
             super().start()
-            self._others = self._team.wait_until_loaded()
+            self.facts = self._summed(self._team.wait_until_loaded())
         except BaseException as error:
             failure = self._team.failure()
             self.shutdown()
@@ -76,15 +71,15 @@ class MultiprocExecutor(UniprocExecutor):
                 raise failure from error
             raise
 
-    @property
-    def facts(self) -> dict[str, object]:
-        facts = dict(super().facts)
-        own = summed_facts(facts)
-        for name in own:
-            facts[name] = own[name] + sum(other[name] for other in self._others)
-        facts["tensor_parallel_size"] = self._grid.ranks
-        facts["pipeline_parallel_size"] = self._grid.stages
-        return facts
+    def _summed(self, others: list[dict[str, int]]) -> dict[str, object]:
+        """Return the facts of worker 0, with sizes that are those of all workers."""
+        own = summed_facts(self.facts)
+        sizes = {name: own[name] + sum(other[name] for other in others) for name in own}
+        grid = {
+            "tensor_parallel_size": self._grid.ranks,
+            "pipeline_parallel_size": self._grid.stages,
+        }
+        return self.facts | sizes | grid
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self.submit(batch).result()
@@ -147,7 +142,7 @@ class MultiprocExecutor(UniprocExecutor):
         output.encode_seconds, output.read_ahead = first.encode_seconds, first.read_ahead
         output.failed_loads, output.pending_loads = loads
         output.times = max((leader.times for leader in leaders), key=sum)
-        for stage, leader in zip(self._stages, leaders, strict=False):
+        for stage, leader in zip(self.stages, leaders, strict=False):
             stage.busy += sum(leader.times)
             stage.hop_seconds += leader.hops.seconds
             stage.hop_bytes += leader.hops.nbytes

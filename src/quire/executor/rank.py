@@ -20,7 +20,6 @@ from quire.core.log import setup_logging
 from quire.executor.base import Prepare
 from quire.executor.facts import summed_facts
 from quire.executor.frames import (
-    Agreed,
     Answer,
     Call,
     Failed,
@@ -87,7 +86,7 @@ class RankProcess:
         """See `Peers`."""
         self._send(Fit(num_blocks, num_states))
         agreed = self._receive()
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, Fit)
         return agreed.num_blocks, agreed.num_states
 
     def _handle(self, message: ToWorker) -> None:

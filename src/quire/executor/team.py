@@ -17,7 +17,6 @@ from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.executor.cluster import Cluster
 from quire.executor.crew import Crew, node_ends, rank_cpus
 from quire.executor.frames import (
-    Agreed,
     Answer,
     Failed,
     Fit,
@@ -121,7 +120,7 @@ class Team:
         fits = [Fit(num_blocks, num_states), *self._from_all(Fit)]
         blocks = min(fit.num_blocks for fit in fits)
         states = min(fit.num_states for fit in fits)
-        self.send(Agreed(blocks, states))
+        self.send(Fit(blocks, states))
         return blocks, states
 
     def wait_until_loaded(self) -> list[dict[str, int]]:

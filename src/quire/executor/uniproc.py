@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import EngineConfig, StateConfig
+from quire.core.config import EngineConfig
 from quire.executor.base import Executor, Pending, Prepare
 from quire.executor.peers import Peers
 from quire.executor.worker import Worker
-from quire.kv.lower_tiers import LowerTier
 
 SWITCH_SECONDS = 5e-5
 """How long a thread that returns from a kernel waits for Python's lock. Python's default of 5 ms is
@@ -35,30 +33,13 @@ class UniprocExecutor(Executor):
         self._worker.begin()
 
     def start(self) -> None:
-        self._worker.start()
+        worker = self._worker
+        worker.start()
+        self.num_blocks, self.states = worker.num_blocks, worker.states
+        self.lower_tiers, self.phases, self.facts = worker.lower_tiers, worker.phases, worker.facts
         if self._overlaps:
             self._switch_seconds = sys.getswitchinterval()
             sys.setswitchinterval(SWITCH_SECONDS)
-
-    @property
-    def num_blocks(self) -> int:
-        return self._worker.num_blocks
-
-    @property
-    def states(self) -> StateConfig | None:
-        return self._worker.states
-
-    @property
-    def lower_tiers(self) -> Sequence[LowerTier]:
-        return self._worker.lower_tiers
-
-    @property
-    def phases(self) -> dict[str, float]:
-        return self._worker.phases
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return self._worker.facts
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self._worker.execute(batch)

@@ -47,6 +47,7 @@ class Worker:
         facts: plain values for logs and reports.
         num_blocks: blocks in the KV cache.
         states: slots of recurrent layers, if the model has some.
+        lower_tiers: those below host memory.
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
@@ -59,6 +60,7 @@ class Worker:
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
         self.states: StateConfig | None = None
+        self.lower_tiers: Sequence[LowerTier] = ()
         self._runner: ModelRunner | None = None
         self._tiers = Tiers()
         self._cache: PackCache | None = None
@@ -67,11 +69,6 @@ class Worker:
         self._profiling: Profiling | None = None
         self._grammars: Grammars | None = None
         self._adapters: AdapterPool | None = None
-
-    @property
-    def lower_tiers(self) -> Sequence[LowerTier]:
-        """Return the tiers below host memory."""
-        return self._tiers.lower
 
     def begin(self) -> None:
         """Begin to read packed weights, if the cache has them; `start` does the rest.
@@ -146,6 +143,7 @@ class Worker:
         )
         self._tiers = open_tiers(config, self._runner, ops)
         self.num_blocks, self.states = plan.num_blocks, plan.states
+        self.lower_tiers = self._tiers.lower
         self.facts = worker_facts(config, ops, plan, weights, self._runner.model)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)

@@ -48,25 +48,9 @@ class ClockedExecutor(Executor):
     def __init__(
         self, num_blocks: int, clock: VirtualClock, states: StateConfig | None = None
     ) -> None:
-        self._num_blocks = num_blocks
-        self._states_config = states
+        self.num_blocks, self.states = num_blocks, states
+        self.phases, self.facts = dict[str, float](), {"device": "modelled"}
         self._clock = clock
-
-    @property
-    def num_blocks(self) -> int:
-        return self._num_blocks
-
-    @property
-    def states(self) -> StateConfig | None:
-        return self._states_config
-
-    @property
-    def phases(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return {"device": "modelled"}
 
     def start(self) -> None:
         pass

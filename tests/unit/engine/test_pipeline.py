@@ -157,6 +157,8 @@ def test_an_abort_in_flight_leaves_nothing_behind() -> None:
 class SlowWorker:
     """Computes a step when it is let to; number 7 fails."""
 
+    num_blocks, states, lower_tiers, phases, facts = 0, None, (), None, None
+
     def __init__(self) -> None:
         self.go = threading.Semaphore(0)
         self.steps: list[int] = []
