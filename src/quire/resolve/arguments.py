@@ -263,9 +263,10 @@ class EngineArgs:
         if self.data_parallel_size == 1 and self.prefill_replicas and self.decode_replicas:
             count = self.prefill_replicas + self.decode_replicas
             object.__setattr__(self, "data_parallel_size", count)
-        if self.data_parallel_start_rank > 0 and self.data_parallel_size_local is not None:
-            hybrid = not self.data_parallel_external_lb and self.data_parallel_rank is None
-            object.__setattr__(self, "data_parallel_hybrid_lb", hybrid)
+        external = self.data_parallel_external_lb or self.data_parallel_rank is not None
+        part = self.data_parallel_start_rank > 0 and self.data_parallel_size_local is not None
+        if part and not external:
+            object.__setattr__(self, "data_parallel_hybrid_lb", True)
 
     @property
     def replicas(self) -> range:

@@ -86,6 +86,15 @@ def test_a_server_has_some_of_the_replicas_behind_a_balancer(flags: str, replica
         ({"data_parallel_external_lb": True}, "needs data_parallel_rank"),
         ({"data_parallel_rank": 4}, "this server would have 4 to 4"),
         ({"data_parallel_rank": 1, "data_parallel_hybrid_lb": True}, "another mode"),
+        (
+            {
+                "data_parallel_rank": 1,
+                "data_parallel_hybrid_lb": True,
+                "data_parallel_start_rank": 1,
+                "data_parallel_size_local": 1,
+            },
+            "another mode",
+        ),
         ({"data_parallel_size_local": 2}, "unless data_parallel_hybrid_lb"),
         ({"data_parallel_start_rank": 2}, "add data_parallel_size_local"),
         (
