@@ -181,6 +181,35 @@ def test_the_routers_find_their_servers() -> None:
             assert named[kind, name]["selector"]["app"] in labels
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_pods_of_a_pipeline_find_each_other(node: int, tmp_path: Path) -> None:
+    objects = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/nodes.yaml").read_text()))
+    named = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in objects}
+    pods = named["StatefulSet", "quire-node"]
+    first = f"quire-node-0.{pods['serviceName']}"
+    [pod] = pods["template"]["spec"]["containers"]
+    quire = tmp_path / "quire"
+    quire.write_text('#!/bin/sh\nfor word; do printf "%s\\n" "$word"; done\n')
+    quire.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/bin:/usr/bin", "POD_NAME": f"quire-node-{node}"} | {
+        "POD_IP": "::1"
+    }
+    run = [*pod["command"], *pod["args"]]
+    words = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert words[0] == "serve"
+    parser = Parser(prog="quire serve")
+    serve.add_arguments(parser)
+    given = parser.parse(words[1:])
+    assert (given.node_rank, given.headless) == (node, node > 0)
+    assert given.nnodes == given.pipeline_parallel_size == pods["replicas"]
+    assert given.master_addr == (first if node else "::1")
+    assert {each["containerPort"] for each in pod["ports"]} == {given.master_port, 8000}
+    assert named["Service", pods["serviceName"]]["publishNotReadyAddresses"]
+    assert named["Service", "quire-pipeline"]["selector"] == {
+        "statefulset.kubernetes.io/pod-name": "quire-node-0"
+    }
+
+
 def routed_to(words: list[str]) -> list[str]:
     """The servers of a command of `quire route`."""
     assert words[:2] == ["quire", "route"]
