@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from quire.system.hardware import detect
 from tests.e2e.serving import QUIRE
 
 
@@ -33,6 +34,10 @@ def test_complete_keeps_stdout_clean(tiny_model: Path) -> None:
     chat = quire("complete", "--chat", "hi", *flags)
     assert chat.returncode == 0, chat.stderr
     assert chat.stdout == result.stdout
+    if detect().cores > 1:
+        staged = quire("complete", prompt, *flags, "--pipeline-parallel-size", "2")
+        assert staged.returncode == 0, staged.stderr
+        assert staged.stdout == result.stdout
 
 
 def test_chat_from_a_pipe(tiny_model: Path) -> None:

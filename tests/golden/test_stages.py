@@ -34,6 +34,10 @@ QUICK = ("llama", "gemma2", "olmo2", "gpt2", "qwen2-moe", "deepseek-v3")
 """Plain; tied, with softcaps; norms behind the sub-layers; biases; experts; latent attention."""
 
 
+DEEP = ("smollm3", "llama4", "gemma3")
+"""With three layers or more."""
+
+
 class Recorded:
     """A source that notes what it is asked for."""
 
@@ -129,9 +133,11 @@ def layers(folder: Path) -> int:
     return model_config(resolve(str(folder)).config).num_hidden_layers
 
 
-@pytest.mark.parametrize("name", of_each_kind(TINY_MODELS, kinds=FEW_KINDS))
-def test_two_stages(name: str, tiny_folder: Path) -> None:
-    check(tiny_folder, (1, layers(tiny_folder) - 1))
+@pytest.mark.parametrize("name", of_each_kind(TINY_MODELS, *DEEP, kinds=FEW_KINDS))
+def test_a_stage_for_each_layer(name: str, tiny_folder: Path) -> None:
+    """Layers that share keys and values are on the last stage together."""
+    cut = model_config(resolve(str(tiny_folder)).config).last_cut
+    check(tiny_folder, (*[1] * cut, layers(tiny_folder) - cut))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +147,3 @@ def test_two_stages(name: str, tiny_folder: Path) -> None:
 def test_two_stages_of_two_ranks(name: str, tiny_folder: Path) -> None:
     first = model_config(resolve(str(tiny_folder)).config).last_cut
     check(tiny_folder, (first, layers(tiny_folder) - first), ranks=2)
-
-
-@pytest.mark.parametrize("name", ["smollm3", "llama4", "gemma3"])
-def test_a_stage_for_each_layer(name: str, tiny_folder: Path) -> None:
-    assert layers(tiny_folder) > 2
-    check(tiny_folder, (1,) * layers(tiny_folder))
