@@ -18,7 +18,13 @@ from quire.core.options import KVTransfer
 from quire.core.request import FinishReason
 from quire.parallel.shared_memory import SharedFile
 from tests.golden.handoff import Side, promised
-from tests.golden.tiny_models import FEW_KINDS, TINY_MODELS, of_each_kind
+from tests.golden.tiny_models import (
+    FEW_KINDS,
+    RECURRENT_MODELS,
+    TINY_MODELS,
+    make_tiny,
+    of_each_kind,
+)
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 from tests.ports import free_port
 
@@ -48,6 +54,22 @@ def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
     assert stats.loaded == (len(expected.prompt) - 1) // 8 or window is not None
     assert stats.loaded > 0
     assert (stats.failed, stats.saved) == (0, 0)  # a consumer writes nothing
+
+
+@pytest.mark.parametrize("name", of_each_kind(RECURRENT_MODELS, kinds=frozenset({"lfm2"})))
+def test_same_answer_of_recurrent_layers(name: str, tmp_path: Path) -> None:
+    """The state after the prompt's last whole block is handed over with the blocks."""
+    model, prompt = tmp_path / "model", list(range(3, 48))
+    make_tiny(name, 0, model)
+    whole = Side(model, tmp_path / "alone", "kv_both")
+    expected = whole.answer(prompt, NUM_TOKENS, KVTransfer()).new_token_ids
+    whole.core.shutdown()
+    answer, consumer = hand_over(model, tmp_path / "shared", prompt)
+    assert answer == expected
+    tier = consumer.core.scheduler.stats().host_tier
+    assert tier is not None
+    assert (tier.loaded, tier.failed, tier.saved) == (len(prompt) // 8, 0, 0)
+    consumer.core.shutdown()
 
 
 @pytest.mark.matrix(together=1)
