@@ -62,7 +62,7 @@ SCRIPT = """
 from tools.mutants.edits import edits_of
 from tools.mutants.judge import PACKAGE, judge
 wanted = {
-    "scheduler/stop.py": "FinishReason.LENGTH|    pass",
+    "scheduler/results.py": "FinishReason.LENGTH|    pass",
     "scheduler/events.py": "tokens: int = 1",  # in no function's body
     "kv/bounds.py": "return max(blocks",  # no window, so no test reaches it
     "kv/manager.py": "super().__init__(config, lower)|        pass",  # a function with other cells
@@ -78,13 +78,13 @@ judge(edits, 2, lambda edit, verdict: print(edit.path, verdict.by, sep=": "), te
 
 
 def test_mistakes_are_caught_and_the_sources_stay_as_they_are() -> None:
-    path = ROOT / "src/quire/scheduler/stop.py"
+    path = ROOT / "src/quire/scheduler/results.py"
     before = path.read_bytes()
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     by = dict(line.split(": ") for line in done.stdout.splitlines() if ".py: " in line)
-    assert by["scheduler/stop.py"].startswith("tests/unit/scheduler/test_scheduler.py::")
+    assert by["scheduler/results.py"].startswith("tests/unit/scheduler/test_scheduler.py::")
     assert by["scheduler/events.py"].startswith("tests/unit/scheduler/test_events.py::")
     assert by["kv/bounds.py"] == ""
     assert by["kv/manager.py"].startswith("tests/unit/scheduler/test_")

@@ -1,20 +1,24 @@
-"""Preemption: the last running request loses its blocks and waits again."""
+"""Preemption: the last running request loses its blocks and waits again; and steps that are undone,
+because they failed or the step ahead of them did."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
+from quire.core.batch import SchedulerOutput
 from quire.core.request import Request, RequestStatus
 from quire.scheduler.state import SchedulerState
 
 
 class Preemption:
-    """Moves running requests back to the queue, the last one first."""
+    """Moves running requests back to the queue, the last one first; takes back copies and cache
+    entries of steps that did not happen."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._kv = state.kv
         self._running = state.running
+        self._steps = state.steps
 
     def preempt_last(self, *, sound: bool = True) -> None:
         """Free the blocks of the last running request and put it back into the queue.
@@ -34,7 +38,7 @@ class Preemption:
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self._state.num_preemptions += 1
-        self._state.steps.removed.append(request.request_id)
+        self._steps.removed.append(request.request_id)
         self._state.events.note("preempted", request, num_computed)
         self._state.waiting.push(request)
 
@@ -43,10 +47,34 @@ class Preemption:
         while not lost.isdisjoint(self._running.request_ids):
             self.preempt_last(sound=False)
 
-    def preempt_all(self) -> None:
-        """Preempt all running requests; their blocks may be wrong."""
+    def drop_in_flight(self) -> None:
+        """Drop all steps in flight, which never began, and preempt all running requests."""
+        if not self._steps.in_flight:
+            return
+        for flight in self._steps.in_flight:
+            self.undo_copies(flight.step, failed=False)
+            self._kv.forget(flight.entered)
+            self._steps.removed += flight.step.removed  # the executor never received them
+        self._steps.in_flight.clear()
+        # Their counters include the dropped steps, and they may share blocks never written.
         while len(self._running):
             self.preempt_last(sound=False)
+
+    def undo_copies(self, step: SchedulerOutput, *, failed: bool) -> None:
+        """Take back all loads and stores of a step.
+
+        Args:
+            failed: the step raised an error; else it never began.
+        """
+        self.undo_loads(step, failed=failed)
+        if step.block_copies:
+            self._kv.undo_copies(step.block_copies)
+
+    def undo_loads(self, step: SchedulerOutput, *, failed: bool) -> None:
+        """Take back the loads of a step; their requests wait again."""
+        for request in self._state.loading.undo(step.step, failed=failed):
+            self._state.events.note("load_failed", request)
+            self._state.waiting.push(request)
 
     def _should_swap(self, request: Request, num_tokens: int) -> bool:
         """Return whether to keep `num_tokens` of a request in the host tier while it waits."""

@@ -14,7 +14,6 @@ from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.running import RunningBatch
 from quire.scheduler.steps import InFlight
-from quire.scheduler.stop import check_stop
 
 
 class Results:
@@ -117,35 +116,21 @@ class Results:
                 self._finish(request)
                 break
         blocks, lent = self._handed_over(request)
-        return CoreOutput(
-            request_id=request.request_id,
-            new_token_ids=tokens[:kept],
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-            num_cached_tokens=request.num_cached_tokens,
-            scheduled_time=request.first_scheduled_time,
-            num_preemptions=request.num_preemptions,
-            logprobs=logprobs[:kept] if logprobs else None,
-            prompt_logprobs=prompt_logprobs,
-            kv_blocks=blocks,
-            lent=lent,
-            num_draft_tokens=request.num_draft_tokens if request.finished else 0,
-            num_accepted_tokens=request.num_accepted_tokens if request.finished else 0,
-        )
+        output = _output(request, tokens[:kept])
+        output.logprobs = logprobs[:kept] if logprobs else None
+        output.prompt_logprobs, output.kv_blocks, output.lent = prompt_logprobs, blocks, lent
+        if request.finished:
+            output.num_draft_tokens = request.num_draft_tokens
+            output.num_accepted_tokens = request.num_accepted_tokens
+        return output
 
     def _end_pooled(self, request: Request, pooled: bytes) -> CoreOutput:
         """End a pooling model's request, whose prompt is computed."""
         request.finish_reason = FinishReason.STOP
         self._finish(request)
-        return CoreOutput(
-            request_id=request.request_id,
-            new_token_ids=[],
-            finish_reason=request.finish_reason,
-            num_cached_tokens=request.num_cached_tokens,
-            scheduled_time=request.first_scheduled_time,
-            num_preemptions=request.num_preemptions,
-            pooled=pooled,
-        )
+        output = _output(request, [])
+        output.pooled = pooled
+        return output
 
     def fail(self, request: Request, reason: str) -> CoreOutput:
         """End a request, and remove its blocks from the cache: they may hold wrong values."""
@@ -153,12 +138,7 @@ class Results:
         request.stop_reason = reason
         self._kv.discard(request)
         self._finish(request)
-        return CoreOutput(
-            request_id=request.request_id,
-            new_token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            stop_reason=reason,
-        )
+        return CoreOutput(request.request_id, [], FinishReason.ERROR, reason)
 
     def _handed_over(self, request: Request) -> tuple[list[bytes] | None, LentBlocks | None]:
         """Return the whole blocks of a finished request's prompt, if another engine is to get them;
@@ -170,3 +150,34 @@ class Results:
         if self._kv.loans is None:
             return hashes, None
         return None, self._kv.loans.lend(hashes)
+
+
+def _output(request: Request, tokens: list[int]) -> CoreOutput:
+    """Return the output of a request with these new tokens."""
+    return CoreOutput(
+        request_id=request.request_id,
+        new_token_ids=tokens,
+        finish_reason=request.finish_reason,
+        stop_reason=request.stop_reason,
+        num_cached_tokens=request.num_cached_tokens,
+        scheduled_time=request.first_scheduled_time,
+        num_preemptions=request.num_preemptions,
+    )
+
+
+def check_stop(request: Request) -> bool:
+    """Return whether the last token ends `request`; if so, set its reasons.
+
+    Stop strings need text; the front end finds them.
+    """
+    params = request.sampling_params
+    token = request.token_ids[-1]
+    if token in request.stop_ids and request.num_output_tokens >= params.min_tokens:
+        request.finish_reason = FinishReason.STOP
+        if params.ignore_eos or token not in request.inputs.eos_token_ids:
+            request.stop_reason = token
+        return True
+    if request.num_tokens < request.max_total_tokens:
+        return False
+    request.finish_reason = FinishReason.LENGTH
+    return True

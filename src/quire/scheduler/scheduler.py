@@ -24,7 +24,6 @@ from quire.scheduler.results import Results
 from quire.scheduler.running import Admitted
 from quire.scheduler.state import SchedulerState
 from quire.scheduler.step_size import StepSize
-from quire.scheduler.undo import Undo
 
 TEACHES = 8
 """One of so many quiet steps is compared with its prediction."""
@@ -61,7 +60,6 @@ class Scheduler:
         self._admission = Admission(state)
         self._results = Results(self.kv, self.running, self._finish)
         self._preemption = Preemption(state)
-        self._undo = Undo(state, self._preemption)
         self._step_size = StepSize(state, cost)
         self._promises = Promises(self.kv, fails=config.fails_without_blocks)
         self._depth = state.depth
@@ -202,9 +200,9 @@ class Scheduler:
         """
         self.kv.forget(self._steps.in_flight[0].entered)
         if result.errors:  # requests that load in this step may share the failed ones' blocks
-            self._undo.loads(step, failed=False)
+            self._preemption.undo_loads(step, failed=False)
         outputs = self.update(step, result, now)
-        self._undo.drop_in_flight()
+        self._preemption.drop_in_flight()
         self._preemption.preempt_behind(lost)
         self._events.attach(outputs)
         return outputs
@@ -216,14 +214,14 @@ class Scheduler:
         """
         flight = self._steps.land(step)
         self._events.now = now
-        self._undo.copies(step, failed=True)
+        self._preemption.undo_copies(step, failed=True)
         self.kv.forget(flight.entered)
         outputs = StepOutputs([], None, now)
         for request in flight.requests:
             if not request.finished:
                 outputs.outputs.append(self._results.fail(request, reason))
         self.running.remove_finished()
-        self._undo.drop_in_flight()
+        self._preemption.drop_in_flight()
         self._events.attach(outputs)
         return outputs
 
