@@ -33,8 +33,9 @@ class StateSlotTables:
         self._block_size = block_size
         self._tables = np.full((max_num_seqs, max_blocks), NO_STATE, dtype=np.int32)
         self._working = np.zeros((max_num_seqs, per_request), dtype=np.int64)
-        # Slots of the states after _end tokens, after one less …
-        self._recent = np.full((max_num_seqs, per_request), NO_STATE, dtype=np.int64)
+        # Slots of the states after _end tokens, after one less …; the last column is never read.
+        self._recent = np.full((max_num_seqs, per_request + 1), NO_STATE, dtype=np.int64)
+        self._entries = np.arange(max_num_seqs)
         self._end = np.full(max_num_seqs, UNSET, dtype=np.int64)
         self._kept = np.full(max_num_seqs, NO_STATE, dtype=np.int64)
         self._before: tuple[Column, Slots, Column] | None = None
@@ -105,12 +106,13 @@ class StateSlotTables:
         for behind in range(most + 1):  # the last row, the one before it …
             each = slice(None) if drafts is None else drafts >= behind
             at = last[each] - behind
-            slots = np.where(target[at] == NO_STATE, free[each, behind], target[at])
+            slots = target[at]
+            slots = np.where(slots == NO_STATE, free[each, behind], slots)
             target[at] = slots
             self._recent[rows[each], behind] = slots
         self._end[rows] = starts + counts
-        whole = counts < self._recent.shape[1]  # they may begin again where this pass did
-        self._recent[rows[whole], counts[whole]] = source[whole]
+        # They may begin again where this pass did.
+        self._recent[rows, np.minimum(counts, self._working.shape[1])] = source
         self._slots_from[:] = source
         return self._slots_from, target
 
@@ -125,13 +127,17 @@ class StateSlotTables:
         if (end == starts).all():
             return last
         behind = np.where(end == UNSET, 0, end - starts)
-        known = (behind >= 0) & (behind < self._recent.shape[1])
+        known = (behind >= 0) & (behind < self._working.shape[1])
         return np.where(known, self._recent[rows, np.where(known, behind, 0)], NO_STATE)
 
     def _free_slots(self, rows: Column, source: Slots, count: int) -> Slots:
         """Return `count` working slots of each sequence that it may write, int64 [B, count]."""
         working = self._working[rows]
         taken = (working == source[:, None]) | (working == self._kept[rows][:, None])
+        entries = self._entries[: len(rows), None]
+        if count == 1:
+            first: Slots = working[entries, taken.argmin(axis=1, keepdims=True)]
+            return first
         order = taken.argsort(axis=1, kind="stable")
-        found: Slots = working[np.arange(len(rows))[:, None], order[:, :count]]
+        found: Slots = working[entries, order[:, :count]]
         return found

@@ -51,6 +51,14 @@ def test_a_failed_step_begins_where_it_did() -> None:
     assert run(slots, 3, 1) == (10, [11])
 
 
+def test_a_last_row_that_is_computed_again_begins_where_it_did() -> None:
+    slots = tables()
+    run(slots, 0, 3)
+    for _ in range(3):
+        slots.begin_step()
+        assert run(slots, 3, 1) == (10, [11])
+
+
 def test_a_snapshot_is_the_next_state() -> None:
     slots = tables()
     slots.extend(np.array([1, 1]), np.array([0, 1]), np.array([7, 5]))
