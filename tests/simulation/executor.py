@@ -370,13 +370,14 @@ class ModelledExecutor(ClockedExecutor):
         states = sequence.states(end)
         begin = 0 if self._window is None else max(0, start - self._window + 1)
         held = self._slots[self._held(sequence, begin, end)]
-        wrong = np.flatnonzero(held != states[begin:])
-        if len(wrong):
+        if held.tobytes() != states[begin:].tobytes():
+            wrong = np.flatnonzero(held != states[begin:])
             raise ViolationError(f"position {begin + wrong[0]} holds another prefix")
 
     def _held(self, sequence: _Sequence, begin: int, end: int) -> NDArray[np.int64]:
         """The slots of these positions."""
         slots = sequence.slots[begin:end]
-        if end > sequence.num_blocks * self._block_size or slots.min(initial=0) < 0:
+        given_back = self._window is not None and slots.min(initial=0) < 0
+        if given_back or end > sequence.num_blocks * self._block_size:
             raise ViolationError(f"positions {begin} to {end - 1} have no block")
         return slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -67,32 +68,34 @@ class ModelledStates:
             states: the right state of each sequence then; None if it has no tokens.
             after: the right state after each row, `SPOILT` after wrong drafts.
         """
-        rows = np.array([self._rows[name] for name in names], dtype=np.int64)
+        rows = np.array([self._rows[name] for name in names])
         counts = [len(each) for each in after]
-        loc = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        positions = np.concatenate(
-            [np.arange(n) + s for n, s in zip(counts, starts, strict=True)]
-        ).astype(np.int64)
+        loc = np.array([0, *accumulate(counts)], dtype=np.int32)
+        spans = [range(s, s + n) for n, s in zip(counts, starts, strict=True)]
         source, target = self._tables.next_pass(
             rows,
-            np.array(starts, dtype=np.int64),
+            np.array(starts),
             loc,
-            positions,
-            None if drafts is None else np.array(drafts, dtype=np.int64),
+            np.array([*chain.from_iterable(spans)]),
+            None if drafts is None else np.array(drafts),
         )
-        written = target[target != NO_STATE]
-        if len(set(written.tolist())) != len(written):
+        values = chain.from_iterable(after)
+        pairs = zip(target.tolist(), values, strict=True)
+        written = [(slot, value) for slot, value in pairs if slot != NO_STATE]
+        new = dict(written)
+        if len(new) != len(written):
             raise WrongStateError("two rows write one slot")
-        if not set(written.tolist()).isdisjoint(source.tolist()):
+        begins = source.tolist()
+        if not new.keys().isdisjoint(begins):
             raise WrongStateError("a pass writes a slot that it reads")
-        for name, slot, right in zip(names, source.tolist(), states, strict=True):
+        held = self._slots[source].tolist()
+        for name, slot, found, right in zip(names, begins, held, states, strict=True):
             if slot == NO_STATE:
                 if right is not None:
                     raise WrongStateError(f"{name} begins without a state")
-            elif int(self._slots[slot]) != right:
+            elif found != right:
                 raise WrongStateError(f"{name} begins with another state")
-        values = np.array([value for each in after for value in each], dtype=np.uint64)
-        self._slots[written] = values[target != NO_STATE]
+        self._slots[[*new]] = np.array([*new.values()], dtype=np.uint64)
 
     def undo(self) -> None:
         self._tables.undo()

@@ -244,8 +244,8 @@ class World:
 
     def _fails(self, batch: SchedulerOutput) -> bool:
         """Check a step before it is computed; whether it is to fail."""
-        counts = batch.num_scheduled_tokens
-        total, further = int(counts.sum()), 0
+        counts = batch.num_scheduled_tokens.tolist()
+        total, further = sum(counts), 0
         if batch.max_new_tokens is not None:
             speculative = self.limits.speculative
             depth = speculative.num_speculative_tokens if speculative else 0
@@ -256,7 +256,7 @@ class World:
         first = total + (further if batch.num_passes == 1 else 0)
         assert first <= self.limits.max_num_batched_tokens, "budget exceeded"
         assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
-        assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
+        assert min(counts, default=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
         adapters = {self.adapters[name] for name in batch.request_ids if name in self.adapters}
         assert len(adapters) <= (self.limits.max_loras or 0), "too many adapters in one step"

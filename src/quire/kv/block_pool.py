@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
@@ -264,19 +264,26 @@ class BlockPool:
             tables: blocks by request.
             loans: the number of loans of each block that was lent or borrowed.
         """
-        users = Counter(loans or {})
+        users = array("i", bytes(4 * self.end))
+        for block, count in (loans or {}).items():
+            users[block] = count
         for name, table in tables.items():
             assert len(table) == len(set(table)), f"{name} holds a block twice"
-            users.update(table)
-        for block, count in enumerate(self._ref_count):
-            assert count == users[block], f"block {block} has {users[block]} users, not {count}"
+            for block in table:
+                users[block] += 1
+        if users != self._ref_count:
+            pairs = enumerate(zip(users, self._ref_count, strict=True))
+            block, count, kept = next((b, n, m) for b, (n, m) in pairs if n != m)
+            raise AssertionError(f"block {block} has {count} users, not {kept}")
         free = [*self._blank, *self._unused()]
         assert len(free) == len(set(free)) == self.num_free, "free count is wrong"
-        assert all(self._ref_count[block] == 0 for block in free), "a block is free and in use"
-        assert self._ref_count[self.first :].count(0) == self.num_free, "a block leaked"
+        assert not any(map(users.__getitem__, free)), "a block is free and in use"
+        assert users[self.first :].count(0) == self.num_free, "a block leaked"
         lost = [b for b, h in enumerate(self._hash[: self.first]) if h and not users[b]]
         assert not lost, f"block {lost} of another pool is cached without a loan"
-        assert all(self._hash[block] is None for block in self._blank), "a blank block is cached"
-        assert all(self._hash[block] is not None for block in self._idle), "an idle one is not"
-        held = {h: b for b, h in enumerate(self._hash) if h is not None}
+        hashes = self._hash
+        assert not any(map(hashes.__getitem__, self._blank)), "a blank block is cached"
+        assert all(map(hashes.__getitem__, self._idle)), "an idle one is not"
+        held = dict(zip(hashes, range(len(hashes)), strict=True))
+        held.pop(None, None)
         assert held == self._cached, "prefix cache and blocks disagree"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from itertools import compress, count
+from itertools import chain, compress, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,9 +244,7 @@ class RunningBatch:
         assert known.tolist() == [r.num_tokens for r in self.requests], "tokens were miscounted"
         assert (self.num_computed <= self.capacity).all(), "a request has no blocks for its tokens"
         assert (self.num_computed < self.num_tokens).all(), "a request ran ahead"
-        stops: Counter[int] = Counter()
-        for request in self.requests:
-            stops.update(request.stop_ids)
+        stops = Counter(chain.from_iterable(request.stop_ids for request in self.requests))
         # Counters are equal if one has zeros that the other lacks; these would pile up.
         assert dict(stops) == dict(self.stop_ids), "stop tokens were miscounted"
 

@@ -261,7 +261,7 @@ class Steps:
         pending = np.zeros(len(running), dtype=np.int64)
         for flight in self.in_flight:
             rows = running.rows_of(flight.requests)
-            np.add.at(pending, rows[rows >= 0], flight.may_yield[rows >= 0])
+            pending[rows[rows >= 0]] += flight.may_yield[rows >= 0]  # a step names nobody twice
         assert (pending == running.num_pending).all(), "tokens in flight were miscounted"
 
     def _block_columns(self, blocks: Sequence[BlockRun]) -> Column:
@@ -269,6 +269,8 @@ class Steps:
         columns, states = block_columns(blocks), self._kv.states
         if states is None:
             return columns
+        if not blocks:
+            return np.empty((4, 0), dtype=np.int64)
         slots: list[int] = []
         for row, first, _ in blocks:  # a run is the end of its table
             slots += states.table(self._running.request_ids[row])[first:]

@@ -15,13 +15,9 @@ from quire.system.records import dataclass
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
     """Return the cost model's prediction for the first pass of this batch."""
     computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
-    pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
-    return cost.seconds(
-        int(scheduled.sum()),
-        len(batch.request_ids),
-        int((computed + scheduled).sum()),
-        int(pairs.sum()),
-    )
+    total = int(scheduled.sum())
+    pairs = int(scheduled @ computed) + (int(scheduled @ scheduled) + total) // 2
+    return cost.seconds(total, len(batch.request_ids), int(computed.sum()) + total, pairs)
 
 
 @dataclass(slots=True)
