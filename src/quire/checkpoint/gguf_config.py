@@ -22,7 +22,6 @@ from quire.core.errors import UnsupportedModelError
 _EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
 _EITHER = ("llama", "granitehybrid", "gemma4")
 """Architectures with experts or without."""
-_CHANGES = CHANGES | gguf_hybrids.CHANGES
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe")
 _UNROTATED = ("nemotron_h", "nemotron_h_moe")
@@ -38,33 +37,19 @@ def hf_config(file: GGUFDescription) -> dict[str, Any]:
     """
     meta = Metadata(file)
     _check_architecture(meta)
-    names = NAMES[meta.architecture]
-    model_type = names.model_type
     common = {
-        "architectures": [names.hf_class],
-        "model_type": model_type,
+        "model_type": NAMES[meta.architecture].model_type,
         "vocab_size": meta.extent("token_embd.weight", 0),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": _dtype(file),
         "bos_token_id": meta.token("bos_token_id"),
         "eos_token_id": _eos(meta),
     }
-    if model_type == "gpt2":
-        return common | _gpt2(meta)
-    if model_type == "mamba2":
-        return common | gguf_hybrids.mamba2(meta)
-    if model_type == "gemma4_text":
-        return common | gemma4(meta)
+    if meta.architecture in _WHOLE:
+        return common | _WHOLE[meta.architecture](meta)
     config = common | _llama(meta)
-    if meta.integer("expert_count", 0):
-        return config | _EXPERTS[meta.architecture](meta, config)
-    if model_type == "phi3":
-        return config | _phi3(meta, config)
-    if model_type in ("stablelm", "starcoder2"):
-        return _layer_normed(meta, config)
-    if model_type.startswith("gemma"):
-        return config | _gemma(meta, config)
-    changes = _CHANGES.get(meta.architecture)
+    experts = meta.integer("expert_count", 0)
+    changes = (_EXPERTS if experts else _CHANGES).get(meta.architecture)
     return config if changes is None else config | changes(meta, config)
 
 
@@ -149,7 +134,7 @@ def _llama(meta: Metadata) -> dict[str, Any]:
     if window:
         config["sliding_window"] = window
         if meta.architecture == "llama" and not meta.integer("expert_count", 0):  # Mistral
-            config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+            config["model_type"] = "mistral"
         elif meta.architecture.startswith("qwen"):
             config["use_sliding_window"] = True
     return config
@@ -183,12 +168,11 @@ def _phi3(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 def _layer_normed(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of architectures that name a Llama's fields differently."""
-    eps, bias = config.pop("rms_norm_eps"), config.pop("attention_bias")
+    eps, bias = config["rms_norm_eps"], config["attention_bias"]
     if meta.architecture == "starcoder2":
-        gelu = {"hidden_act": "gelu_pytorch_tanh"}
-        return config | gelu | {"norm_epsilon": eps, "use_bias": bias}
+        return {"hidden_act": "gelu_pytorch_tanh", "norm_epsilon": eps, "use_bias": bias}
     head_dim = config["head_dim"]
-    return config | {
+    return {
         "layer_norm_eps": eps,
         "use_qkv_bias": bias,
         "use_parallel_residual": meta.flag("use_parallel_residual"),
@@ -228,3 +212,12 @@ def _sliding_layers(meta: Metadata, layers: int) -> dict[str, Any]:
     if types is not None:
         return {"layer_types": types}
     return {"sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6)}
+
+
+_WHOLE = {"gpt2": _gpt2, "mamba2": gguf_hybrids.mamba2, "gemma4": gemma4}
+"""Architectures that share no fields with Llama."""
+_CHANGES = CHANGES | gguf_hybrids.CHANGES | {
+    "phi3": _phi3,
+    **dict.fromkeys(("stablelm", "starcoder2"), _layer_normed),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3"), _gemma),
+}  # fmt: skip

@@ -62,7 +62,7 @@ def counts(meta: Metadata) -> Config:
 
 
 def _mixtral(meta: Metadata, config: Config) -> Config:
-    return counts(meta) | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+    return counts(meta) | {"model_type": "mixtral"}
 
 
 def _olmoe(meta: Metadata, config: Config) -> Config:
@@ -186,8 +186,7 @@ def _deepseek2(meta: Metadata, config: Config) -> Config:
         raise _no_such_gating(meta)
     found = groups(meta)
     method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
-    kind = {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]}
-    return routed(meta) | found | kind | {"topk_method": method}
+    return routed(meta) | found | {"model_type": "deepseek_v2", "topk_method": method}
 
 
 def _gating(meta: Metadata, default: int) -> Any:

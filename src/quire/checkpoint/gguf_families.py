@@ -163,7 +163,6 @@ def _olmo(meta: Metadata, config: Config) -> Config:
     theta, scaling = config["rope_theta"], config["rope_scaling"] or {"rope_type": "default"}
     layers = config["num_hidden_layers"]
     return {
-        "architectures": ["Olmo3ForCausalLM"],
         "model_type": "olmo3",
         "layer_types": sliding_types(meta, layers),
         "rope_theta": None,

@@ -20,7 +20,7 @@ class Names:
     """An architecture's names, and its tensors' (GGUF's stem → Hugging Face's, or both in full).
 
     Attributes:
-        model_type, hf_class: Hugging Face's for the architecture.
+        model_type: Hugging Face's for the architecture.
         layers: what precedes a layer's number in Hugging Face's names.
         transposed: GGUF's stems that Hugging Face stores [in, out].
         interleaved: whether q and k are stored for interleaved RoPE.
@@ -29,7 +29,6 @@ class Names:
     """
 
     model_type: str
-    hf_class: str
     block: Mapping[str, str]
     top: Mapping[str, str] = field(default_factory=_TOP.copy)
     layers: str = "model.layers"
@@ -159,19 +158,18 @@ _QWEN35 = _POST_NORMED | _HEAD_NORMS | {
     **_without(_mamba("linear_attn"), "ssm_in", "ssm_d"),
 }  # fmt: skip
 
-MIXTRAL = Names("mixtral", "MixtralForCausalLM", _MIXTRAL_BLOCK, interleaved=True)
+MIXTRAL = Names("mixtral", _MIXTRAL_BLOCK, interleaved=True)
 """Its files say "llama"."""
 NAMES: dict[str, Names] = {
-    "llama": Names("llama", "LlamaForCausalLM", _BLOCK, interleaved=True),
-    "mistral": Names("mistral", "MistralForCausalLM", _BLOCK),
-    "olmoe": Names("olmoe", "OlmoeForCausalLM", _NO_MLP | _EXPERTS | _HEAD_NORMS),
-    "qwen2": Names("qwen2", "Qwen2ForCausalLM", _BLOCK),
-    "qwen2moe": Names("qwen2_moe", "Qwen2MoeForCausalLM", _NO_MLP | _EXPERTS | _SHARED_EXPERT),
-    "qwen3": Names("qwen3", "Qwen3ForCausalLM", _BLOCK | _HEAD_NORMS),
-    "qwen3moe": Names("qwen3_moe", "Qwen3MoeForCausalLM", _BLOCK | _EXPERTS | _HEAD_NORMS),
+    "llama": Names("llama", _BLOCK, interleaved=True),
+    "mistral": Names("mistral", _BLOCK),
+    "olmoe": Names("olmoe", _NO_MLP | _EXPERTS | _HEAD_NORMS),
+    "qwen2": Names("qwen2", _BLOCK),
+    "qwen2moe": Names("qwen2_moe", _NO_MLP | _EXPERTS | _SHARED_EXPERT),
+    "qwen3": Names("qwen3", _BLOCK | _HEAD_NORMS),
+    "qwen3moe": Names("qwen3_moe", _BLOCK | _EXPERTS | _HEAD_NORMS),
     "gpt2": Names(
         "gpt2",
-        "GPT2LMHeadModel",
         {
             "attn_norm": "ln_1",
             "attn_qkv": "attn.c_attn",
@@ -191,32 +189,24 @@ NAMES: dict[str, Names] = {
     ),
     "phi3": Names(
         "phi3",
-        "Phi3ForCausalLM",
         {
             **_without(_BLOCK, "attn_q", "attn_k", "attn_v", "ffn_gate"),
             "attn_qkv": "self_attn.qkv_proj",
             "ffn_up": "mlp.gate_up_proj",
         },
     ),
-    "gemma": Names("gemma", "GemmaForCausalLM", _BLOCK, norms_plus_one=True),
-    "gemma2": Names("gemma2", "Gemma2ForCausalLM", _GEMMA2_BLOCK, norms_plus_one=True),
-    "gemma3": Names(
-        "gemma3_text", "Gemma3ForCausalLM", _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True
-    ),
-    "gemma4": Names("gemma4_text", "Gemma4ForCausalLM", _GEMMA4_BLOCK, _GEMMA4_TOP),
-    "olmo2": Names("olmo2", "Olmo2ForCausalLM", _OLMO2_BLOCK),
-    "stablelm": Names("stablelm", "StableLmForCausalLM", _BLOCK),
-    "starcoder2": Names(
-        "starcoder2",
-        "Starcoder2ForCausalLM",
-        _NO_MLP | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
-    ),
-    "smollm3": Names("smollm3", "SmolLM3ForCausalLM", _BLOCK, interleaved=True),
-    "granite": Names("granite", "GraniteForCausalLM", _BLOCK, interleaved=True),
-    "seed_oss": Names("seed_oss", "SeedOssForCausalLM", _POST_NORMED | _mlp("mlp")),
+    "gemma": Names("gemma", _BLOCK, norms_plus_one=True),
+    "gemma2": Names("gemma2", _GEMMA2_BLOCK, norms_plus_one=True),
+    "gemma3": Names("gemma3_text", _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True),
+    "gemma4": Names("gemma4_text", _GEMMA4_BLOCK, _GEMMA4_TOP),
+    "olmo2": Names("olmo2", _OLMO2_BLOCK),
+    "stablelm": Names("stablelm", _BLOCK),
+    "starcoder2": Names("starcoder2", _NO_MLP | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+    "smollm3": Names("smollm3", _BLOCK, interleaved=True),
+    "granite": Names("granite", _BLOCK, interleaved=True),
+    "seed_oss": Names("seed_oss", _POST_NORMED | _mlp("mlp")),
     "glm4": Names(
         "glm4",
-        "Glm4ForCausalLM",
         {
             **_without(_BLOCK, "ffn_gate"),
             "post_attention_norm": "post_self_attn_layernorm",
@@ -224,66 +214,54 @@ NAMES: dict[str, Names] = {
             "post_ffw_norm": "post_mlp_layernorm",
         },
     ),
-    "exaone4": Names("exaone4", "Exaone4ForCausalLM", _OLMO2_BLOCK),
-    "cohere2": Names("cohere2", "Cohere2ForCausalLM", _ATTENTION | _mlp("mlp")),
-    "ernie4_5": Names("ernie4_5", "Ernie4_5ForCausalLM", _BLOCK),
-    "nemotron": Names(
-        "nemotron", "NemotronForCausalLM", _without(_BLOCK, "ffn_gate"), norms_plus_one=True
-    ),
+    "exaone4": Names("exaone4", _OLMO2_BLOCK),
+    "cohere2": Names("cohere2", _ATTENTION | _mlp("mlp")),
+    "ernie4_5": Names("ernie4_5", _BLOCK),
+    "nemotron": Names("nemotron", _without(_BLOCK, "ffn_gate"), norms_plus_one=True),
     "hunyuan-dense": Names(
         "hunyuan_v1_dense",
-        "HunYuanDenseV1ForCausalLM",
         {
             **_BLOCK,
             "attn_q_norm": "self_attn.query_layernorm",
             "attn_k_norm": "self_attn.key_layernorm",
         },
     ),
-    "mistral3": Names("ministral3", "Ministral3ForCausalLM", _BLOCK, interleaved=True),
+    "mistral3": Names("ministral3", _BLOCK, interleaved=True),
     "gpt-oss": Names(
         "gpt_oss",
-        "GptOssForCausalLM",
         _POST_NORMED | {"attn_sinks.weight": "self_attn.sinks"} | _experts("mlp", "router"),
     ),
     "glm4moe": Names(
         "glm4_moe",
-        "Glm4MoeForCausalLM",
         {**_POST_NORMED, **_mlp("mlp"), **_HEAD_NORMS, **_EXPERTS, **_SHARED_EXPERTS,
          **_CORRECTION, **_NEXTN},
     ),
     "ernie4_5-moe": Names(
         "ernie4_5_moe",
-        "Ernie4_5_MoeForCausalLM",
         {**_BLOCK, **_EXPERTS, **_SHARED_EXPERTS,
          "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
     ),
-    "granitemoe": Names(
-        "granitemoe", "GraniteMoeForCausalLM", _NO_MLP | _GRANITE_EXPERTS, interleaved=True
-    ),
+    "granitemoe": Names("granitemoe", _NO_MLP | _GRANITE_EXPERTS, interleaved=True),
     "llama4": Names(
         "llama4_text",
-        "Llama4ForCausalLM",
         {**_NO_MLP, **_mlp("feed_forward"), **_experts("feed_forward", "router"),
          **_mlp("feed_forward.shared_expert", "_shexp")},
     ),
     "deepseek2": Names(
         "deepseek_v3",
-        "DeepseekV3ForCausalLM",
         {**_LATENT_BLOCK, **dict.fromkeys(("attn_k_b", "attn_v_b"), "self_attn.kv_b_proj"),
          **_EXPERTS, **_SHARED_EXPERTS, **_CORRECTION},
     ),
-    "minicpm3": Names("minicpm3", "MiniCPM3ForCausalLM", _LATENT_BLOCK),
-    "phimoe": Names("phimoe", "PhimoeForCausalLM", _MIXTRAL_BLOCK),
+    "minicpm3": Names("minicpm3", _LATENT_BLOCK),
+    "phimoe": Names("phimoe", _MIXTRAL_BLOCK),
     "bitnet": Names(
         "bitnet",
-        "BitNetForCausalLM",
         _BLOCK | {"attn_sub_norm": "self_attn.attn_sub_norm", "ffn_sub_norm": "mlp.ffn_sub_norm"},
         _without(_TOP, "output"),  # its head is always the embedding
     ),
-    "lfm2": Names("lfm2", "Lfm2ForCausalLM", _LFM2, _LFM2_TOP, recurrent=True),
+    "lfm2": Names("lfm2", _LFM2, _LFM2_TOP, recurrent=True),
     "lfm2moe": Names(
         "lfm2_moe",
-        "Lfm2MoeForCausalLM",
         {**_LFM2, **_experts("feed_forward", parts=("w1", "w3", "w2")),
          "exp_probs_b.bias": "feed_forward.expert_bias"},
         _LFM2_TOP,
@@ -291,7 +269,6 @@ NAMES: dict[str, Names] = {
     ),
     "mamba2": Names(
         "mamba2",
-        "Mamba2ForCausalLM",
         {"attn_norm": "norm", **_mamba("mixer")},
         _BACKBONE_TOP,
         layers="backbone.layers",
@@ -299,7 +276,6 @@ NAMES: dict[str, Names] = {
     ),
     "granitehybrid": Names(
         "granitemoehybrid",
-        "GraniteMoeHybridForCausalLM",
         {**_NO_MLP, **_mamba("mamba"), **_GRANITE_EXPERTS,
          **_mlp("shared_mlp", parts=(*_GATED[:2], "output_linear")),
          **_mlp("shared_mlp", "_shexp", (*_GATED[:2], "output_linear"))},
@@ -308,14 +284,12 @@ NAMES: dict[str, Names] = {
     ),
     "falcon-h1": Names(
         "falcon_h1",
-        "FalconH1ForCausalLM",
         {**_ATTENTION, **_mamba("mamba"), "ffn_norm": "pre_ff_layernorm", **_mlp("feed_forward")},
         {**_TOP, "output_norm": "model.final_layernorm"},
         recurrent=True,
     ),
     "nemotron_h": Names(
         "nemotron_h",
-        "NemotronHForCausalLM",
         _NEMOTRON_H,
         _BACKBONE_TOP,
         layers="backbone.layers",
@@ -323,7 +297,6 @@ NAMES: dict[str, Names] = {
     ),
     "nemotron_h_moe": Names(
         "nemotron_h",
-        "NemotronHForCausalLM",
         {**_NEMOTRON_H, **_without(_experts("mixer"), "ffn_gate_exps"),
          "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
          **_without(_mlp("mixer.shared_experts", "_shexp"), "ffn_gate_shexp")},
@@ -331,16 +304,9 @@ NAMES: dict[str, Names] = {
         layers="backbone.layers",
         recurrent=True,
     ),
-    "qwen35": Names(
-        "qwen3_5_text",
-        "Qwen3_5ForCausalLM",
-        _QWEN35 | _mlp("mlp"),
-        norms_plus_one=True,
-        recurrent=True,
-    ),
+    "qwen35": Names("qwen3_5_text", _QWEN35 | _mlp("mlp"), norms_plus_one=True, recurrent=True),
     "qwen35moe": Names(
         "qwen3_5_moe_text",
-        "Qwen3_5MoeForCausalLM",
         _QWEN35 | _EXPERTS | _SHARED_EXPERT,
         norms_plus_one=True,
         recurrent=True,

@@ -73,7 +73,7 @@ def test_gpt2_linear_layers_are_transposed(tmp_path: Path) -> None:
         "blk.0.attn_qkv.bias": random.standard_normal(3 * HIDDEN, dtype=np.float32),
     }
     source = resolve(str(write_gguf(tmp_path / "m.gguf", tensors, architecture="gpt2")))
-    assert source.config["architectures"] == ["GPT2LMHeadModel"]
+    assert source.config["model_type"] == "gpt2"
     assert source.config["n_inner"] == INTERMEDIATE
     weights = open_weights(source)
     name = "transformer.h.0.attn.c_attn.weight"
@@ -154,7 +154,6 @@ def test_llama_config(tmp_path: Path) -> None:
         tokenizer__ggml__eot_token_id=5,
     )
     assert found | {"rms_norm_eps": 0} == {
-        "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "attention_bias": False,
         "bos_token_id": 1,
@@ -181,7 +180,7 @@ def test_llama_config(tmp_path: Path) -> None:
 
 def test_a_sliding_window_makes_llama_a_mistral(tmp_path: Path) -> None:
     found = config(tmp_path, llama__attention__sliding_window=64)
-    assert found["architectures"] == ["MistralForCausalLM"]
+    assert found["model_type"] == "mistral"
     assert found["sliding_window"] == 64
 
 
@@ -222,7 +221,7 @@ def test_gemma3_config(tmp_path: Path, pattern: dict[str, Any], found: dict[str,
     read = config(tmp_path, tensors=tensors, architecture="gemma3", **(GEMMA3 | pattern))
     assert found.items() <= read.items()
     assert ("layer_types" in read) != ("sliding_window_pattern" in read)
-    assert read["architectures"] == ["Gemma3ForCausalLM"]
+    assert read["model_type"] == "gemma3_text"
     assert (read["head_dim"], read["query_pre_attn_scalar"], read["sliding_window"]) == (24, 24, 32)
     assert (read["rope_theta"], read["rope_local_base_freq"]) == (1e6, 1e4)
 
