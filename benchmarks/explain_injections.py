@@ -243,6 +243,20 @@ def slow_reads(server: Server) -> Iterator[None]:
 
 
 @contextmanager
+def full_disk(server: Server) -> Iterator[None]:
+    """Lay a disk of 256 kB over the server's folder of KV blocks."""
+    folder = server.folder / "kv"
+    models = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
+    try:
+        for model in models:
+            (folder / model).mkdir()
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextmanager
 def low_weight(server: Server) -> Iterator[None]:
     """Give the server's container little weight, beside a busy process."""
     with grouped(family(server.pid), "cpu", cpu__shares="60"), neighbour():

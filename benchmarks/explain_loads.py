@@ -21,6 +21,7 @@ from benchmarks.explain_injections import (
     core_quota,
     few_files,
     frozen,
+    full_disk,
     held_to_one_cpu,
     kv_folder,
     low_priority,
@@ -266,6 +267,11 @@ FAULTS: dict[str, Fault] = {
         ("slow_disk",), (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "70"),
         lambda i: {"prompt": tokens(-10 - i % 6, 480), "max_tokens": 2}, clients=2,
         prepare=kv_folder, during=slow_reads,
+    ),
+    "full_disk": Fault(
+        ("failed_writes",), (*EMBEDDED, *TIGHT, "--num-gpu-blocks-override", "70"),
+        lambda i: {"prompt": tokens(i + 5000, 480), "max_tokens": 2}, clients=2,
+        prepare=kv_folder, during=full_disk,
     ),
     "short_context": Fault(
         ("refused_requests",), (*EMBEDDED, "--max-model-len", "128"), mostly_refused

@@ -233,6 +233,8 @@ class ModelOutput(msgspec.Struct):
         failed_loads: KV blocks whose loads failed, and `~slot` of states.
         pending_loads: those whose loads had not ended when the step began to compute.
         reads: how many blocks' worth was read from files in the background, and its seconds.
+        unsaved: blocks and states that could not be written to files, since the start; 0 if the
+            step copied nothing.
         drafted, accepted: int64 [passes, B], the verified drafts of each entry, and how many of
             them were right; None if the step had none.
         draft_seconds: time of drafting, a part of `times`.
@@ -255,6 +257,7 @@ class ModelOutput(msgspec.Struct):
     failed_loads: list[int] = []
     pending_loads: list[int] = []
     reads: tuple[float, float] = (0.0, 0.0)
+    unsaved: int = 0
     drafted: Column | None = None
     accepted: Column | None = None
     draft_seconds: float = 0.0

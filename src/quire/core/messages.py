@@ -153,6 +153,8 @@ class HostTierStats(msgspec.Struct, array_like=True):
     """Stored blocks that were loaded for a request."""
     failed: int
     """Blocks that could not be loaded correctly and were computed again."""
+    unsaved: int = 0
+    """Blocks that could not be written to files."""
 
 
 class SpecDecodingStats(msgspec.Struct, array_like=True):

@@ -257,7 +257,7 @@ class Worker:
             raise ForwardError(failed, seconds, pending) from error
         output.failed_loads, output.pending_loads, output.copy_seconds = failed, pending, seconds
         if report:
-            output.reads = report.reads
+            output.reads, output.unsaved = report.reads, report.unsaved
         return output
 
     def shutdown(self) -> None:

@@ -51,8 +51,8 @@ class Window(msgspec.Struct, frozen=True):
         slow_outputs: outputs that waited for a client to read.
         loop_lag_p99: seconds that the event loop was late; 0 if not sampled.
         itl_p50, itl_p99: seconds between tokens of a sequence; 0 without tokens.
-        loaded_blocks, load_failures: KV blocks read from host memory or files, and those that
-            could not be.
+        loaded_blocks, unsaved_blocks: KV blocks read from host memory or files, and those that
+            could not be written to files.
         polls, scrape_seconds: GET requests by path, and the CPU seconds of those of /metrics.
         adapters: most adapters that running and waiting sequences wanted at a time.
         mix: requests in flight at any time of the window by what they ask for.
@@ -95,7 +95,7 @@ class Window(msgspec.Struct, frozen=True):
     itl_p50: float = 0.0
     itl_p99: float = 0.0
     loaded_blocks: int = 0
-    load_failures: int = 0
+    unsaved_blocks: int = 0
     polls: dict[str, int] = {}
     scrape_seconds: float = 0.0
     adapters: int = 0

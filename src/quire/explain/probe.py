@@ -27,7 +27,7 @@ from quire.metrics.stats import EngineStats
 from quire.system.records import dataclass
 
 _OF_CORE = (
-    *("steps", "preemptions", "loaded_blocks", "load_failures"),
+    *("steps", "preemptions", "loaded_blocks", "unsaved_blocks"),
     *("drafted_passes", "draft_tokens", "accepted_tokens"),
 )
 """Counts that restart at 0 with a new core, like the seconds of `CORE`."""
@@ -232,7 +232,7 @@ class Probe:
             "draft_tokens": drafts.num_draft_tokens if drafts else 0,
             "accepted_tokens": drafts.num_accepted_tokens if drafts else 0,
             "loaded_blocks": tier.loaded + tier.swapped_in if tier else 0,
-            "load_failures": tier.failed if tier else 0,
+            "unsaved_blocks": tier.unsaved if tier else 0,
             "requests": stats.time_to_first_token.count,
             "finished": stats.e2e_request_latency.count,
             "prompt_tokens": stats.prompt_tokens,

@@ -15,7 +15,7 @@ _COUNTS = (
     *("steps", "computed_tokens", "requests", "finished", "preemptions", "demand", "kv_blocks"),
     *("prompt_tokens", "generation_tokens", "cached_tokens", "repeated_tokens"),
     *("ended", "aborted", "cut", "aborted_tokens", "slow_outputs", "loaded_blocks"),
-    *("load_failures", "drafted_passes", "draft_tokens", "accepted_tokens"),
+    *("unsaved_blocks", "drafted_passes", "draft_tokens", "accepted_tokens"),
 )
 """What the window adds up over all replicas. Seconds of the core are a mean already."""
 

@@ -38,6 +38,7 @@ Cause = Literal[
     "memory_pressure",
     "open_files",
     "offload_reads",
+    "failed_writes",
     "slow_disk",
     "huge_pages_off",
     "remote_memory",

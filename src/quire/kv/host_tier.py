@@ -50,6 +50,9 @@ class HostTier:
 
     Args:
         lower: the tiers below, in the order of their search.
+
+    Attributes:
+        unsaved: blocks that could not be written to files, as the worker counts them.
     """
 
     def __init__(self, config: TierConfig, lower: Sequence[LowerTier] = ()) -> None:
@@ -57,6 +60,7 @@ class HostTier:
         self._lower = lower
         self._swapped_out = self._swapped_in = self._stored = self._loaded = self._failed = 0
         self._saved = 0
+        self.unsaved = 0
         first, end = config.num_swap_slots, config.num_slots
         self._free_swap = list(range(first))[::-1]
         self._swapped: dict[str, SwappedBlocks] = {}
@@ -92,6 +96,7 @@ class HostTier:
             stored=self._stored,
             loaded=self._loaded,
             failed=self._failed,
+            unsaved=self.unsaved,
         )
 
     def take_copies(self) -> BlockCopies | None:

@@ -223,6 +223,7 @@ _HOST_COUNTERS: Fields = {
     "quire:kv_blocks_saved": ("saved", "KV blocks written to files."),
     "quire:kv_blocks_reloaded": ("loaded", "KV blocks of prefixes copied back."),
     "quire:kv_load_failures": ("failed", "Damaged KV blocks, which were computed again."),
+    "quire:kv_save_failures": ("unsaved", "KV blocks that could not be written to files."),
 }
 _DRAFT_COUNTERS: Fields = {
     "vllm:spec_decode_num_drafts": ("num_drafts", "Passes of a sequence with drafts."),

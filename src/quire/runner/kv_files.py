@@ -64,7 +64,8 @@ class BlockFiles:
         self._closed = False
         self._unseen = limit
         """Bytes written since the directory was measured; at first all of it is unknown."""
-        self._failures = 0
+        self.num_failed = 0
+        """Blocks that could not be written."""
         self.num_skipped = 0
         """Blocks that were not written, because too many waited."""
         self._writer = threading.Thread(target=self._write_all, name="kv-files", daemon=True)
@@ -155,10 +156,10 @@ class BlockFiles:
                 if self._waits(key, row):  # else it was removed while it was written
                     unfinished.replace(path)
         except OSError as error:
-            # No error is reported: a block without its file is computed again.
-            if not self._failures:
+            # No request fails: a block without its file is computed again.
+            if not self.num_failed:
                 logger.warning("KV blocks cannot be written to %s: %s", self.folder.folder, error)
-            self._failures += 1
+            self.num_failed += 1
         with self._lock:
             if self._waits(key, row):
                 del self._waiting[key]

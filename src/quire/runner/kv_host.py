@@ -31,6 +31,7 @@ class CopyReport:
     failed: list[int] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     reads: tuple[float, float] = (0.0, 0.0)
+    unsaved: int = 0
 
 
 class HostKV:
@@ -89,6 +90,7 @@ class HostKV:
         """
         report = CopyReport(self._copy(copies) if copies else [])
         self._take(report, WAIT_SECONDS if wait else 0.0)
+        report.unsaved = 0 if self.files is None else self.files.num_failed
         if self.states:
             of_states = self.states.copy(copies.states if copies else None, wait=wait)
             report.failed += [~slot for slot in of_states.failed]
@@ -96,6 +98,7 @@ class HostKV:
             (own, seconds), (slots, more) = report.reads, of_states.reads
             worth = slots * self.states.num_words / max(self.num_words, 1)
             report.reads = own + worth, seconds + more
+            report.unsaved += of_states.unsaved
         return report
 
     def _copy(self, copies: BlockCopies) -> list[int]:

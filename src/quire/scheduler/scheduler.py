@@ -172,6 +172,8 @@ class Scheduler:
             if step.block_copies is not None:
                 tier_cost.observe(step.block_copies, result.copy_seconds)
             tier_cost.observe_reads(*result.reads)
+        if self.kv.tier is not None and result.unsaved:
+            self.kv.tier.unsaved = result.unsaved
         outputs = StepOutputs(failures, None, now)
         if flight.requests:
             before = len(self.requests)

@@ -251,6 +251,16 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         ),
         "--kv-offloading-size 2",
     ),
+    "failed_writes": (
+        healthy(
+            ops=UNBOUND,
+            args={"kv_offloading_dir": "/full", "kv_offloading_size": 1.0},
+            loaded_blocks=500,
+            loading=4.0,
+            unsaved_blocks=40,
+        ),
+        "room in /full",
+    ),
     "cpu_quota": (
         healthy(ops=UNBOUND, around={"quota": 1.5, "throttled": 12.0}),
         "--num-threads 1",

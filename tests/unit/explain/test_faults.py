@@ -47,6 +47,7 @@ SERVED = {
     "float_seats": ("queueing", "wide_weights"),
     "fp8": ("decoded_weights",),
     "frozen": ("stopped",),
+    "full_disk": ("failed_writes",),
     "grammar": ("structures",),
     "http": ("http_overload",),
     "http_starved": ("http_overload",),

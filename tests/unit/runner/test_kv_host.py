@@ -211,6 +211,7 @@ def test_a_disk_that_refuses_is_noticed_at_the_load(
     files.flush()
     assert caplog.text.count("cannot be written to") == 1
     assert copy(host, load(ON_DISK, 3, b"a")) == [3]
+    assert host.copy(None).unsaved == 2
 
 
 def test_a_disk_that_is_too_slow_gets_fewer_blocks(

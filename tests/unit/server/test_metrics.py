@@ -60,7 +60,7 @@ def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> Non
     stats = EngineStats()
     metrics = Metrics(stats, "echo")
     assert b"swapped" not in metrics.render()
-    host = HostTierStats(1, 5, 20, 7, 2, 30, 31, 32, 33, 34)
+    host = HostTierStats(1, 5, 20, 7, 2, 30, 31, 32, 33, 34, 35)
     stats.scheduler = SchedulerStats(0, 0, 0, 1, 0, 0, 0, 0, 0, host)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     values = {family.name: family.samples[0].value for family in families if family.samples}
@@ -70,6 +70,7 @@ def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> Non
     assert values["quire:swap_preemptions"] == 2
     assert values["quire:kv_blocks_swapped_out"] == 30
     assert values["quire:kv_load_failures"] == 34
+    assert values["quire:kv_save_failures"] == 35
 
 
 def test_adapters_are_told_as_vllm_does() -> None:

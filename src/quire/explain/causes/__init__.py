@@ -26,6 +26,7 @@ CAUSES: tuple[Callable[[Case], Suspect | None], ...] = (
     requests.adapter_seats,
     cache.preemption,
     cache.kv_cache_too_small,
+    cache.failed_writes,
     cache.prefix_misses,
     cache.state_misses,
     requests.salted_prefixes,

@@ -6,6 +6,7 @@ import math
 
 from quire.explain.bounds import gain_of
 from quire.explain.causes.case import (
+    WORTH,
     Case,
     Kind,
     Suspect,
@@ -126,6 +127,24 @@ def prefix_misses(case: Case) -> Suspect | None:
         repeated_tokens=w.repeated_tokens,
         cached_tokens=w.cached_tokens,
         prompt_tokens=w.prompt_tokens,
+    )
+
+
+def failed_writes(case: Case) -> Suspect | None:
+    """KV blocks cannot be written to files, so prompts that need them are computed again."""
+    w, folder = case.window, case.evidence.args.kv_offloading_dir
+    if not w.unsaved_blocks:
+        return None
+    lost = max(WORTH, case.estimate.cached_share(_missed(w)))  # a fault, whatever it costs now
+    return suspect(
+        "failed_writes",
+        f"{w.unsaved_blocks:,} KV blocks could not be written to {folder} in {w.seconds:.1f} s; the "
+        "log has the system's reason (a full disk, a lost mount, missing rights).",
+        lost,
+        [change(f"room in {folder}, or another --kv-offloading-dir", "keeps the blocks", lost)],
+        Kind.PROVEN,
+        unsaved_blocks=w.unsaved_blocks,
+        loaded_blocks=w.loaded_blocks,
     )
 
 

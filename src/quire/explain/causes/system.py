@@ -236,8 +236,8 @@ def _offload_copies(case: Case) -> Suspect | None:
 def slow_disk(case: Case) -> Suspect | None:
     """Requests wait for KV blocks from files."""
     around, w, args = _around(case), case.window, case.evidence.args
-    if not (w.loaded_blocks or w.loading) or not args.kv_offloading_dir:
-        return None
+    if not (w.loaded_blocks or w.loading) or not args.kv_offloading_dir or w.unsaved_blocks:
+        return None  # see `failed_writes`
     all_of_them = w.running + w.waiting + w.loading
     loading = w.loading / max(1e-9, all_of_them)  # the core looks for them in empty steps
     lost = max(_disk_share(case), loading)
