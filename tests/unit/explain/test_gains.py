@@ -78,6 +78,28 @@ def test_a_window_has_the_times_of_its_steps_by_size() -> None:
     assert window.step_seconds == pytest.approx([0.3, 2.5])
 
 
+def test_sequences_share_most_of_the_cores_own_work() -> None:
+    """Seen: two seats of eight clients' cost 49 % of the time in the core, and 91 % were gained."""
+    core = {"prepare": 2.0, "update": 1.0, "core_send": 1.0}
+    case = open_case(healthy(ops=UNBOUND, parts=core, running=2.0, step_sizes=[(2.0, 1000)]))
+    cost = case.estimate.serving_cost()
+    assert cost is not None
+    assert cost.host_seconds(8) < 1.35 * cost.host_seconds(2)
+    assert case.estimate.batch_gain(8.0) > 1.1
+
+
+def test_times_that_no_share_explains_choose_none() -> None:
+    """Seen: fp8 read faster than measured, so half of the rate had the shape of the steps."""
+    flat = healthy(step_sizes=[(7.0, 100), (14.0, 100)], steps=200, computed_tokens=2100)
+    estimate = Estimator(flat)
+    quick = 0.7 * estimate._seconds(estimate._uncalibrated, estimate._steps)
+    window = msgspec.structs.replace(
+        flat.window, parts=flat.window.parts | {"model": quick}, step_seconds=[quick / 2] * 2
+    )
+    found = Estimator(msgspec.structs.replace(flat, window=window))
+    assert found._reached["memory"] == 1.0
+
+
 def test_drafts_are_no_prompts() -> None:
     """Each row of a draft attends to its sequence's context."""
     fields: dict[str, Any] = {"step_sizes": [(64.0, 1000)], "computed_tokens": 64_000}
