@@ -31,6 +31,8 @@ from quire.system.hardware import detect
 CASES = ("opt-125m:bfloat16:", "qwen3-0.6b:bfloat16:int8", "olmoe-1b-7b:bfloat16:int4")
 BAR = 0.15
 STREAMS, LONG, SHORT, CHUNK = 8, 512, 64, 512
+TURNS = 3
+"""Times that each step is computed in a round; the median counts."""
 STEPS: dict[str, list[Entry]] = {
     **{f"prefill {n} after 0": [(0, 0, n)] for n in (32, 128, CHUNK)},
     "prefill 128 after 384": [(0, LONG - 128, 128)],
@@ -53,7 +55,8 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
         bench.fill(LONG)
         for _ in range(rounds):
             found.append(measured())
-            seconds.append({name: bench.seconds(step) for name, step in STEPS.items()})
+            turns = [{name: bench.seconds(s) for name, s in STEPS.items()} for _ in range(TURNS)]
+            seconds.append({n: statistics.median(turn[n] for turn in turns) for n in STEPS})
     costs = [cost_of(config, limits) for limits in found]
     steps = [
         {"step": name} | _compared(STEPS[name], costs, [times[name] for times in seconds])

@@ -212,10 +212,12 @@ def test_a_format_is_timed_with_its_own_packing(
     product: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates, "MOST_BYTES", 2**16)
+    monkeypatch.setattr(rates, "WEIGHT_BYTES", 2**15)
     monkeypatch.setattr(rates, "ROWS", 64)
     monkeypatch.setattr(rates, "COLUMNS", 128)
     timed = rates.Products(load_ops("cpu", None, 1, rates.FORMATS[product][1]), product)
     assert KIND_TYPES[timed.kind] == product
+    assert 2**14 < timed.nbytes <= 2**15
     timed.measure()
     assert timed.reads[0] > 0.0
     assert timed.rates[0] > 0.0
