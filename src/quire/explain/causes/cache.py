@@ -138,8 +138,8 @@ def failed_writes(case: Case) -> Suspect | None:
     lost = max(WORTH, case.estimate.cached_share(_missed(w)))  # a fault, whatever it costs now
     return suspect(
         "failed_writes",
-        f"{w.unsaved_blocks:,} KV blocks could not be written to {folder} in {w.seconds:.1f} s; the "
-        "log has the system's reason (a full disk, a lost mount, missing rights).",
+        f"{w.unsaved_blocks:,} KV blocks could not be written to {folder} in {w.seconds:.1f} s; "
+        "the log has the system's reason (a full disk, a lost mount, missing rights).",
         lost,
         [change(f"room in {folder}, or another --kv-offloading-dir", "keeps the blocks", lost)],
         Kind.PROVEN,
