@@ -169,9 +169,7 @@ class Scheduler:
         if teaches and not result.encoded_tokens:  # the tower's time is no text's
             self._step_size.observe(step, result)
         if (tier_cost := self._state.tier_cost) is not None:
-            if step.block_copies is not None:
-                tier_cost.observe(step.block_copies, result.copy_seconds)
-            tier_cost.observe_reads(*result.reads)
+            tier_cost.observe_step(step.block_copies, result)
         if self.kv.tier is not None and result.unsaved:
             self.kv.tier.unsaved = result.unsaved
         outputs = StepOutputs(failures, None, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.batch import BlockCopies
+from quire.core.batch import BlockCopies, ModelOutput
 from quire.core.cost import StepCost
 
 MEMORY = 16
@@ -31,6 +31,12 @@ class TierCost:
         self._state_tokens = state_tokens
         self._memory = _Scale()
         self._files = _Scale()
+
+    def observe_step(self, copies: BlockCopies | None, result: ModelOutput) -> None:
+        """Learn from what a step copied and read."""
+        if copies is not None:
+            self.observe(copies, result.copy_seconds)
+        self.observe_reads(*result.reads)
 
     def observe(self, copies: BlockCopies, seconds: float) -> None:
         """Learn from the seconds of a step's copies; 0 means unknown."""
