@@ -110,8 +110,8 @@ def run(namespace: argparse.Namespace) -> int:
         QuireError: the server cannot start.
     """
     with no_collection():
-        from quire.frontend.client.commands import CORE_COMMAND, core_command
         from quire.frontend.client.core_client import ProcessClient
+        from quire.frontend.client.core_process import CORE_COMMAND, core_command
 
     args = engine_args(namespace)
     lends, command = namespace.headless or namespace.node_rank > 0, core_command(args)

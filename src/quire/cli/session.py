@@ -101,8 +101,8 @@ async def start_engine(args: EngineArgs) -> AsyncLLM:
     """
     args = replace(args, tokenizer_pool_size=0)
     with no_collection():
-        from quire.frontend.client.commands import core_command
         from quire.frontend.client.core_client import ProcessClient
+        from quire.frontend.client.core_process import core_command
 
         core = ProcessClient.begun(core_command(args))
         from quire.frontend.client.configure import configure

@@ -37,7 +37,6 @@ from quire.core.messages import (
     Shutdown,
     Standing,
 )
-from quire.engine.imports import begin_imports, import_all
 from quire.engine.suspects import status_like
 from quire.system import env
 from quire.system.frames import ClosedError, FrameSocket
@@ -56,6 +55,28 @@ LINGER_SECONDS = 1.0
 """How long unsent frames may delay the exit."""
 
 CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
+
+
+@no_collection()
+def begin_imports() -> None:
+    """Import what `load_core` imports when it is imported; the rest follows with the model."""
+    import quire.engine.core
+    import quire.executor.choice  # noqa: F401
+
+
+@no_collection()
+def import_all() -> None:
+    """Import what `load_core` imports, including its imports while it loads a model."""
+    env.let_idle_threads_sleep()
+    import quire.engine.core
+    import quire.executor.choice
+    import quire.models.weights.loader
+    import quire.ops.cpu
+    import quire.ops.providers
+    import quire.profile.profiling
+    import quire.runner.kv_host
+    import quire.runner.runner
+    import quire.sampling.grammars  # noqa: F401
 
 
 @no_collection()

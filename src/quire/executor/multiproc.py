@@ -213,7 +213,7 @@ class MultiprocExecutor(UniprocExecutor):
         return self._team.answers()
 
     def shutdown(self) -> None:
-        self._worker.lose_group()
+        self._worker.place.lose()
         self._team.close()
         super().shutdown()
         os.close(self._memory)
@@ -221,7 +221,7 @@ class MultiprocExecutor(UniprocExecutor):
     def _lost(self, status: int) -> None:
         if self._when_lost is not None:
             self._when_lost(status)
-        self._worker.lose_group()
+        self._worker.place.lose()
 
 
 class _Submitted:

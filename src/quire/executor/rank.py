@@ -76,7 +76,7 @@ class RankProcess:
         except Exception as error:
             code = error.code if isinstance(error, QuireError) else type(error).__name__
             self._send(Failed(code, str(error)))
-            self._worker.leave_step()  # after the reason was sent
+            self._worker.place.fail()  # after the reason was sent
             if not isinstance(error, QuireError):
                 logger.exception("a rank cannot start")
         else:

@@ -48,12 +48,13 @@ class Worker:
         num_blocks: blocks in the KV cache.
         states: slots of recurrent layers, if the model has some.
         lower_tiers: those below host memory.
+        place: the other workers of its step.
     """
 
     def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self.config = config
         self._peers = peers
-        self._place = Place(config, None)
+        self.place = Place(config, None)
         self._skips = False
         """A step has failed; skip those behind it."""
         self.phases: dict[str, float] = {}
@@ -112,8 +113,8 @@ class Worker:
 
         rank = config.share.rank if config.share else 0
         device = open_device(config.device, config.first_gpu + rank)
-        self._place = Place(config, self._peers)
-        group = self._place.group
+        self.place = Place(config, self._peers)
+        group = self.place.group
         ops = load_ops(config.ops, None, config.num_threads, config.packing, device, group)
         ops.use_threads(config.num_threads)
         watch.lap("import_ops")
@@ -139,7 +140,7 @@ class Worker:
         watch.lap("load_weights")
         self._grammars = parts.open_grammars(config)
         self._runner = parts.new_runner(
-            config, plan, decoder, ops, self._grammars, self._adapters, self._place.stage
+            config, plan, decoder, ops, self._grammars, self._adapters, self.place.stage
         )
         self._tiers = open_tiers(config, self._runner, ops)
         self.num_blocks, self.states = plan.num_blocks, plan.states
@@ -186,21 +187,13 @@ class Worker:
             self._skips = False
         if self._skips:
             raise StepSkippedError
-        self._place.begin(step.number)
+        self.place.begin(step.number)
         try:
             return self.execute(step.batch)
         except BaseException:
             self._skips = True
-            self.leave_step()
+            self.place.fail()
             raise
-
-    def leave_step(self) -> None:
-        """Stop other workers from waiting for this one in the current step or start."""
-        self._place.fail()
-
-    def lose_group(self) -> None:
-        """Stop all ranks from waiting for each other, after one was lost."""
-        self._place.lose()
 
     def prepare(self, wanted: Prepare) -> Future[Any] | None:
         """See `Executor.prepare`."""
@@ -265,7 +258,7 @@ class Worker:
         if self._profiling is not None:
             self._profiling.shutdown()
         self._runner = None
-        self._place.close()
+        self.place.close()
         if self._grammars is not None:
             self._grammars.shutdown()
         if self._adapters is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from quire.core.errors import InvalidRequestError
+from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.input.pooling_input import TextPair
+from quire.frontend.workers.tokenizer_worker import ChatPrompt
 
 
 def one_each(name: str, given: Any, kind: type, count: int, *, optional: bool = False) -> list[Any]:
@@ -35,6 +38,15 @@ def one_each(name: str, given: Any, kind: type, count: int, *, optional: bool = 
             param=name,
         )
     return each
+
+
+def as_list(prompts: Any) -> list[Any]:
+    """Return a list of prompts, given one or several. A list of integers is one prompt."""
+    one = isinstance(prompts, str | bytes | Mapping | ChatPrompt | ImagePrompt | TextPair)
+    if one or not isinstance(prompts, Iterable):
+        return [prompts]
+    many = list(prompts)
+    return [many] if many and isinstance(many[0], int) else many
 
 
 def _wrong(name: str, given: object, kind: type) -> InvalidRequestError:

@@ -7,8 +7,8 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -19,8 +19,8 @@ from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
-from quire.frontend.each import one_each
-from quire.frontend.images.expand import ImagePrompt, pictured, without_images
+from quire.frontend.each import as_list, one_each
+from quire.frontend.images.expand import pictured, without_images
 from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
@@ -101,7 +101,7 @@ class LLM(LLMEngine, PoolingMethods):
                 has run then, with one exception: texts are tokenized one after the other, so
                 prompts before a text that is too long may have run. Their outputs are dropped.
         """
-        many = _as_list(prompts)
+        many: list[Prompt] = as_list(prompts)
         params = self._params(sampling_params, len(many))
         given = [0] * len(many) if priority is None else priority
         priorities = one_each("priority", given, int, len(many))
@@ -164,7 +164,7 @@ class LLM(LLMEngine, PoolingMethods):
         """
         from quire.frontend.beam_search import beam_search
 
-        ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in _as_list(prompts)]
+        ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in as_list(prompts)]
         found = beam_search(
             lambda beams, one: self.generate(beams, one, use_tqdm=False),
             ids, params, self._input.eos_token_ids,
@@ -271,13 +271,3 @@ class _Progress:
         speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
         self._bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
         self._bar.update()
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return a list of prompts. A list of integers is one prompt."""
-    if isinstance(prompts, str | bytes | Mapping | ChatPrompt | ImagePrompt) or not isinstance(
-        prompts, Iterable
-    ):
-        return [cast(Prompt, prompts)]
-    many: list[Any] = list(prompts)
-    return [many] if many and isinstance(many[0], int) else many

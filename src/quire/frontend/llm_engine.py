@@ -23,7 +23,6 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.pooling_output import pooled_output
-from quire.frontend.remote_steps import RemoteSteps
 from quire.frontend.sync_loop import SyncLoop
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.user_tokenizer import UserTokenizer
@@ -55,6 +54,33 @@ class _Outputs:
             raise error
         taken, self._waiting = self._waiting, []
         return taken
+
+
+class RemoteSteps:
+    """Waits for steps where `InProcessClient` computes them. Several cores step at the same time.
+
+    Args:
+        loop: the one that `engine` was started in.
+    """
+
+    def __init__(self, engine: AsyncLLM, loop: SyncLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def step(self) -> bool:
+        """Wait until a core has reported a step; return False if there is no work.
+
+        A step that was reported since the last call counts.
+        """
+        stepped = self._engine.stepped
+        if not (self._engine.num_unfinished or stepped.is_set()):
+            return False
+        self._loop.run(stepped.wait())
+        stepped.clear()
+        return True
+
+    def rest(self) -> None:
+        """Do nothing: the cores measure their idle time."""
 
 
 class LLMEngine(NotThere):

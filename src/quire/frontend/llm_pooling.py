@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,10 +19,9 @@ from quire.core.outputs import (
 )
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.each import one_each
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.each import as_list, one_each
 from quire.frontend.input.input_processor import Prompt
-from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
+from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
 from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.scoring import Scoring, paired
@@ -65,7 +64,7 @@ class PoolingMethods(ABC):
                 prompt is answered.
         """
         config = check_task(self.resolved.config.pooling, pooling_task or "score")
-        many = _as_list(prompts)
+        many: list[PoolingPrompt] = as_list(prompts)
         given = PoolingParams() if pooling_params is None else pooling_params
         each = one_each("pooling_params", given, PoolingParams, len(many))
         if (kept := truncate_prompt_tokens) is not None:
@@ -95,7 +94,7 @@ class PoolingMethods(ABC):
         config = check_task(self.resolved.config.pooling, "embed")
         texts = [
             instructed(config, prompt, prompt_name) if isinstance(prompt, str) else prompt
-            for prompt in _as_list(prompts)
+            for prompt in as_list(prompts)
         ]
         kept = truncate_prompt_tokens
         found = self.encode(texts, pooling_params, use_tqdm=use_tqdm, truncate_prompt_tokens=kept)
@@ -147,12 +146,3 @@ def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Any) -> PoolingR
     return PoolingRequestOutput(
         output.request_id, outputs, output.prompt_token_ids, output.num_cached_tokens
     )
-
-
-def _as_list(prompts: Prompts) -> list[PoolingPrompt]:
-    """Return a list of prompts. A list of integers is one prompt."""
-    if isinstance(prompts, str | Mapping | TextPair | ImagePrompt):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [cast(list[int], list(prompts))]
-    return cast(list[PoolingPrompt], list(prompts))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.core.batch import Column
+from quire.core.batch import Column, NewSequence
 from quire.core.config import HEAD_METHODS, TEXT_METHODS, EngineConfig, SchedulerConfig
 from quire.core.errors import CheckpointError
 from quire.runner.drafts import Agrees, Proposer, RowReader, is_draft, synthetic
 from quire.runner.foreseen import Foreseen
+from quire.runner.state import SequenceStates
 from quire.spec.head import HeadProposer
-from quire.spec.synthetic import FullDrafts
 from quire.spec.text_index import ngram_proposer, suffix_proposer
 from quire.spec.vocabulary import DraftVocabulary, draft_vocabulary
 
@@ -136,6 +136,29 @@ def _head_vocabulary(draft: EngineConfig, vocab_size: int) -> DraftVocabulary | 
             f"{vocab_size}."
         )
     return DraftVocabulary(tokens, found, vocab_size)
+
+
+class FullDrafts:
+    """Fills up another proposer's drafts, so that each pass verifies as many as it may; for
+    measurements with synthetic acceptance."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+        self.meters = proposer.meters
+
+    def begin(self, states: SequenceStates, slot: int, new: NewSequence) -> None:
+        self._proposer.begin(states, slot, new)
+
+    def end(self, states: SequenceStates, slot: int) -> None:
+        self._proposer.end(states, slot)
+
+    def propose(self, states: SequenceStates, slots: Column, most: Column) -> Column:
+        counts = self._proposer.propose(states, slots, most)
+        rows = zip(slots.tolist(), counts.tolist(), most.tolist(), strict=True)
+        for slot, count, wanted in rows:
+            end = int(states.num_tokens[slot])
+            states.token_ids[slot, end + count : end + wanted] = states.token_ids[slot, 0]
+        return most
 
 
 def acceptance(limits: SchedulerConfig) -> Agrees:

@@ -283,7 +283,7 @@ def test_the_front_end_never_imports_torch() -> None:
 
 STAND_BY = """
 import sys
-from quire.engine.imports import import_all
+from quire.engine.process import import_all
 import_all()
 before = set(sys.modules)
 from quire.frontend.llm import LLM

@@ -19,7 +19,7 @@ from quire.core.structured_outputs import (
     StructuredOutputsParams,
     WrittenStructure,
 )
-from quire.frontend.workers import grammar_pool, known_structures, structures
+from quire.frontend.workers import grammar_pool, structures
 from quire.frontend.workers.grammar_messages import Checked, Setup
 from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.grammar_worker import _checks
@@ -129,8 +129,8 @@ async def test_what_is_written_for_the_core_is_remembered() -> None:
 
 
 def test_the_oldest_grammars_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_structures, "KEPT_BYTES", 25)
-    known = known_structures.KnownStructures()
+    monkeypatch.setattr(structures, "KEPT_BYTES", 25)
+    known = structures.KnownStructures()
     for name in "abca":
         known.learn_good(asked(name), Checked(written=WrittenStructure("x" * 6, "y" * 4)))
     assert [known.good(asked(name)) is not None for name in "abc"] == [True, False, True]
@@ -275,8 +275,8 @@ async def test_after_so_many_cores_no_unknown_structure_is_taken(
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_structures, "CHECKED_KEPT", 2)
-    monkeypatch.setattr(known_structures, "DEADLY_KEPT", 2)
+    monkeypatch.setattr(structures, "CHECKED_KEPT", 2)
+    monkeypatch.setattr(structures, "DEADLY_KEPT", 2)
     async with running() as (checked, _):
         for text in "abc":
             await checked.check(asked(text))

@@ -9,8 +9,8 @@ import time
 from typing import NamedTuple
 
 from quire.core.log import setup_logging
-from quire.frontend.client.commands import core_command
 from quire.frontend.client.core_client import ProcessClient
+from quire.frontend.client.core_process import core_command
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.replica import replica_configs, shared_memory
 from quire.parallel.shared_memory import SharedFile

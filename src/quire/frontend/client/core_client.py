@@ -25,8 +25,7 @@ from quire.core.messages import (
     Shutdown,
     Standing,
 )
-from quire.frontend.client.commands import CORE_COMMAND
-from quire.frontend.client.core_process import CoreProcess
+from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
 from quire.frontend.client.interface import DeathHandler, MessageHandler
 from quire.system.frames import ClosedError, FrameSocket
 

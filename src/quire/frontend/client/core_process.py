@@ -9,13 +9,27 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire.engine.suspects import Suspects
-from quire.frontend.client.commands import CORE_COMMAND
 from quire.system.frames import FrameSocket
 from quire.system.parent import interrupts_blocked
+
+if TYPE_CHECKING:
+    from quire.resolve.arguments import EngineArgs
+
+CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
+RAY_COMMAND = (sys.executable, "-m", "quire.ray.core")
+"""Stands for a core on a machine that Ray chooses."""
+
+
+def core_command(args: EngineArgs) -> tuple[str, ...]:
+    """Return the command for a core on this machine, or on one that Ray chooses."""
+    on_ray = len(args.replicas) > 1 and args.data_parallel_backend == "ray"
+    return RAY_COMMAND if on_ray else CORE_COMMAND
 
 
 class CoreProcess:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.frontend.client.commands import core_command
 from quire.frontend.client.configure import Configured
 from quire.frontend.client.core_client import ProcessClient
+from quire.frontend.client.core_process import core_command
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.resolve.arguments import EngineArgs

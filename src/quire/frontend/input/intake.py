@@ -30,6 +30,7 @@ from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.structures import Structures
 from quire.frontend.workers.threads import DaemonThreads
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
@@ -37,6 +38,7 @@ from quire.frontend.workers.tokenizer_worker import BadWords, ChatPrompt, Pooled
 from quire.metrics.times import FrontTimes
 from quire.text.bad_words import word_tokens
 from quire.text.tokenizers.tokenizer import Tokenizer
+from quire.text.tokenizers.vocabulary import special_tokens
 
 INLINE_CHARACTERS = 4096
 """Longer prompts go to the pool, as conversations do."""
@@ -65,7 +67,8 @@ class Intake:
     ) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
-        self.structures = Structures.of_model(tokenizer, model.eos_token_ids)
+        specials = special_tokens(tokenizer, model.eos_token_ids)
+        self.structures = Structures(GrammarPool(specials))
         self._front = front
         self._tokenizer = tokenizer
         self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")

@@ -37,11 +37,11 @@ class Checked(msgspec.Struct):
         written = self.written
         return 0 if written is None else len(written.grammars) + len(written.plain or "")
 
-
-def error_of(checked: Checked) -> Exception | None:
-    """Return the exception to raise in the process that asked, or None."""
-    if checked.error is None:
-        return None
-    if checked.unexpected:
-        return RuntimeError(f"The structure could not be checked: {checked.error}")
-    return InvalidRequestError(checked.error, param=checked.error_param)
+    @property
+    def fault(self) -> Exception | None:
+        """Return the exception to raise in the process that asked, or None."""
+        if self.error is None:
+            return None
+        if self.unexpected:
+            return RuntimeError(f"The structure could not be checked: {self.error}")
+        return InvalidRequestError(self.error, param=self.error_param)

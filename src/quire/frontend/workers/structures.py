@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection
 from functools import partial
 
-from quire.core.errors import QuireError, StructureUnavailableError
+from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.workers.grammar_messages import error_of
+from quire.frontend.workers.grammar_messages import Checked
 from quire.frontend.workers.grammar_pool import DeadlyError, GrammarPool
-from quire.frontend.workers.known_structures import KnownStructures
-from quire.text.structures import grammar_key, refused, structure_key
-from quire.text.tokenizers.tokenizer import Tokenizer
-from quire.text.tokenizers.vocabulary import special_tokens
+from quire.text.structures import CHECKED_KEPT, grammar_key, refused, structure_key
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +26,52 @@ MOST_DEATHS = 2
 HOLD_SECONDS = 600.0
 """If structures end `MOST_DEATHS` cores within this time, only known valid structures are accepted.
 So a client that varies a deadly structure cannot end one core after the other."""
+KEPT_BYTES = 64 * 2**20
+"""Most bytes of valid structures' grammars."""
+DEADLY_KEPT = 1024
+"""Most remembered structures that ended a process; they are refused at once."""
 _ENDED_CORE = "following it has ended the engine core"
 _Task = asyncio.Task[WrittenStructure | None]
+
+
+class KnownStructures:
+    """The latest structures of both kinds."""
+
+    def __init__(self) -> None:
+        self._good: OrderedDict[bytes, Checked] = OrderedDict()
+        self._good_bytes = 0
+        self._deadly: OrderedDict[bytes, str] = OrderedDict()
+
+    def good(self, wanted: StructuredOutputsParams) -> Checked | None:
+        """Return the result of checking a structure, if it is known to be valid."""
+        key = grammar_key(wanted)
+        if (found := self._good.get(key)) is not None:
+            self._good.move_to_end(key)
+        return found
+
+    def refusal(self, wanted: StructuredOutputsParams) -> InvalidRequestError | None:
+        """Return why a structure must not be tried again; None if it may."""
+        if not self._deadly:
+            return None
+        reason = self._deadly.get(structure_key(wanted))
+        return None if reason is None else refused(reason, wanted)
+
+    def learn_good(self, wanted: StructuredOutputsParams, checked: Checked) -> None:
+        key = grammar_key(wanted)
+        if (before := self._good.pop(key, None)) is not None:
+            self._good_bytes -= before.num_bytes
+        self._good[key] = checked
+        self._good_bytes += checked.num_bytes
+        while len(self._good) > CHECKED_KEPT or self._good_bytes > KEPT_BYTES:
+            _, oldest = self._good.popitem(last=False)
+            self._good_bytes -= oldest.num_bytes
+
+    def learn_deadly(self, key: bytes, reason: str) -> None:
+        """Remember a structure that ended a process, by its `text.structures.structure_key`."""
+        self._deadly[key] = reason
+        self._deadly.move_to_end(key)
+        if len(self._deadly) > DEADLY_KEPT:
+            self._deadly.popitem(last=False)
 
 
 class Structures:
@@ -46,10 +87,6 @@ class Structures:
         self._running: dict[tuple[bytes, str | None], _Task] = {}
         self._num_waiting: Counter[_Task] = Counter()
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
-
-    @classmethod
-    def of_model(cls, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Structures:
-        return cls(GrammarPool(special_tokens(tokenizer, eos_token_ids)))
 
     async def check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         """Check a structure; return it as the engine core compiles it.
@@ -123,7 +160,7 @@ class Structures:
         except DeadlyError as error:
             self._known.learn_deadly(structure_key(wanted), str(error))
             raise refused(str(error), wanted) from None
-        if (fault := error_of(checked)) is not None:
+        if (fault := checked.fault) is not None:
             raise fault
         self._known.learn_good(wanted, checked)
         return checked.written
