@@ -36,7 +36,7 @@ _ISA_FLAGS = (
 
 def describe_machine() -> dict[str, Any]:
     """Return CPU model, usable cores and memory, ISA features and versions."""
-    cpu = _cpuinfo()
+    cpu = hardware.cpu_facts()
     found = hardware.detect()
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
     return {
@@ -125,16 +125,6 @@ def peak_rss_bytes() -> int:
         marks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
         total += sum(int(mark) * 1024 for mark in marks)
     return total
-
-
-def _cpuinfo() -> dict[str, str]:
-    """Return the first processor's fields of `/proc/cpuinfo`; empty without that file."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _version(package: str) -> str | None:

@@ -11,14 +11,14 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.hop import hop_ms
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.results.report import Row, print_grid
+from quire.bench.results.report import Row, fold, print_grid
 from quire.bench.serving.http_client import HTTPClient
 from quire.bench.serving.load import COMPLETIONS_PATH
 from quire.bench.serving.sender import Outcome, stream_one
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> Row:
                     bar.update()
         types, width = engine.types, engine.model.hidden_size
     sizes = {name: getattr(args, name) for name in ("input_len", "output_len", "repetitions")}
-    medians = {f"streams_{count}": _median(rows) for count, rows in samples.items()}
+    medians = {f"streams_{count}": fold(rows, statistics.median) for count, rows in samples.items()}
     for count in counts:
         medians[f"streams_{count}"]["hop_ms"] = hop_ms(count, width, types["dtype"])
     return {"model": portable_name(args.model), **types, **sizes, **medians}
@@ -144,15 +144,6 @@ def _too_short(args: argparse.Namespace) -> ConfigError:
         fix="Set it to 64 or more.",
         param="--output-len",
     )
-
-
-def _median(samples: Sequence[Mapping[str, Any]]) -> Row:
-    """Return the samples' medians, also inside mappings."""
-    row: Row = {}
-    for name, first in samples[0].items():
-        values = [sample[name] for sample in samples]
-        row[name] = _median(values) if isinstance(first, Mapping) else statistics.median(values)
-    return row
 
 
 def grid(row: Row) -> list[Row]:

@@ -61,14 +61,6 @@ def counts(meta: Metadata) -> Config:
     }
 
 
-def _mixtral(meta: Metadata, config: Config) -> Config:
-    return counts(meta) | {"model_type": "mixtral"}
-
-
-def _olmoe(meta: Metadata, config: Config) -> Config:
-    return counts(meta) | {"norm_topk_prob": False}
-
-
 def _width(meta: Metadata, layer: int = 0) -> Any:
     """Return the inner width of an expert, which old files have in their tensors alone."""
     found = meta.integer("expert_feed_forward_length", 0)
@@ -85,10 +77,6 @@ def _qwen2(meta: Metadata, config: Config) -> Config:
 
 def _qwen3(meta: Metadata, config: Config) -> Config:
     return counts(meta) | {"norm_topk_prob": True, "moe_intermediate_size": _width(meta)}
-
-
-def _granite(meta: Metadata, config: Config) -> Config:
-    return counts(meta) | granite(meta, config)
 
 
 def _gpt_oss(meta: Metadata, config: Config) -> Config:
@@ -223,11 +211,11 @@ def groups(meta: Metadata) -> Config:
 
 
 EXPERTS: dict[str, Callable[[Metadata, Config], Config]] = {
-    "llama": _mixtral,
-    "olmoe": _olmoe,
+    "llama": lambda meta, config: counts(meta) | {"model_type": "mixtral"},
+    "olmoe": lambda meta, config: counts(meta) | {"norm_topk_prob": False},
     "qwen2moe": _qwen2,
     "qwen3moe": _qwen3,
-    "granitemoe": _granite,
+    "granitemoe": lambda meta, config: counts(meta) | granite(meta, config),
     "phimoe": _phimoe,
     "gpt-oss": _gpt_oss,
     "llama4": _llama4,

@@ -138,10 +138,6 @@ def window_types(meta: Metadata, layers: int, period: int) -> list[str]:
     return [SLIDING if slide else FULL for slide in slides]
 
 
-def _smollm3(meta: Metadata, config: Config) -> Config:
-    return {"no_rope_layer_interval": PERIOD}
-
-
 def granite(meta: Metadata, config: Config) -> Config:
     scale = meta.number("attention.scale", 0.0) or config["head_dim"] ** -0.5
     return {
@@ -150,10 +146,6 @@ def granite(meta: Metadata, config: Config) -> Config:
         "residual_multiplier": meta.number("residual_scale", 1.0),
         "logits_scaling": meta.number("logit_scale"),
     }
-
-
-def _seed_oss(meta: Metadata, config: Config) -> Config:
-    return {"attention_out_bias": "blk.0.attn_output.bias" in meta.file.tensors}
 
 
 def _olmo(meta: Metadata, config: Config) -> Config:
@@ -172,10 +164,6 @@ def _olmo(meta: Metadata, config: Config) -> Config:
             SLIDING: {"rope_type": "default", "rope_theta": theta},
         },
     }
-
-
-def _glm4(meta: Metadata, config: Config) -> Config:
-    return rotated_part(meta.integer("rope.dimension_count"), config["head_dim"])
 
 
 def _exaone4(meta: Metadata, config: Config) -> Config:
@@ -210,14 +198,6 @@ def _mistral3(meta: Metadata, config: Config) -> Config:
     if beta and trained:
         scaling |= {"llama_4_scaling_beta": beta, "original_max_position_embeddings": trained}
     return {"rope_scaling": scaling}
-
-
-def _ernie4_5(meta: Metadata, config: Config) -> Config:
-    return {"use_bias": config["attention_bias"]}
-
-
-def _minicpm3(meta: Metadata, config: Config) -> Config:
-    return {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
 
 def _bitnet(meta: Metadata, config: Config) -> Config:
@@ -310,17 +290,21 @@ def _rotated_factors(meta: Metadata) -> float:
 
 
 CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
-    "smollm3": _smollm3,
+    "smollm3": lambda meta, config: {"no_rope_layer_interval": PERIOD},
     "granite": granite,
-    "seed_oss": _seed_oss,
+    "seed_oss": lambda meta, config: {
+        "attention_out_bias": "blk.0.attn_output.bias" in meta.file.tensors
+    },
     "olmo2": _olmo,
-    "glm4": _glm4,
+    "glm4": lambda meta, config: rotated_part(
+        meta.integer("rope.dimension_count"), config["head_dim"]
+    ),
     "exaone4": _exaone4,
     "cohere2": _cohere2,
-    "ernie4_5": _ernie4_5,
+    "ernie4_5": lambda meta, config: {"use_bias": config["attention_bias"]},
     "nemotron": _nemotron,
     "mistral3": _mistral3,
-    "minicpm3": _minicpm3,
+    "minicpm3": lambda meta, config: {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "bitnet": _bitnet,
 }
 """By GGUF's `general.architecture`."""

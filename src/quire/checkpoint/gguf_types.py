@@ -56,7 +56,8 @@ TENSOR_TYPES: dict[int, TensorType] = {
         (41, "Q1_0", 128, 18),
     )
 }
-"""Every type of the format, so that any header can be measured."""
+"""Every type of the format, by number, so that any header can be measured."""
+TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 
 PLAIN: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": BFLOAT16}
 """Types whose blocks are single values, and numpy's dtypes of these; `gguf_blocks.QUANTIZED` has

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.checkpoint.gguf_types import TENSOR_TYPES, TYPES
 from quire.system.records import dataclass
 
 Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
@@ -32,7 +32,7 @@ class PlannedTensor:
 
     Attributes:
         name: GGUF's.
-        type: name of a type in `gguf_types.TENSOR_TYPES`.
+        type: name of a type in `gguf_types.TYPES`.
         shape: row-major; the last extent a multiple of the type's block size.
     """
 
@@ -42,7 +42,7 @@ class PlannedTensor:
 
     @property
     def nbytes(self) -> int:
-        kind = TENSOR_TYPES[_NUMBERS[self.type]]
+        kind = TYPES[self.type]
         return math.prod(self.shape) // kind.block_size * kind.block_bytes
 
 
@@ -141,7 +141,7 @@ def _header(
         parts += [_string(key), *_value(key, value)]
     offset, offsets, names = 0, [], set()
     for tensor in tensors:
-        kind = TENSOR_TYPES[_NUMBERS[tensor.type]]
+        kind = TYPES[tensor.type]
         if tensor.shape[-1] % kind.block_size:
             raise ValueError(f"{tensor.name!r}: rows of {tensor.shape[-1]} are no {kind.name}")
         if tensor.name in names:

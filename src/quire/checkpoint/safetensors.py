@@ -28,7 +28,7 @@ _MAX_RANK = 8
 _MAX_BYTES = 2**62
 """Of a tensor, its empty dimensions counted as one: what an array can have."""
 
-_DTYPES: dict[str, npt.DTypeLike] = {
+DTYPES: dict[str, npt.DTypeLike] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
@@ -46,6 +46,7 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "U8": "u1",
     "BOOL": "?",
 }
+"""The format's names for dtypes → numpy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class SafetensorsFile:
         """Return the tensor, without a copy if its bytes are aligned."""
         entry = self._entries[name]
         raw = self._file.data[self._data_start + entry.start : self._data_start + entry.stop]
-        values = raw.view(_DTYPES[entry.info.dtype]).reshape(entry.info.shape)
+        values = raw.view(DTYPES[entry.info.dtype]).reshape(entry.info.shape)
         return values if values.flags.aligned else values.copy()
 
     def release(self, name: str) -> None:
@@ -121,17 +122,17 @@ class SafetensorsFile:
         offsets: Any = value.get("data_offsets")
         if not isinstance(dtype, str):
             raise self._damaged(f"tensor {name!r} has no dtype")
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise UnsupportedModelError(
                 f"{self._file.path.name}: tensor {name!r} has the unknown dtype {dtype!r}.",
-                fix=f"Convert it to one of {', '.join(_DTYPES)}.",
+                fix=f"Convert it to one of {', '.join(DTYPES)}.",
             )
         if not _is_naturals(shape) or len(shape) > _MAX_RANK:
             raise self._damaged(f"tensor {name!r} has a malformed shape")
         if not _is_naturals(offsets) or len(offsets) != 2:
             raise self._damaged(f"tensor {name!r} has malformed data_offsets")
         start, stop = offsets
-        item = np.dtype(_DTYPES[dtype]).itemsize
+        item = np.dtype(DTYPES[dtype]).itemsize
         nbytes = item * math.prod(shape)
         if item * math.prod(extent or 1 for extent in shape) > _MAX_BYTES:
             raise self._damaged(f"tensor {name!r} has the impossible shape {shape}")

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.safetensors import DTYPES
 from quire.checkpoint.weight_files import INDEX
 from quire.system.records import dataclass
 
-_ITEM_BYTES = {
-    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4,
-    "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
-    "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
-}  # fmt: skip
+_ITEM_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
 _METADATA = {"format": "pt"}
 """Metadata that Transformers requires."""
 

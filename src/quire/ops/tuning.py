@@ -7,7 +7,6 @@ the instruction set and the number of threads. It changes speed alone, never a r
 from __future__ import annotations
 
 import logging
-import platform
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.system import env
+from quire.system.hardware import cpu_facts, cpu_name
 
 logger = logging.getLogger(__name__)
 
@@ -204,14 +204,7 @@ def file_name(tuning: KernelTuning) -> str:
 
 def _device() -> str:
     """Return the CPU's name with its family and model, because virtual machines cut names short."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        lines = []
-    facts = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-    }
-    name = facts.get("model name") or platform.processor() or platform.machine()
+    facts, name = cpu_facts(), cpu_name()
     if "cpu family" in facts and "model" in facts:
         name += f" (family {facts['cpu family']}, model {facts['model']})"
     return name

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
-from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.checkpoint.gguf_types import TYPES
 from quire.core.dtypes import Floats, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.quant.chunks import for_chunks
@@ -25,7 +25,6 @@ from quire.quant.scale_search import fit_affine, fit_scale, inverse, largest
 Bytes = HostArray
 """uint8."""
 
-_TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 _CHUNK = 1 << 17
 """Values rounded at once: the few arrays that a search needs stay in a core's cache."""
 
@@ -36,9 +35,9 @@ def fitting_type(name: str, columns: int) -> str:
     Rows that are no multiple of 256 go to a type with blocks of 32, at least as precise; those
     that are no multiple of 32 either go to F16.
     """
-    if columns % _TYPES[name].block_size and name in NARROWER:
+    if columns % TYPES[name].block_size and name in NARROWER:
         name = NARROWER[name]
-    return "F16" if columns % _TYPES[name].block_size else name
+    return "F16" if columns % TYPES[name].block_size else name
 
 
 def quantize(weight: HostArray, name: str) -> QuantizedWeight:
@@ -48,13 +47,13 @@ def quantize(weight: HostArray, name: str) -> QuantizedWeight:
         ValueError: a weight is not finite.
     """
     rows, columns = weight.shape
-    if columns % _TYPES[name].block_size:
+    if columns % TYPES[name].block_size:
         name = NARROWER.get(name, name)
-    if missing := -columns % _TYPES[name].block_size:
+    if missing := -columns % TYPES[name].block_size:
         # Zeros fill the last block of 32: they change no scale.
         weight = np.concatenate([weight, np.zeros((rows, missing), weight.dtype)], axis=1)
     raw = quantize_rows(weight, name).reshape(-1)
-    arrays = quantized_arrays(raw, _TYPES[name], rows, weight.shape[1])
+    arrays = quantized_arrays(raw, TYPES[name], rows, weight.shape[1])
     codes = np.ascontiguousarray(arrays.codes[:, :columns])
     numbers = arrays.scale, arrays.group, arrays.zero, arrays.offset, arrays.codebook
     return QuantizedWeight(codes, arrays.bits, *numbers)
@@ -68,7 +67,7 @@ def quantize_rows(weight: HostArray, name: str) -> Bytes:
     Raises:
         ValueError: a weight is not finite.
     """
-    type_ = _TYPES[name]
+    type_ = TYPES[name]
     blocks = weight.reshape(-1, type_.block_size)
     packed = np.empty((len(blocks), type_.block_bytes), np.uint8)
 

@@ -17,20 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.safetensors import DTYPES
 from quire.checkpoint.safetensors_writer import StoredTensor
 from quire.core.dtypes import DType, HostArray, converted
 from quire.core.quantized import QuantizedWeight
 from quire.quantize.recipe import Recipe
 
-_NAMES = {
-    "float32": "F32",
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "int8": "I8",
-    "uint8": "U8",
-    "float8_e4m3fn": "F8_E4M3",
-}
-"""safetensors' names of dtypes."""
+_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 _FORMATS = {
     "int8": "int-quantized",
     "fp8": "float-quantized",
@@ -68,7 +61,7 @@ def stored_weight(
 
 def stored(name: str, values: HostArray) -> StoredTensor:
     """Return an array as a tensor of a file."""
-    return StoredTensor(name, _NAMES[str(values.dtype)], values.shape, lambda: values)
+    return StoredTensor(name, _NAMES[values.dtype], values.shape, lambda: values)
 
 
 def quantization_config(recipe: Recipe, ignored: Sequence[str]) -> dict[str, Any]:

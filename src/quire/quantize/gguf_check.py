@@ -14,7 +14,7 @@ from quire.checkpoint.gguf import GGUFTensor
 from quire.checkpoint.gguf_config import hf_config
 from quire.checkpoint.gguf_export import exported_tensors, metadata
 from quire.checkpoint.gguf_rope import factor_tensors
-from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.checkpoint.gguf_types import TYPES
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
@@ -23,7 +23,6 @@ from quire.system.records import dataclass
 
 _OTHER = ("architecture", "dtype", "bos_token_id", "eos_token_ids", "max_position_embeddings")
 """Fields of a model that may differ: names, and what the tokenizer's keys or the tensors say."""
-_F32 = next(type_ for type_ in TENSOR_TYPES.values() if type_.name == "F32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def checked_metadata(
     factors = factor_tensors(model.rope)
     described = {t.name: t.shape for t in exported_tensors(model, shapes)}
     described |= {name: values.shape for name, values in factors.items()}
-    tensors = {n: GGUFTensor(n, _F32, shape, 0, 0) for n, shape in described.items()}
+    tensors = {n: GGUFTensor(n, TYPES["F32"], shape, 0, 0) for n, shape in described.items()}
     file = _Description(Path(name), dict(keys), tensors, factors)
     read = model_config(hf_config(file))
     if factors:  # of any frequencies, which readers need not know by a name

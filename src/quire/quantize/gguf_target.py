@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from quire.checkpoint.gguf_blocks import quantized_arrays
-from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.checkpoint.gguf_types import TYPES
 from quire.core.dtypes import BFLOAT16, FLOAT32, Floats, HostArray, converted, dtype_of
 from quire.quant.ggml import fitting_type, quantize_rows
 from quire.system.records import dataclass
 
-_TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 _HALVES = {"F16": dtype_of("float16"), "BF16": BFLOAT16}
 
 
@@ -26,7 +25,7 @@ class Blocks:
         """Return float32 [N, K]."""
         if self.type in ("F16", "BF16"):
             return converted(self.raw.view(_HALVES[self.type]), FLOAT32)
-        raw, type_ = self.raw.reshape(-1), _TYPES[self.type]
+        raw, type_ = self.raw.reshape(-1), TYPES[self.type]
         return quantized_arrays(raw, type_, len(self.raw), self.columns).dequantize()
 
     def rows(self, first: int, count: int) -> Blocks:

@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.checkpoint.gguf_export import ExportedTensor, exported_tensors
 from quire.checkpoint.gguf_rope import factor_tensors
+from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor, Value
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.errors import ConfigError
@@ -23,7 +24,7 @@ from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
 _ROUTER = ".ffn_gate_inp"
 _TABLES = ("token_embd.weight", "output.weight")
 _WIDE = ("q8_0", "f16", "bf16")
-_PLAIN = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_PLAIN = {np.dtype(dtype): name for name, dtype in PLAIN.items()}
 _FILE_TYPES = {
     "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11,
     "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
@@ -112,7 +113,7 @@ def _plain(exported: ExportedTensor, parts: Sequence[HostArray]) -> _Planned:
     """Plan a vector or a router, which are float32 in GGUF, or a matrix that is not quantized."""
     if parts[0].ndim == 1 or _ROUTER in exported.name:
         parts = [converted(part, FLOAT32) for part in parts]
-    return _ordered(exported, _PLAIN[str(parts[0].dtype)], parts)
+    return _ordered(exported, _PLAIN[parts[0].dtype], parts)
 
 
 def _ordered(exported: ExportedTensor, type_: str, parts: Sequence[HostArray]) -> _Planned:

@@ -44,11 +44,14 @@ def detect() -> Hardware:
 
 def cpu_name() -> str:
     """Return the processor's name, or the machine's type if it has none."""
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
+    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_facts() -> dict[str, str]:
+    """Return the first processor's fields of `/proc/cpuinfo`; empty without that file."""
+    first = _read(Path("/proc/cpuinfo")).split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def core_cpus() -> list[list[int]]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from quire.bench.serving.load import Load, make_load
@@ -110,18 +111,7 @@ def _at_rate(args: argparse.Namespace, rate: float) -> argparse.Namespace:
 def _measure(args: argparse.Namespace, url: str, rate: float) -> Measurement:
     _forget_prompts(url)
     row = bench_serve(_at_rate(args, rate), url)
-    return Measurement(
-        rate=rate,
-        goodput=row["goodput"],
-        attainment=row["slo_attainment"],
-        requests_s=row["requests_s"],
-        output_tok_s=row["output_tok_s"],
-        ttft_ms=row["ttft_ms"],
-        tpot_ms=row["tpot_ms"],
-        itl_ms=row["itl_ms"],
-        e2e_ms=row["e2e_ms"],
-        split=row["split"],
-    )
+    return msgspec.convert(row | {"rate": rate, "attainment": row["slo_attainment"]}, Measurement)
 
 
 def _forget_prompts(url: str) -> None:

@@ -31,7 +31,7 @@ def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row
         `{**fields, "repetitions": n, "min": {...}, "max": {...}}`. The median of integers is one of
         them: of an even number, the upper one in the middle.
     """
-    median, low, high = (_fold(samples, f) for f in (_median, min, max))
+    median, low, high = (fold(samples, f) for f in (_median, min, max))
     return {
         **{key: settings[key] if key in settings else median[key] for key in keys},
         "repetitions": len(samples),
@@ -117,13 +117,13 @@ def _median(values: Sequence[Any]) -> Any:
     return statistics.median_high(values) if whole else statistics.median(values)
 
 
-def _fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> Row:
+def fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> Row:
     """Apply `function` to the samples' values of each name, also inside mappings."""
     folded: Row = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
         nested = isinstance(first, Mapping)
-        folded[name] = _fold(values, function) if nested else function(values)
+        folded[name] = fold(values, function) if nested else function(values)
     return folded
 
 

@@ -30,7 +30,7 @@ from quire.ops.tuning import (
     save_tuning,
     tuned_folder,
 )
-from quire.system.hardware import detect
+from quire.system.hardware import core_cpus, detect
 from quire.system.records import dataclass
 from quire.tune.kernels.search import search
 from quire.tune.kernels.subjects import Task, attention, products
@@ -121,7 +121,7 @@ def _run_all(jobs: list[Job], count: int, threads: int) -> Iterator[Outcome]:
         return
     context = multiprocessing.get_context("spawn")
     places: Queue[list[int]] = context.Queue()
-    cpus = core_cpus()
+    cpus = [siblings[0] for siblings in core_cpus()]
     for i in range(count):
         places.put(cpus[i * threads : (i + 1) * threads])
     with ProcessPoolExecutor(count, context, initializer=_settle, initargs=(places,)) as pool:
@@ -133,16 +133,6 @@ def _run_all(jobs: list[Job], count: int, threads: int) -> Iterator[Outcome]:
 def _settle(places: Queue[list[int]]) -> None:
     """Keep this process to cores that no other search has."""
     os.sched_setaffinity(0, places.get())
-
-
-def core_cpus() -> list[int]:
-    """Return one CPU of each core that this process may run on."""
-    cores: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        name = siblings.read_text().strip() if siblings.exists() else str(cpu)
-        cores.setdefault(name, cpu)
-    return list(cores.values())
 
 
 def _check(args: argparse.Namespace, isa: str, threads: int) -> None:
