@@ -25,8 +25,7 @@ from quire.explain.report import Report
 from quire.explain.surroundings import Surroundings
 from quire.explain.text import render
 from quire.explain.whatif import explained
-from quire.metrics.recorded import RecordedRequest
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import RecordedRequest, RequestMix
 from quire.metrics.times import PARTS
 from tests.unit.explain.made import healthy, profile
 

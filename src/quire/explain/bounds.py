@@ -16,7 +16,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
 from quire.explain.host import HostUse
 from quire.explain.surroundings import Surroundings
-from quire.metrics.recorded import MOST_RECORDED, RecordedRequest
+from quire.metrics.requests import MOST_RECORDED, RecordedRequest
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -13,8 +13,7 @@ from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
 from quire.explain.surroundings import Surroundings
-from quire.metrics.recorded import RecordedRequest
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import RecordedRequest, RequestMix
 from quire.metrics.times import CORE_PARTS
 from quire.resolve.arguments import EngineArgs
 

@@ -21,8 +21,7 @@ from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, Pauses, read_host, use_between
 from quire.explain.surroundings import StateCount, Surroundings
 from quire.metrics.histogram import Histogram, quantile
-from quire.metrics.recorded import since
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import RequestMix, since
 from quire.metrics.stats import EngineStats
 from quire.system.records import dataclass
 

@@ -15,9 +15,8 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.metrics.histogram import Histogram, RecentLatencies, TimedHistogram
 from quire.metrics.progress_log import ProgressLog
-from quire.metrics.recorded import Arrival, RecordedRequest, recorded
 from quire.metrics.repeats import RepeatedPrefixes, Repeats
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import Arrival, RecordedRequest, RequestMix, recorded
 from quire.metrics.times import FrontTimes, joined
 
 _MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)

@@ -24,7 +24,6 @@ from quire.text.composition import (
     tagged,
     whole,
 )
-from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
 from quire.text.json_schema import (
     SchemaError,
     closed,
@@ -49,6 +48,17 @@ write white space without end."""
 MIN_NUMBER = -(2**63) + 1024
 """In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
 
+_DEFINED = frozenset(
+    ["date", "date-time", "duration", "time", "email", "idn-email", "hostname", "idn-hostname",
+     "ipv4", "ipv6", "iri", "iri-reference", "uri", "uri-reference", "uri-template", "uuid",
+     "json-pointer", "relative-json-pointer", "regex"]
+)  # fmt: skip
+"""Formats of JSON Schema. By it, any other is an annotation: `password`, `int32`, `path` …"""
+_OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
+"""Keywords that hold schemas by names."""
+_SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf",
+           "oneOf")  # fmt: skip
+"""Keywords that hold a schema, or several."""
 _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
 
 
@@ -173,7 +183,7 @@ def _json(schema: Any, params: StructuredOutputsParams) -> tuple[Grammar, Gramma
         raise refused("a schema is an object or a boolean", params)
     _check_schema(schema, params)
     try:
-        schema = without_annotations(schema)
+        schema = _without_annotations(schema)
         if params.disable_additional_properties:
             schema = with_marks(schema)
         schema = closed(rewritten(schema), keep=params.disable_additional_properties)
@@ -214,10 +224,10 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = F
     if "$ref" in schema and "$id" in schema and not (root and _is_local(schema["$ref"])):
         raise refused("$id next to $ref", params)
     for keyword, value in schema.items():
-        if keyword in OF_SCHEMAS and isinstance(value, dict):
+        if keyword in _OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():
                 _check_keywords(each, params)
-        elif keyword in SCHEMAS:
+        elif keyword in _SCHEMAS:
             for each in value if isinstance(value, list) else [value]:
                 _check_keywords(each, params)
 
@@ -283,3 +293,20 @@ def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
         except (ValueError, RecursionError):
             raise refused("%json is followed by no JSON", params) from None
         _check_schema(schema, params)
+
+
+def _without_annotations(schema: Any) -> Any:
+    """Return the schema without other formats than `_DEFINED`; a property may have such a name."""
+    if isinstance(schema, list):
+        return [_without_annotations(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword == "format" and isinstance(value, str) and value not in _DEFINED:
+            continue
+        if keyword in _OF_SCHEMAS and isinstance(value, dict):
+            found[keyword] = {name: _without_annotations(each) for name, each in value.items()}
+        else:
+            found[keyword] = _without_annotations(value) if keyword in _SCHEMAS else value
+    return found

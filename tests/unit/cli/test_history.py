@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.cli.chat.history import first_that_fits, room_for_prompt
+from quire.cli.chat.conversation import first_that_fits, room_for_prompt
 from quire.core.errors import ContextLengthError
 
 CHAT = ["u1", "a1", "u2", "a2", "u3"]

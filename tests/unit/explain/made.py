@@ -13,7 +13,7 @@ from quire.explain.evidence import Evidence, Platform, Window
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
 from quire.explain.surroundings import Surroundings
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import RequestMix
 from quire.metrics.times import CORE_PARTS, PARTS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve

@@ -15,7 +15,7 @@ from quire.explain.evidence import Evidence
 from quire.explain.limits import Limits
 from quire.explain.report import Change
 from quire.explain.whatif import explained
-from quire.metrics.recorded import RecordedRequest
+from quire.metrics.requests import RecordedRequest
 from quire.metrics.stats import EngineStats
 from quire.server.monitoring.watch import report_on
 from tests.unit.explain.made import healthy, profile

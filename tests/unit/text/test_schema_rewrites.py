@@ -14,7 +14,7 @@ from jsonschema.validators import validator_for
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.json_schema.exponents import scientific
+from quire.text.json_schema.numbers import scientific
 from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

@@ -14,7 +14,7 @@ from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline
-from quire.metrics.recorded import Arrival
+from quire.metrics.requests import Arrival
 from quire.text.stop import StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
 

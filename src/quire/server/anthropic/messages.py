@@ -24,8 +24,7 @@ from quire.server.anthropic.protocol import (
     UneditedCount,
 )
 from quire.server.anthropic.tools import GivenTools, read_given_tools
-from quire.server.anthropic.translate import as_chat
-from quire.server.anthropic.turns import Turn, chat_messages, read_turns
+from quire.server.anthropic.turns import Turn, as_chat, chat_messages, read_turns
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
 from quire.server.http.body import read_request

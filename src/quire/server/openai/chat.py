@@ -28,8 +28,7 @@ from quire.server.openai.answers import (
 )
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
-from quire.server.openai.conversation import chat_prompt, echoed, template_of
-from quire.server.openai.forms import plain_form
+from quire.server.openai.conversation import chat_prompt, echoed, plain_form, template_of
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,

@@ -25,8 +25,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.openai.completions import split_prompts
-from quire.server.openai.conversation import chat_prompt
-from quire.server.openai.forms import plain_form
+from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,

@@ -313,7 +313,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     """Passed to the chat template, which must support it."""
     functions: Tools[FunctionDefinition] | None = None
     function_call: Literal["none", "auto"] | ChosenFunction | None = None
-    """The older forms of `tools` and `tool_choice`; see `openai.forms`."""
+    """The older forms of `tools` and `tool_choice`; see `openai.conversation`."""
     documents: Tools[dict[str, Any]] | None = None
     """For chat templates that use them."""
     add_special_tokens: bool | None = None

@@ -16,8 +16,7 @@ from quire.server.errors import invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
-from quire.server.openai.conversation import chat_prompt, template_of
-from quire.server.openai.forms import plain_form
+from quire.server.openai.conversation import chat_prompt, plain_form, template_of
 from quire.server.openai.protocol import (
     ChatMessage,
     ChatRequest,

@@ -18,9 +18,9 @@ from quire.server.openai.answers import AssistantMessage, Delta, FunctionCall, T
 from quire.server.openai.calls import could_be_call, structure_of_calls
 from quire.server.openai.protocol import ChatRequest, ChosenTool, ToolDefinition
 from quire.server.openai.reasoning import limited
-from quire.server.openai.structure import GUIDED, structured_outputs
+from quire.server.openai.sampling import GUIDED, structured_outputs
 from quire.server.tools import deltas
-from quire.server.tools.alignment import TokenSpans
+from quire.server.tools.deltas import TokenSpans
 from quire.server.tools.output import ValueTypes
 from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import Parsers, ToolFormat

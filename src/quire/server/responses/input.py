@@ -1,7 +1,12 @@
-"""A request's `input` as items."""
+"""A request's `input` as items.
+
+Other services write items, too. Calls of tools that clients run become function calls, so that the
+model sees them. Items without text for the prompt are left out.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +16,6 @@ from quire.server.errors import invalid
 from quire.server.http.body import convert, read_part
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
-from quire.server.responses.foreign import FOREIGN_TYPES, translated
 from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText, Reference
 from quire.server.responses.items import completed
 from quire.server.tool_results import without_media
@@ -20,6 +24,32 @@ FindItem = Callable[[str, str], Item]
 """Returns the stored item of an id that a field of the request names, or raises `ApiError`."""
 _REFERENCE = "item_reference"
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_FOREIGN_CALLS = {
+    "shell_call": "action",
+    "local_shell_call": "action",
+    "apply_patch_call": "operation",
+}
+"""Calls of tools that clients run, and the field with the call's input."""
+_FOREIGN_OUTPUTS = {f"{name}_output" for name in _FOREIGN_CALLS}
+_LEFT_OUT = {
+    "additional_tools",
+    "code_interpreter_call",
+    "compaction",
+    "compaction_trigger",
+    "computer_call",
+    "configuration_update",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_list_tools",
+    "program",
+    "program_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+}
+_FOREIGN_TYPES = {*_FOREIGN_CALLS, *_FOREIGN_OUTPUTS, "mcp_call", *_LEFT_OUT}
 
 
 def read_input(request: Request, given: str | list[dict[str, Any]], find: FindItem) -> list[Item]:
@@ -44,9 +74,9 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
     if kind == _REFERENCE:
         reference: Reference = read_part(request, raw, Reference, where)
         return [find(reference.id, f"{where}.id")]
-    if isinstance(kind, str) and kind in FOREIGN_TYPES:
+    if isinstance(kind, str) and kind in _FOREIGN_TYPES:
         try:
-            found = translated(raw)
+            found = _translated(raw)
         except RecursionError:
             raise invalid(f"{where} is nested too deeply.", where) from None
         if not found:
@@ -74,3 +104,31 @@ def _decode(request: Request, item: ReasoningItem, where: str) -> None:
             )
     elif item.summary:
         ignore(request, f"{where}.summary", "The model does not see summaries of reasoning.")
+
+
+def _translated(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an item of `_FOREIGN_TYPES` as function items; none if it has no text."""
+    kind = item["type"]
+    call_id = item.get("call_id") or item.get("id") or ""
+    if kind in _FOREIGN_CALLS:
+        name = kind.removesuffix("_call")
+        return [_call(call_id, name, _text(item.get(_FOREIGN_CALLS[kind])))]
+    if kind in _FOREIGN_OUTPUTS:
+        return [_output(call_id, item.get("output"))]
+    if kind == "mcp_call":
+        called = _call(call_id, item.get("name"), item.get("arguments"))
+        found = item.get("output") or item.get("error")
+        return [called] if found is None else [called, _output(call_id, found)]
+    return []
+
+
+def _call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def _output(call_id: Any, found: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": _text(found)}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quire.server.tools import formats
 from quire.server.tools.call_object import call_object
 from quire.server.tools.deltas import Delta
-from quire.server.tools.harmony import harmony
+from quire.server.tools.formats import harmony
 from quire.server.tools.output import Output, ValueTypes
 from quire.server.tools.stream import Input, Wait, rest, space, starts, until
 from quire.server.tools.table import Parsers, ReasoningFormat, Rule

@@ -9,8 +9,8 @@ from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.core.structured_outputs import ThinkingMarks
 from quire.server.tools import formats
+from quire.server.tools.formats import harmony
 from quire.server.tools.gemma import gemma4
-from quire.server.tools.harmony import harmony
 from quire.server.tools.markup import markup
 from quire.server.tools.output import Output
 from quire.server.tools.pythonic import pythonic

@@ -1,4 +1,4 @@
-"""Calls on gpt-oss's channels: see `server/tools/harmony`."""
+"""Calls on gpt-oss's channels: see `harmony` in `server/tools/formats`."""
 
 from __future__ import annotations
 

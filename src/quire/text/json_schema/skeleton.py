@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.system.records import dataclass
 from quire.text.composition import array
-from quire.text.json_schema.exponents import scientific
+from quire.text.json_schema.numbers import scientific
 from quire.text.json_schema.scope import (
     ANNOTATIONS,
     DEFINITIONS,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError
@@ -30,7 +30,6 @@ from quire.text.tokenizers.sentencepiece import (
     text_normalizer,
 )
 from quire.text.tokenizers.tokenizer_json import read_tokenizer_json
-from quire.text.tokenizers.wordpiece import wordpiece_backend
 
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
 
@@ -190,3 +189,47 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
     if single.is_file():
         templates["default"] = single.read_text(encoding="utf-8")
     return templates
+
+
+_BERT_ROLES = {
+    f"{role.lower()}_token": f"[{role}]" for role in ("UNK", "CLS", "SEP", "PAD", "MASK")
+}
+
+
+def wordpiece_backend(
+    path: Path, settings: dict[str, Any], roles: dict[str, str]
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of vocab.txt; `roles` gains BERT's special tokens unless it has others.
+
+    Args:
+        settings: tokenizer_config.json; of it do_lower_case, strip_accents and
+            tokenize_chinese_chars.
+
+    Raises:
+        CheckpointError: the file is no vocabulary, or lacks a special token.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
+        ) from error
+    ids = {token: index for index, token in enumerate(lines)}
+    for role, token in _BERT_ROLES.items():
+        roles.setdefault(role, token)
+    cls, sep, unknown = (roles[role] for role in ("cls_token", "sep_token", "unk_token"))
+    if missing := [token for token in (cls, sep, unknown) if token not in ids]:
+        raise CheckpointError(
+            f"{path.name} lacks {', '.join(missing)}.", fix="Download or copy the file again."
+        )
+    backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.get("do_lower_case") is not False,
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
+    backend.add_special_tokens([token for token in roles.values() if token in ids])
+    return backend

@@ -10,7 +10,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.metrics.repeats import Repeats
-from quire.metrics.request_mix import RequestMix
+from quire.metrics.requests import RequestMix
 
 
 def test_each_kind_counts() -> None:

@@ -1,6 +1,9 @@
-"""Counts of requests by what they ask for."""
+"""Requests by what they ask for, and the latest ones by their lengths, to replay a load."""
 
 from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -75,3 +78,44 @@ class RequestMix(msgspec.Struct):
     def share(self, kind: str) -> float:
         """Return the share of the requests that a field counts."""
         return min(1.0, getattr(self, kind) / self.requests) if self.requests else 0.0
+
+
+MOST_RECORDED = 256
+
+
+class RecordedRequest(msgspec.Struct):
+    """A request's arrival and lengths, without its text.
+
+    Attributes:
+        arrived: seconds on the monotonic clock; in a window, since the window's start.
+        prompt_tokens: tokens of the prompt.
+        shared_tokens: leading tokens that an earlier prompt had, too.
+        sequences: n.
+        output_tokens: tokens of each sequence; their limit while they run, 0 without a limit.
+    """
+
+    arrived: float
+    prompt_tokens: int
+    shared_tokens: int = 0
+    sequences: int = 1
+    output_tokens: int = 0
+
+
+class Arrival(NamedTuple):
+    """A request in flight: its lengths, and what it asks for."""
+
+    record: RecordedRequest
+    asks: RequestMix
+
+
+Recorded = deque[RecordedRequest]
+
+
+def recorded() -> Recorded:
+    """Return an empty record of the latest `MOST_RECORDED` requests."""
+    return deque(maxlen=MOST_RECORDED)
+
+
+def since(requests: Recorded, begin: float) -> list[RecordedRequest]:
+    """Return the requests with times relative to `begin`; earlier ones have negative times."""
+    return [msgspec.structs.replace(r, arrived=r.arrived - begin) for r in requests]
