@@ -79,10 +79,13 @@ def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
     for row in (row for row in rows if decided(row)):
         seen, told = row["proven_gain"], row["estimated_gain"]
         cause = row["cause"] if "cause" in row else row["causes"][0]
+        estimate = f"{told:+.0%} ± {100 * told * row['uncertainty']:.0f}" if told else "more"
         yield (
-            f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {told:+.0%} ± "
-            f"{100 * told * row['uncertainty']:.0f} | {seen:+.0%} ± {100 * row['spread']:.0f} |"
+            f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {estimate} | "
+            f"{seen:+.0%} ± {100 * row['spread']:.0f} |"
         )
+        if not told:  # the cause says how to change it, and no figure
+            continue
         errors.append(abs(told - seen) / max(1e-9, abs(seen)))
         ratios.append(told / max(1e-9, seen))
     if errors:
