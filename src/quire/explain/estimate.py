@@ -7,7 +7,7 @@ limit is scaled until the prediction for the observed steps equals their measure
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil
 
 from quire.core.config import EngineConfig
@@ -277,7 +277,7 @@ class Estimator:
             return 0.0
         return min(before / after, growth / (1.0 - min(recomputed, NEARLY_ALL))) - 1.0
 
-    @property
+    @cached_property
     def prompt_share(self) -> float:
         """Return the share of the window that prompts took, without the decoded tokens."""
         whole = self._seconds(self._cost, self._steps)

@@ -146,4 +146,6 @@ def _notes(report: Report) -> Iterator[str]:
 
 def _wrapped(text: str, first: str, rest: str | None = None) -> list[str]:
     following = first if rest is None else rest
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=following)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=following, break_on_hyphens=False
+    )

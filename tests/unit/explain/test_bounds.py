@@ -16,6 +16,7 @@ from quire.explain.causes.case import WORTH
 from quire.explain.evidence import CORE
 from quire.explain.limits import Limits
 from quire.explain.probe import Probe
+from quire.explain.text import render
 from quire.metrics.stats import EngineStats
 from tests.fuzz.evidence import UNBOUND, case, check
 from tests.unit.explain.made import healthy, profile, with_window
@@ -54,7 +55,7 @@ def test_steps_that_are_longer_than_the_window_widen_it() -> None:
     assert report.window_s == pytest.approx(25.65)
     assert report.split["model"] == pytest.approx(25.6 / 25.65)
     assert any("longer than the window of 5.0 s" in note for note in report.notes)
-    check(report, 8000)
+    check(report, render(report), 8000)
 
 
 def test_what_async_scheduling_hides_behind_a_step_costs_nothing() -> None:
@@ -72,7 +73,7 @@ def test_tokenizer_processes_are_busy_at_most_all_the_time() -> None:
     assert report.split["tokenize"] == pytest.approx(0.95)
     assert report.verdict.cause == "tokenization"
     assert "takes 95% of the time, in 2 processes" in report.verdict.text
-    check(report, 8000)
+    check(report, render(report), 8000)
 
 
 def test_a_limit_that_was_exceeded_is_stale() -> None:
@@ -87,7 +88,7 @@ def test_a_limit_that_was_exceeded_is_stale() -> None:
         assert report.verdict.cause == "memory_bandwidth"
         assert "100% of its 6 GB/s (the measured limit is stale)" in report.verdict.text
         assert report.verdict.evidence["of_limit"] == 1.0
-        check(report, 8000)
+        check(report, render(report), 8000)
     near = explain(healthy(ops=ops, limits=replace_bandwidth(48e9)))
     assert near.limits is not None
     assert not near.limits.stale

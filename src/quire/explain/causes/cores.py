@@ -19,9 +19,10 @@ def few_threads(case: Case) -> Suspect | None:
     """Cores are idle."""
     e = case.evidence
     threads = e.config.num_threads
-    small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
-    if threads >= e.cores or (small and e.args.num_threads is None):
+    if threads >= e.cores:
         return None
+    if e.args.num_threads is None and parameter_count(e.config.model) < ONE_THREAD_PARAMETERS:
+        return None  # one thread is the engine's own choice
     ratio = case.estimate.threads_ratio(case.cores_of(threads), case.cores_of(e.cores))
     best = case.faster_model(
         f"--num-threads {e.cores}",
