@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from quire.bench.machine import circumstances
+from quire.bench.results.report import write_json
 from quire.core.batch import ModelOutput
 from quire.core.errors import EngineDeadError
 from quire.executor import frames, joining
@@ -133,12 +136,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cluster", description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args(argv)
     begin = time.monotonic()
     refused = fuzz(args.count, args.seed)
-    seconds = time.monotonic() - begin
-    streams = args.count // STREAMS
-    print(f"{args.count} frames in {seconds:.0f} s: {refused} refused; {streams} connections")
+    streams = -(-args.count // STREAMS)
+    row = {"frames": args.count, "refused": refused, "connections": streams, "streams": streams}
+    row["seconds"] = round(time.monotonic() - begin, 1)
+    print(row)
+    if args.json:
+        write_json(args.json, row | circumstances("fuzz_cluster", "python -m tests.fuzz.cluster"))
     return 0
 
 
