@@ -1,12 +1,12 @@
 """What images cost: the pace of streams beside them, and their preparation.
 
-    python benchmarks/images.py pace [--images-per-second 1] [--seconds 30] [--json FILE.jsonl]
+    python benchmarks/images.py pace [--turns 3] [--seconds 10] [--json FILE.jsonl]
     python benchmarks/images.py preparation [--repetitions 9] [--json FILE.jsonl]
 
-`pace` times the tokens of eight streams alone, and while an image of four megapixels arrives each
-second. The text model has the shape of SmolVLM-256M's, with random weights. Its own tower is more
-than a few cores can read, so images queue; a small tower keeps up. `preparation` compares CPU
-seconds with the processors of Transformers, in turns; the fast ones need torchvision.
+`pace` times the tokens of eight streams, in turns alone and while an image of four megapixels
+arrives each second. The text model has the shape of SmolVLM-256M's, with random weights. Its own
+tower is more than a few cores can read, so images queue; a small tower keeps up. `preparation`
+compares CPU seconds with the processors of Transformers, in turns; the fast ones need torchvision.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("pace", "preparation"))
     parser.add_argument("--images-per-second", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each part of a turn")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--start-timeout", type=float, default=300.0)
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
@@ -103,30 +104,60 @@ def _pace(args: argparse.Namespace, tower: str) -> dict[str, Any]:
 
 async def _measure(url: str, args: argparse.Namespace) -> dict[str, Any]:
     streams = [HTTPClient(url) for _ in range(STREAMS)]
-    tasks = {asyncio.create_task(_stream(client, i)) for i, client in enumerate(streams)}
+    tasks = [asyncio.create_task(_stream(client, i)) for i, client in enumerate(streams)]
     answered: list[float] = []
-    images = [photo(2464, 1632, i) for i in range(int(args.seconds * args.images_per_second))]
+    spans: dict[str, list[tuple[float, float]]] = {"alone": [], "beside": []}
+    count = int(args.seconds * args.images_per_second)
+    images = [photo(2464, 1632, number) for number in range(args.turns * count)]
     await asyncio.sleep(5)  # the streams begin
-    begun = time.monotonic()
-    await asyncio.sleep(args.seconds)
-    middle = time.monotonic()
-    for number, data in enumerate(images, 1):
-        tasks.add(asyncio.create_task(_ask(url, data, answered)))
-        await asyncio.sleep(max(0.0, middle + number / args.images_per_second - time.monotonic()))
-    end = time.monotonic()
+    for turn in range(args.turns):
+        begun = time.monotonic()
+        await asyncio.sleep(args.seconds)
+        middle = time.monotonic()
+        sent = images[turn * count : (turn + 1) * count]
+        await _send(url, sent, args.images_per_second, answered)
+        spans["alone"].append((begun, middle))
+        spans["beside"].append((middle, time.monotonic()))
+        await asyncio.sleep(2)  # the images that were not answered are aborted
     times = [[moment for moment, _ in client.pieces] for client in streams]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    alone, beside = (_gaps(times, *span) for span in ((begun, middle), (middle, end)))
-    row: dict[str, Any] = {"streams": STREAMS, "images_per_second": args.images_per_second}
-    for name, gaps in (("alone", alone), ("beside", beside)):
-        row[f"{name}_p50_ms"] = round(1e3 * float(np.percentile(gaps, 50)), 2)
-        row[f"{name}_p99_ms"] = round(1e3 * float(np.percentile(gaps, 99)), 2)
-        row[f"{name}_max_ms"] = round(1e3 * max(gaps), 2)
+    return (
+        {"streams": STREAMS, "images_per_second": args.images_per_second}
+        | _row(times, spans)
+        | {
+            "images_sent": len(images),
+            "images_answered": len(answered),
+            "image_p50_s": round(float(np.median(answered)), 2) if answered else None,
+        }
+    )
+
+
+async def _send(url: str, images: list[bytes], per_second: float, answered: list[float]) -> None:
+    """Send images at this rate; abort those that are not answered when the last second is over."""
+    begun, tasks = time.monotonic(), []
+    for number, data in enumerate(images, 1):
+        tasks.append(asyncio.create_task(_ask(url, data, answered)))
+        await asyncio.sleep(max(0.0, begun + number / per_second - time.monotonic()))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _row(times: list[list[float]], spans: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    """Return percentiles of all turns, and the ratio of the 99th ones in each."""
+    row: dict[str, Any] = {"streams": STREAMS}
+    each = list[list[float]]()
+    for name, turns in spans.items():
+        gaps = [_gaps(times, *span) for span in turns]
+        each.append([float(np.percentile(turn, 99)) for turn in gaps])
+        together = [gap for turn in gaps for gap in turn]
+        row[f"{name}_p50_ms"] = round(1e3 * float(np.percentile(together, 50)), 2)
+        row[f"{name}_p99_ms"] = round(1e3 * float(np.percentile(together, 99)), 2)
+        row[f"{name}_max_ms"] = round(1e3 * max(together), 2)
     row["p99_ratio"] = round(row["beside_p99_ms"] / row["alone_p99_ms"], 3)
-    row["images_sent"], row["images_answered"] = len(images), len(answered)
-    row["image_p50_s"] = round(float(np.median(answered)), 2) if answered else None
+    row["p99_ratios"] = [round(b / a, 3) for a, b in zip(*each, strict=True)]
     return row
 
 

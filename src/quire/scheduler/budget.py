@@ -43,7 +43,15 @@ class StepBudget:
         self._decode = Scales()
         self._mixed = Scales()
 
-    def tokens(self, wanted: Column, computed: Column, waiting: int = 0, pictured: int = 0) -> int:
+    def tokens(
+        self,
+        wanted: Column,
+        computed: Column,
+        waiting: int = 0,
+        pictured: int = 0,
+        *,
+        reads: bool = False,
+    ) -> int:
         """Return the token budget of the next step.
 
         Args:
@@ -51,6 +59,7 @@ class StepBudget:
             computed: computed tokens of each.
             waiting: further requests that may be admitted.
             pictured: how many of the running prompts have images.
+            reads: the step reads an image, too. Without texts, half of the time is for that.
         """
         decoding = wanted == 1
         num_decodes = int(np.count_nonzero(decoding))
@@ -61,7 +70,10 @@ class StepBudget:
         behind = int(computed[prompts[0]]) if len(prompts) else 0
         texts = len(prompts) - pictured
         crowd = max(1.0, (texts + waiting) / num_decodes)
-        limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
+        stretch = crowd * self._stretch
+        if reads and texts + waiting == 0:
+            stretch = (stretch + 1.0) / 2
+        limit = stretch * self.decode_seconds(num_decodes, context)
         # Bisection. Each text gets at least one token, so none starves; of images the first does.
         fits, fails = max(1, texts + (pictured > 0)), self.max_tokens
         while fails - fits > 1:
@@ -101,9 +113,24 @@ class StepBudget:
         scale = self._decode.at(num_seqs) or self._mixed.at(num_seqs) or 1.0
         return scale * self._cost.seconds(num_seqs, num_seqs, context, context)
 
-    def seconds_left(self, num_seqs: int, context: int) -> float:
-        """Return by how much such a step may take longer."""
-        return (self._stretch - 1.0) * self.decode_seconds(num_seqs, context)
+    def seconds_left(self, scheduled: Column, computed: Column) -> float:
+        """Return by how much such a step may take longer, to read an image.
+
+        Beside prompts that take all of it, it is a quarter more, so that no image starves.
+
+        Args:
+            scheduled: tokens that each of its sequences computes; 1 means it decodes.
+            computed: computed tokens of each.
+        """
+        decoding = scheduled == 1
+        num_decodes = max(1, int(np.count_nonzero(decoding)))
+        context = int(computed[decoding].sum()) + num_decodes
+        alone = self.decode_seconds(num_decodes, context)
+        if not (prompts := np.flatnonzero(scheduled > 1)).size:
+            return (self._stretch - 1.0) * alone
+        chunk, behind = int(scheduled[prompts].sum()), int(computed[prompts[0]])
+        mixed = self.mixed_seconds(num_decodes, context, chunk, behind)
+        return max((self._stretch - 1.0) / 4 * alone, self._stretch * alone - mixed)
 
     def mixed_seconds(self, num_seqs: int, context: int, chunk: int, behind: int) -> float:
         """Return the same with `chunk` tokens of a prompt that has `behind` computed tokens."""

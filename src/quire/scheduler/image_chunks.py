@@ -123,6 +123,11 @@ class ImageChunks:
             span = replace(span, pixels=b"")
         return ReadAhead(span, seconds(), request_id)
 
+    @property
+    def reads(self) -> bool:
+        """Return whether the image of the last step is not read whole yet."""
+        return self._next is not None and self._next[1].digest not in self._read
+
     def observe(self, result: ModelOutput) -> None:
         """Take note of what a step has read."""
         self.num_encoded += result.encoded_tokens

@@ -46,7 +46,10 @@ class StepSize:
         if self._chunks is not None and not (wanted == 1).any():
             return self._level_chunk(self._chunks, wanted, waiting)
         pictured = int(np.count_nonzero(state.running.pictured(wanted)))
-        return self._budget.tokens(wanted, state.running.num_computed, waiting, pictured)
+        reads = state.image_chunks.reads
+        return self._budget.tokens(
+            wanted, state.running.num_computed, waiting, pictured, reads=reads
+        )
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
         """Return the token budget of a step that computes prompts only."""
@@ -61,17 +64,11 @@ class StepSize:
         return chunks.tokens(length, computed, len(rows) + waiting)
 
     def seconds_left(self) -> float:
-        """Return how long the scheduled step may read an image ahead; infinity without a limit.
-
-        Beside prompts, which may use all that streams leave, it is half of that.
-        """
+        """Return how long the scheduled step may read an image ahead; infinity without a limit."""
         if self._budget is None:
             return math.inf
-        running = self._state.running
-        decodes = running.scheduled == 1
-        context = int(running.num_computed[decodes].sum()) + len(running)
-        left = self._budget.seconds_left(max(1, int(np.count_nonzero(decodes))), context)
-        return left / 2 if (running.scheduled > 1).any() else left
+        running = self._state.running  # which does not count the step's tokens as computed yet
+        return self._budget.seconds_left(running.scheduled, running.num_computed)
 
     def observe(self, step: SchedulerOutput, result: ModelOutput) -> None:
         """Learn from the times of a step, if they are known."""

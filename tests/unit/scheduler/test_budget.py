@@ -120,6 +120,21 @@ def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
     assert images == pytest.approx(alone, rel=0.1)
 
 
+def test_prompts_with_images_and_the_tower_share_what_decoding_leaves() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=4.0)
+    for asked, reads, tokens, seconds in (
+        ((1, 1, 90), False, 8, 1.5),
+        ((1, 1, 90), True, 5, 3.0),
+        ((1, 1), True, 5, 6.0),
+    ):
+        wanted, pictured = columns(*asked), len(asked) - 2
+        assert budget.tokens(wanted, wanted * 0, pictured=pictured, reads=reads) == tokens
+        given = columns(1, 1, *[tokens - 2] * pictured)
+        assert budget.seconds_left(given, wanted * 0) == seconds
+    wanted = columns(1, 1, 90)
+    assert budget.tokens(wanted, wanted * 0, reads=True) == 8, "a text does not wait for images"
+
+
 @dataclass(frozen=True)
 class Exact:
     """Seconds that tell every argument: whole numbers, so that sums of them are exact."""

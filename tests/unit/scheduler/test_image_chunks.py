@@ -295,7 +295,7 @@ def test_texts_overtake_a_prompt_that_waits_for_its_image() -> None:
     batch = s.schedule(0.0)
     assert batch.request_ids == ["a", "b"]
     assert batch.read_ahead is not None
-    assert batch.read_ahead.seconds == 1.5, "half of what a's step leaves of 4 times its second"
+    assert batch.read_ahead.seconds == 0.75, "a quarter of 3 s: b takes all that a's step leaves"
     s.update(batch, sampled(s, batch, 5, read_ahead=None), 0.0)
     batch = s.schedule(0.0)
     assert batch.read_ahead is not None
