@@ -20,7 +20,7 @@ from quire.frontend.input import intake
 from quire.resolve.arguments import EngineArgs
 from tests.unit.engine.echo import EchoExecutor
 from tests.unit.engine.fakes import ByteTokenizer, resolved
-from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
+from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, gone, until
 from tests.unit.server.fake_engine import LoopClient
 
 DELTA = RequestOutputKind.DELTA
@@ -285,7 +285,7 @@ async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
         await engine.sleep()
         assert (await slow)[-1].outputs[0].finish_reason == "abort"
         assert await engine.is_sleeping()
-        assert engine._fleet.replicas[0].core.client._process is None  # type: ignore[attr-defined]
+        assert gone(engine._fleet.replicas[0].core.client.pid)  # type: ignore[attr-defined]
         assert not engine.is_ready
         assert not engine.errored
         await engine.check_health()

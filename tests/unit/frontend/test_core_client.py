@@ -65,8 +65,7 @@ class Line:
 
     def inject(self, frame: bytes) -> None:
         """Put a frame on the line, in both directions."""
-        assert self.client._socket is not None
-        self.client._socket.send(frame)
+        self.client._begun.socket.send(frame)
         self.as_core.send(frame)
 
 
@@ -114,11 +113,9 @@ async def test_requests_and_calls() -> None:
 
 async def test_shutdown_leaves_nothing_behind() -> None:
     async with running() as line:
-        pid, folder = line.client.pid, line.client._directory
-        assert folder is not None
+        pid, folder = line.client.pid, line.client._begun.directory
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert gone(pid)
-    assert folder is not None
     assert not folder.exists()
     with pytest.raises(EngineDeadError, match="shut down"):
         line.client.send(request())
@@ -144,7 +141,7 @@ async def test_errors_of_the_start_keep_their_type_and_words() -> None:
 async def test_cancelling_the_start_stops_the_core() -> None:
     line = Line()
     start = asyncio.create_task(line.start("hang"))
-    await until(lambda: line.client._process is not None)
+    await until(lambda: line.client._core is not None)
     pid = line.client.pid
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -219,7 +216,7 @@ from tests.unit.engine.fakes import engine_config
 async def main():
     client = ProcessClient(sys.argv[2:])
     await client.start(engine_config(), print, print)
-    print(client.pid, client._directory, flush=True)
+    print(client.pid, client._begun.directory, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """
@@ -241,11 +238,10 @@ async def test_a_core_that_was_begun_is_the_one_that_starts() -> None:
 async def test_a_core_that_was_begun_in_vain_is_ended() -> None:
     client = ProcessClient(FAKE_CORE)
     client.begin()
-    pid, folder = client.pid, client._directory
+    pid, folder = client.pid, client._begun.directory
     client.shutdown()
     client.shutdown()
     assert gone(pid)
-    assert folder is not None
     assert not folder.exists()
 
 

@@ -301,8 +301,7 @@ async def test_the_process_that_stands_by_takes_over(
         await until(lambda: spare(engine))
         waiting = spare(engine)
         assert waiting is not None
-        number, folder = waiting.pid, waiting._directory
-        assert folder is not None
+        number, folder = waiting.pid, waiting._begun.directory
     assert gone(number)
     assert not folder.exists()
 

@@ -10,7 +10,6 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
@@ -27,7 +26,7 @@ from quire.core.messages import (
 )
 from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
 from quire.frontend.client.interface import DeathHandler, MessageHandler
-from quire.system.frames import ClosedError, FrameSocket
+from quire.system.frames import ClosedError
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +63,10 @@ class ProcessClient:
         self.frames = FrameDecoder[CoreMessage](CoreMessage)
         self._encoder = msgspec.msgpack.Encoder()
         self._error: QuireError | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._core: CoreProcess | None = None
         self._ready: asyncio.Future[Ready] | None = None
         self._configured = False
         self._reading = False
-        self._directory: Path | None = None
-        self._socket: FrameSocket | None = None
         if process is not None:
             self._take(process)
 
@@ -82,26 +79,25 @@ class ProcessClient:
 
     def begin(self) -> None:
         """Start the core's process, unless it runs; it imports its modules until `configure`."""
-        if self._process is None:
-            self._spawn()
+        if self._core is None:
+            self._take(CoreProcess(self._command))
 
     def configure(self, config: EngineConfig) -> None:
         """Send the core its configuration, once; it then loads its model. `start` calls this."""
-        assert self._socket is not None
         if not self._configured:
             self._configured = True
             config = replace(config, marks_path=str(self.suspects.path))
-            self._socket.send(msgspec.msgpack.encode(config))
+            self._begun.socket.send(msgspec.msgpack.encode(config))
 
     def prepare(self) -> None:
         """Start the core's process: it imports everything at low priority and stands by."""
-        self._spawn(STAND_BY)
+        self._take(CoreProcess(self._command, STAND_BY))
 
     @property
     def prepared(self) -> bool:
         """Return whether the prepared process lives and has reported that it stands by."""
-        alive = self._process is not None and self._process.poll() is None
-        return alive and self._socket is not None and self._socket.has_input()
+        core = self._core
+        return core is not None and core.popen.poll() is None and core.socket.has_input()
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -118,11 +114,10 @@ class ProcessClient:
         try:
             self.begin()
             threading.Thread(
-                target=self._watch, args=(self._process,), name="core-watch", daemon=True
+                target=self._watch, args=(self._begun.popen,), name="core-watch", daemon=True
             ).start()
             self.configure(config)
-            assert self._socket is not None
-            self._loop.add_reader(self._socket, self._read)
+            self._loop.add_reader(self._begun.socket, self._read)
             self._reading = True
             return await self._ready
         except BaseException:
@@ -132,8 +127,7 @@ class ProcessClient:
     @property
     def pid(self) -> int:
         """Return the core's process id."""
-        assert self._process is not None
-        return self._process.pid
+        return self._begun.popen.pid
 
     def send(self, message: CoreInput) -> None:
         """Send without waiting.
@@ -144,66 +138,52 @@ class ProcessClient:
         """
         if self._error is not None:
             raise self._error
-        assert self._socket is not None
         try:
-            self._socket.send(self._encoder.encode(message))
+            self._begun.socket.send(self._encoder.encode(message))
         except (OverflowError, TypeError, UnicodeError) as error:
             raise InvalidRequestError(f"The request cannot be sent to the core: {error}.") from None
 
     def end_stuck(self, error: QuireError) -> None:
         """Make the core dump its threads' stacks to the log; report it dead soon after."""
         self.suspects.look()
-        if self._process is not None:
-            # A signal handler in C writes the dump, even if a thread holds the GIL. A stopped
-            # process writes it once SIGCONT continues it.
-            for number in (STACKS_SIGNAL, signal.SIGCONT):
-                self._process.send_signal(number)
+        # A signal handler in C writes the dump, even if a thread holds the GIL. A stopped process
+        # writes it once SIGCONT continues it.
+        for number in (STACKS_SIGNAL, signal.SIGCONT):
+            self._begun.popen.send_signal(number)
         self._loop.call_later(STACKS_SECONDS, self._die_stuck, error)
 
     async def discard(self) -> None:
         """Kill the core, wait for its end and remove its files."""
-        await asyncio.to_thread(self._end_process)
+        if self._core is not None:
+            self._core.popen.kill()
+            await asyncio.to_thread(self._core.popen.wait)
         self.shutdown()
 
     async def end(self) -> None:
         """See `CoreClient`."""
-        if self._process is not None:
+        if self._core is not None:
             with contextlib.suppress(EngineDeadError):
                 self.send(Shutdown())
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._process.wait, self.patience)
+                await asyncio.to_thread(self._core.popen.wait, self.patience)
         self.shutdown()
 
     def shutdown(self) -> None:
         """Stop the core, by force after `patience`, and remove its files."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._stop(process)
+        if self._core is not None:
+            self._stop(self._core.popen)
         self._error = self._error or EngineDeadError("The engine has been shut down.")
         self._stop_reading()
-        if self._socket is not None:
-            self._socket.close()
-        if self._directory is not None:
-            from shutil import rmtree
-
-            rmtree(self._directory, ignore_errors=True)
-
-    def _spawn(self, *words: str) -> None:
-        """Start a core's process, which waits for its configuration."""
-        self._take(CoreProcess(self._command, *words))
+        if self._core is not None:
+            self._core.remove()
 
     def _take(self, process: CoreProcess) -> None:
-        self.suspects = process.suspects
-        self._directory = process.directory
-        self._socket = process.socket
-        self._process = process.popen
+        self._core, self.suspects = process, process.suspects
 
-    def _end_process(self) -> None:
-        """Kill the process, if there is one, and wait for its end."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+    @property
+    def _begun(self) -> CoreProcess:
+        assert self._core is not None, "the core's process has not begun"
+        return self._core
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Wait, in its own thread, for the core's exit and report it to the event loop."""
@@ -219,9 +199,8 @@ class ProcessClient:
 
     def _read(self) -> None:
         """Handle the frames that have come."""
-        assert self._socket is not None
         try:
-            frames = self._socket.receive(wait=False)
+            frames = self._begun.socket.receive(wait=False)
         except ClosedError:
             self._stop_reading()  # the process's end is about to be reported
             return
@@ -239,8 +218,7 @@ class ProcessClient:
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            assert self._socket is not None
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._begun.socket)
 
     def _dispatch(self, message: CoreMessage) -> None:
         assert self._ready is not None

@@ -16,7 +16,7 @@ from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.sequence import SequenceState, position_logprobs
 from quire.frontend.output.stream import OutputSink
-from quire.frontend.output.timeline import Timelines
+from quire.frontend.output.timeline import Timeline, Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.system.records import dataclass
@@ -119,10 +119,8 @@ class OutputProcessor:
         for child, sequence in zip(request.children, state.sequences, strict=True):
             name, child.request_id = child.request_id, str(next(self._ids))
             self._sequences[child.request_id] = (state, sequence)
-            timeline = self.timelines.begin(
-                child.request_id, name, request, sequence, state.metrics
-            )
-            state.timelines.append(timeline)
+            timeline = Timeline(child.request_id, name, request, sequence, state.metrics)
+            state.timelines.append(self.timelines.begin(timeline))
         return state
 
     def sink(self, request_id: str) -> OutputSink | None:

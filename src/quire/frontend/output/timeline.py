@@ -260,16 +260,9 @@ class Timelines:
         self._alive: dict[str, Timeline] = {}
         self._finished: deque[Timeline] = deque(maxlen=MAX_FINISHED)
 
-    def begin(
-        self,
-        core_id: str,
-        name: str,
-        request: ProcessedRequest,
-        sequence: SequenceState,
-        metrics: RequestMetrics,
-    ) -> Timeline:
-        timeline = Timeline(core_id, name, request, sequence, metrics)
-        self._alive[core_id] = timeline
+    def begin(self, timeline: Timeline) -> Timeline:
+        """Add the timeline of a sequence that runs, and return it."""
+        self._alive[timeline.core_id] = timeline
         return timeline
 
     def retry(
@@ -283,7 +276,8 @@ class Timelines:
         """Return the timeline of a sequence that begins again with a new core."""
         timeline = self._alive.get(core_id)
         if timeline is None:  # this sequence had ended, others of its request had not
-            timeline = self.begin(core_id, before.id, request, sequence, before.metrics)
+            again = Timeline(core_id, before.id, request, sequence, before.metrics)
+            timeline = self.begin(again)
         timeline.note(RequestEvent(core_id, "retried", now))
         timeline.follow(sequence)
         return timeline
