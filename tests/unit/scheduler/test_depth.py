@@ -182,6 +182,20 @@ def test_a_choice_of_a_new_size_holds_for_a_trial() -> None:
     assert chosen[:INTERVAL] == chosen[:1] * INTERVAL
 
 
+def test_a_choice_of_a_known_size_holds_for_all_its_steps() -> None:
+    """Steps of 3 tokens are known, those of 4 are not."""
+    learned, running = depth(MEMORY_BOUND, most=2), batch(1)
+    assert choose(learned, running) == [2]
+    land(learned, running, [2], [2], 0.1)
+    running.version -= 1  # a new choice
+    assert choose(learned, running) == [2]
+    for _ in range(INTERVAL - 1):
+        land(learned, running, [2], [0], 1.0, 0.9)
+        assert choose(learned, running) == [2]
+    land(learned, running, [2], [0], 1.0, 0.9)
+    assert choose(learned, running) != [2]
+
+
 def test_time_between_steps_counts() -> None:
     """With much of it, a slower step that yields more pays."""
     cost = RooflineCost(1e8, 1e4, 1e8, 1e7, 1e3, 1e10, 2e10, 1e13, 1e-4)
