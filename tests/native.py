@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ from tests.arrays import array, numpy_dtype, tensor, torch_dtype
 
 ISAS = [*reversed(available_isas()), *emulated_isas()]
 """Instruction sets to test kernels on: where one of them is enough, the best, which users have."""
+
+
+@cache
+def pool_of(threads: int) -> Pool:
+    """Return the pool that tests of this process share. A test module must not start threads:
+    `--forks` would lose them."""
+    return Pool(threads)
 
 
 def arrays(value: Any) -> Any:

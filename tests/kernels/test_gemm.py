@@ -15,17 +15,16 @@ from torch import Tensor
 
 from quire.core.model_config import Activation
 from quire.ops.native.gemm import WeightKind
-from quire.ops.native.kernels import Kernels, Pool, native_kernels
+from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
-from tests.native import ISAS, FusedKernels, PackedLinear
+from tests.native import ISAS, FusedKernels, PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
 KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-POOLS = {threads: Pool(threads) for threads in (1, 2)}
 EPS32 = 2.0**-24  # relative error of one rounding
 EPS = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of the result
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
@@ -94,7 +93,7 @@ def test_agrees_with_float64(
         bias = draw(generator, torch.float32, n) if n % 2 else None
         source = random.choice([torch.float32, torch.bfloat16, torch.float16])
         weight = draw(generator, source, n, k)
-        linear = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
+        linear = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
         for rows in (1, 2, 15, 16, 17, 32, 33, pick(generator, 1, 70)):
             x = draw(generator, dtype, rows, k)
             assert_linear(linear.forward(x), x, linear, bias)
@@ -109,7 +108,7 @@ def test_every_count_of_rows(
     bit by bit what each row gives alone."""
     most = 301 if kernels.isa.endswith("_emulated") else 700
     for n, k in ((70, 129), (64, 1024)):
-        linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, k), kind=kind)
+        linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, n, k), kind=kind)
         x = draw(generator, dtype, most, k)
         y = linear.forward(x)
         assert_linear(y, x, linear, None)
@@ -120,7 +119,7 @@ def test_threads_and_order_do_not_matter(
     kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
-    one, two = (PackedLinear(kernels, POOLS[t], weight, bias, kind=kind) for t in (1, 2))
+    one, two = (PackedLinear(kernels, pool_of(t), weight, bias, kind=kind) for t in (1, 2))
     assert torch.equal(one.unpack(), two.unpack())
     for rows in (1, 7, 40, 300):
         x = draw(generator, dtype, rows, 200)
@@ -135,7 +134,7 @@ def test_many_columns_are_cut_into_cache_blocks(
 ) -> None:
     for kind in KINDS:
         weight = draw(generator, torch.bfloat16, 40, 9001)
-        linear = PackedLinear(kernels, POOLS[2], weight, kind=kind)
+        linear = PackedLinear(kernels, pool_of(2), weight, kind=kind)
         x = draw(generator, torch.bfloat16, 150, 9001)
         y = linear.forward(x)
         assert_linear(y, x, linear, None)
@@ -146,7 +145,7 @@ def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
     weight, bias = draw(generator, torch.float32, 99, 333), draw(generator, torch.float32, 99)
     x = draw(generator, torch.float32, 37, 333)
     results = [
-        PackedLinear(native_kernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
+        PackedLinear(native_kernels(isa), pool_of(2), weight, bias, kind="s8").forward(x)
         for isa in ISAS
     ]
     assert all(torch.equal(results[0], other) for other in results)
@@ -157,7 +156,7 @@ def test_tiles_add_as_the_manual_says(isa: str) -> None:
     """TDPBF16PS adds even columns and odd ones apart, and takes subnormal numbers for zero."""
     huge, tiny = 2.0**24, 2.0**-70
     weight = torch.tensor([[huge, 1, -huge, 1], [1, huge, 1, -huge], [tiny, 0, 2.0**-130, 0]])
-    linear = PackedLinear(native_kernels(isa), POOLS[1], weight, kind="bf16")
+    linear = PackedLinear(native_kernels(isa), pool_of(1), weight, kind="bf16")
     ones, others = linear.forward(torch.tensor([[1.0, 1, 1, 1], [tiny, 0, 2.0**100, 0]]))
     assert ones.tolist() == [2, 2, tiny]  # one after the other they would be 0 and 1
     assert others[2].item() == 0  # 2^-140, and 2^100 times what counts as zero
@@ -167,13 +166,13 @@ def test_s8_at_its_limits(kernels: Kernels) -> None:
     """The largest sums: every product 127 * 127, of either sign, at the largest k."""
     weight = torch.ones(2, 65536)
     weight[1] = -1
-    linear = PackedLinear(kernels, POOLS[2], weight, kind="s8")
+    linear = PackedLinear(kernels, pool_of(2), weight, kind="s8")
     for sign in (1.0, -1.0):
         y = linear.forward(torch.full((3, 65536), sign))
         expected = torch.tensor([[65536.0 * sign, -65536.0 * sign]]).expand(3, 2)
         torch.testing.assert_close(y, expected, rtol=1e-6, atol=0)
     codes = torch.tensor([[-128], [127]], dtype=torch.int8).repeat(1, 65536)
-    lowest = PackedLinear.from_int8(kernels, POOLS[2], codes, torch.ones(2), input_scale=1.0)
+    lowest = PackedLinear.from_int8(kernels, pool_of(2), codes, torch.ones(2), input_scale=1.0)
     y = lowest.forward(torch.full((3, 65536), -200.0))
     assert torch.equal(y, torch.tensor([[2.0**30, -(2.0**23) * 127]]).expand(3, 2))
 
@@ -185,7 +184,7 @@ def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.G
     weight[7] = 0
 
     def stored(kind: WeightKind) -> Tensor:
-        return PackedLinear(kernels, POOLS[2], weight, kind=kind).unpack()
+        return PackedLinear(kernels, pool_of(2), weight, kind=kind).unpack()
 
     assert torch.equal(stored("f32"), weight.float())
     assert torch.equal(stored("f16"), weight.half().float())
@@ -201,12 +200,12 @@ def test_every_float16_is_read_right(kernels: Kernels) -> None:
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
     weight = values.view(256, 256)
     for kind in ("f32", "f16"):
-        stored = PackedLinear(kernels, POOLS[2], weight, kind=kind).unpack()
+        stored = PackedLinear(kernels, pool_of(2), weight, kind=kind).unpack()
         assert torch.equal(stored.nan_to_num(nan=7.0), weight.float().nan_to_num(nan=7.0))
-    one = PackedLinear(kernels, POOLS[2], values.view(-1, 1), kind="f16")
+    one = PackedLinear(kernels, pool_of(2), values.view(-1, 1), kind="f16")
     by_one = one.forward(torch.ones(1, 1))[0]
     assert torch.equal(by_one.nan_to_num(nan=7.0), values.float().nan_to_num(nan=7.0))
-    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind="bf16").unpack()
+    stored = PackedLinear(native_kernels(), pool_of(2), weight, kind="bf16").unpack()
     assert torch.equal(stored.nan_to_num(nan=7.0), weight.bfloat16().float().nan_to_num(nan=7.0))
 
 
@@ -215,14 +214,14 @@ def test_weights_between_two_float16_are_rounded_to_even() -> None:
     high = (low.view(torch.int16) + 1).view(torch.float16)
     middle = (low.float() + high.float()) / 2
     weight = torch.cat([middle, -middle, torch.tensor([65519.9, 65520.0, 1e38, 1e-9])])[:, None]
-    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind="f16").unpack()
+    stored = PackedLinear(native_kernels(), pool_of(2), weight, kind="f16").unpack()
     assert torch.equal(stored, weight.half().float())
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
     kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, 50, 70), kind=kind)
+    linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, 50, 70), kind=kind)
     x = draw(generator, dtype, 4, 70)
     clean = linear.forward(x)
     x[1, 69], x[2, 3] = float("nan"), float("inf")
@@ -237,7 +236,7 @@ def test_zero_rows_of_x_give_the_bias(
 ) -> None:
     bias = draw(generator, torch.float32, 50)
     weight = draw(generator, torch.float32, 50, 70)
-    linear = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
+    linear = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
     assert torch.equal(linear.forward(torch.zeros(3, 70)), bias.expand(3, 50))
 
 
@@ -245,7 +244,7 @@ def test_nothing_outside_the_result_is_written(
     kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for n in (1, 15, 33, 63, 100):
-        linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, 40), kind=kind)
+        linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, n, 40), kind=kind)
         for rows in (1, 17, 40):
             assert_writes_its_result_alone(linear, draw(generator, dtype, rows, 40), n)
 
@@ -255,10 +254,10 @@ def test_inputs_need_not_be_contiguous(
 ) -> None:
     wide = draw(generator, dtype, 41, 96)
     for weight in (wide[:, :64], wide[:, 5:69], draw(generator, dtype, 64, 41).t()):
-        linear = PackedLinear(kernels, POOLS[2], weight, kind=kind)
+        linear = PackedLinear(kernels, pool_of(2), weight, kind=kind)
         assert torch.equal(
             linear.unpack(),
-            PackedLinear(kernels, POOLS[2], weight.contiguous(), kind=kind).unpack(),
+            PackedLinear(kernels, pool_of(2), weight.contiguous(), kind=kind).unpack(),
         )
         rows = draw(generator, dtype, 3, 5, 192)
         for x in (rows[..., 64:128], rows[:, 1, :64], rows[..., ::3], rows[0, 0, :64]):
@@ -275,12 +274,12 @@ def test_an_epilogue_is_the_operation_of_its_name(
     generator: torch.Generator,
 ) -> None:
     """To the bit; and the weight comes back in the order in which it went in."""
-    operation = partial(FusedKernels(kernels, POOLS[2]).activation, kind=epilogue)
+    operation = partial(FusedKernels(kernels, pool_of(2)).activation, kind=epilogue)
     for n, k in ((2, 1), (30, 5), (62, 64), (64, 40), (66, 31), (2 * pick(generator, 1, 200), 96)):
         weight = draw(generator, dtype, n, k)
         bias = draw(generator, torch.float32, n) if n % 4 else None
-        plain = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
-        fused = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind, epilogue=epilogue)
+        plain = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
+        fused = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind, epilogue=epilogue)
         assert torch.equal(fused.unpack(), plain.unpack())
         for rows in (1, 2, 17, 33, pick(generator, 3, 80)):
             x = draw(generator, dtype, rows, k)
@@ -294,7 +293,7 @@ def test_an_epilogue_is_the_operation_of_its_name(
 def test_nbytes_are_what_is_stored() -> None:
     weight = torch.ones(64, 128)
     sizes = {
-        kind: PackedLinear(native_kernels(), POOLS[2], weight, kind=kind).nbytes for kind in KINDS
+        kind: PackedLinear(native_kernels(), pool_of(2), weight, kind=kind).nbytes for kind in KINDS
     }
     int8 = 64 * 128 + 64 * 8
     assert sizes == {
@@ -307,7 +306,7 @@ def test_nbytes_are_what_is_stored() -> None:
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    kernels, pool, weight = native_kernels(), POOLS[2], torch.ones(4, 8)
+    kernels, pool, weight = native_kernels(), pool_of(2), torch.ones(4, 8)
     for bad in (weight.double(), weight[0], weight.int()):
         with pytest.raises(ValueError, match="weight is"):
             PackedLinear(kernels, pool, bad, kind="bf16")

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from quire.core.model_config import Activation
-from quire.ops.native.kernels import Kernels, Pool, native_kernels
+from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
-from tests.native import ISAS, PackedLinear, is_float8, pack_float8
+from tests.native import ISAS, PackedLinear, is_float8, pack_float8, pool_of
 
 pytestmark = pytest.mark.matrix
 
-POOLS = {threads: Pool(threads) for threads in (1, 2)}
 CODES = [torch.float8_e4m3fn, torch.float8_e5m2]
 GROUPS = (32, 64, 128, 256, 1 << 20)  # the last: a scale a row
 EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding
@@ -84,7 +83,7 @@ def test_agrees_with_float64(
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 600))]:
         bias = draw(generator, torch.float32, n) if n % 2 else None
         weight = draw_weight(generator, codes, n, k, group)
-        linear = pack_float8(kernels, POOLS[2], weight, bias=bias)
+        linear = pack_float8(kernels, pool_of(2), weight, bias=bias)
         for rows in (1, 4, 13, pick(generator, 1, 50)):
             x = draw_x(generator, rows, k)
             assert_linear(linear.forward(x), x, weight, bias)
@@ -98,7 +97,7 @@ def test_every_count_of_rows(
     """Rows 1 to 40, 130 and 260: right, and bit by bit what each row gives alone."""
     n, k = (70, 129) if pick(generator, 0, 1) else (64, 512)
     weight = draw_weight(generator, codes, n, k, group)
-    linear = pack_float8(kernels, POOLS[2], weight)
+    linear = pack_float8(kernels, pool_of(2), weight)
     x = draw_x(generator, 260, k).bfloat16()
     y = linear.forward(x)
     assert_linear(y, x, weight, None)
@@ -109,7 +108,7 @@ def test_threads_and_order_do_not_matter(
     kernels: Kernels, codes: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 321, 200, 64)
-    one, two = (pack_float8(kernels, POOLS[t], weight) for t in (1, 2))
+    one, two = (pack_float8(kernels, pool_of(t), weight) for t in (1, 2))
     for rows in (1, 7, 40, 150):
         x = draw_x(generator, rows, 200)
         y = one.forward(x)
@@ -123,7 +122,7 @@ def test_all_codes(kernels: Kernels, codes: torch.dtype, rows: int) -> None:
     """A column of x alone reads a code: exactly, infinity and NaN as such."""
     every = torch.arange(256, dtype=torch.uint8).view(codes)
     weight = QuantizedWeight(every.view(256, 1).contiguous(), 8, torch.ones(256, 1), 1)
-    linear = pack_float8(kernels, POOLS[2], weight)
+    linear = pack_float8(kernels, pool_of(2), weight)
     expected = every.float()
     assert torch.equal(linear.unpack()[:, 0].nan_to_num(7), expected.nan_to_num(7))
     y = linear.forward(torch.full((rows, 1), 2.0))
@@ -139,7 +138,7 @@ def test_an_activation_is_applied_as_on_its_own(
 ) -> None:
     weight = draw_weight(generator, torch.float8_e4m3fn, 90, 70, 32)
     bias = draw(generator, torch.float32, 90)
-    pool = POOLS[2]
+    pool = pool_of(2)
     plain = pack_float8(kernels, pool, weight, bias=bias)
     fused = pack_float8(kernels, pool, weight, bias=bias, epilogue=epilogue)
     # An identity of float32 with the epilogue is the operation on its own.
@@ -153,7 +152,7 @@ def test_rows_of_nothing_and_numbers_that_are_none(
     kernels: Kernels, codes: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw_weight(generator, codes, 50, 70, 32)
-    linear = pack_float8(kernels, POOLS[2], weight)
+    linear = pack_float8(kernels, pool_of(2), weight)
     for rows in (4, 20):
         x = draw_x(generator, rows, 70)
         clean = linear.forward(x)
@@ -172,7 +171,7 @@ def test_stored_weights_come_back(
 ) -> None:
     weight = draw_weight(generator, codes, 45, 100, group)
     linear = pack_float8(
-        native_kernels(), POOLS[2], weight, bias=draw(generator, torch.float32, 45)
+        native_kernels(), pool_of(2), weight, bias=draw(generator, torch.float32, 45)
     )
     with (tmp_path / "packed").open("w+b") as file:
         sum_written = write_linears(file.fileno(), 0, [linear.stored])
@@ -180,7 +179,7 @@ def test_stored_weights_come_back(
             file.fileno(), 0, [linear.stored.shape], "float32", threads=2
         )
     assert sum_written == sum_read
-    again = PackedLinear.from_stored(native_kernels(), POOLS[2], stored)
+    again = PackedLinear.from_stored(native_kernels(), pool_of(2), stored)
     x = draw_x(generator, 3, 100)
     assert again.kind == linear.kind
     assert again.group == linear.group
@@ -202,4 +201,4 @@ def test_what_does_not_fit() -> None:
         (one[:0], torch.ones(0, 1), 0),
     ):
         with pytest.raises(ValueError):  # noqa: PT011
-            PackedLinear.from_float8(kernels, POOLS[1], codes, scale, group=group)
+            PackedLinear.from_float8(kernels, pool_of(1), codes, scale, group=group)

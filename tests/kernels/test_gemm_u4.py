@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from quire.ops.native.codes import GroupedCodes
-from quire.ops.native.kernels import Kernels, Pool, native_kernels
+from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
-from tests.native import ISAS, PackedLinear
+from tests.native import ISAS, PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
-POOLS = {threads: Pool(threads) for threads in (1, 2)}
 GROUPS = (32, 64, 128)
 LOST = {
     "u4": {32: 0.0054, 64: 0.0073, 128: 0.0090},
@@ -78,7 +77,7 @@ class Int4:
         codes = GroupedCodes(
             self.q, 4, self.group, self.scale, zeros=self.zero, offsets=self.offset
         )
-        return PackedLinear.from_codes(kernels, POOLS[2], codes, bias=bias)
+        return PackedLinear.from_codes(kernels, pool_of(2), codes, bias=bias)
 
     def spread(self, of_groups: Tensor) -> Tensor:
         """[n, groups] → [n, k]."""
@@ -166,7 +165,7 @@ def test_threads_and_order_do_not_matter(
 ) -> None:
     weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
     one, two = (
-        PackedLinear(kernels, POOLS[t], weight, bias, kind="u4", group=group) for t in (1, 2)
+        PackedLinear(kernels, pool_of(t), weight, bias, kind="u4", group=group) for t in (1, 2)
     )
     assert torch.equal(one.unpack(), two.unpack())
     for rows in (1, 7, 40, 300):
@@ -199,7 +198,7 @@ def test_the_largest_sums(kernels: Kernels, group: int) -> None:
     scale[1] = -1
     for zero in (0, 15):
         codes = GroupedCodes(q, 4, group, scale, zeros=torch.full_like(scale, zero))
-        linear = PackedLinear.from_codes(kernels, POOLS[2], codes)
+        linear = PackedLinear.from_codes(kernels, pool_of(2), codes)
         for sign in (1.0, -1.0):
             y = linear.forward(torch.full((17, 4096), sign))
             expected = torch.tensor([[sign, -sign]]).expand(17, 2) * 4096 * (15 - zero)
@@ -229,7 +228,7 @@ def test_rounding_beats_the_range_divided_evenly(
     kind: Literal["u4", "u6"], source: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
     weight, most = draw(generator, source, 64, 1024), {"u4": 15, "u6": 63}[kind]
-    stored = PackedLinear(native_kernels(), POOLS[2], weight, kind=kind, group=group).unpack()
+    stored = PackedLinear(native_kernels(), pool_of(2), weight, kind=kind, group=group).unpack()
     w = weight.double().reshape(-1, group)
     error = (stored.double().reshape(-1, group) - w).square().sum(1)
     low, step = w.amin(1, keepdim=True), (w.amax(1, keepdim=True) - w.amin(1, keepdim=True)) / most
@@ -250,7 +249,7 @@ def test_rounding_is_the_same_on_every_isa(
     weight[3] = 0
     weight[4] *= 1e-6
     packed = [
-        PackedLinear(native_kernels(isa), POOLS[2], weight, kind=kind, group=group).unpack()
+        PackedLinear(native_kernels(isa), pool_of(2), weight, kind=kind, group=group).unpack()
         for isa in ISAS
     ]
     assert all(torch.equal(packed[0], other) for other in packed)
@@ -260,17 +259,17 @@ def test_rounding_at_every_scale(kernels: Kernels, group: int, generator: torch.
     """Tiny and huge rows lose no more than others, equal weights nothing but float16's bits."""
     weight = draw(generator, torch.float32, 6, 640)
     scales = torch.tensor([1e-25, 1e-12, 1e-5, 1.0, 1e5, 1e30])[:, None]
-    stored = PackedLinear(kernels, POOLS[2], weight * scales, kind="u4", group=group).unpack()
+    stored = PackedLinear(kernels, pool_of(2), weight * scales, kind="u4", group=group).unpack()
     error = (stored / scales - weight).square().mean(1)
     assert bool((error < 0.02).all())
     # A group that is small beside its row, beyond what float16 spans, is small still.
     weight = draw(generator, torch.float32, 1, 2 * group)
     weight[:, :group] *= 1e-12
-    stored = PackedLinear(kernels, POOLS[2], weight, kind="u4", group=group).unpack()
+    stored = PackedLinear(kernels, pool_of(2), weight, kind="u4", group=group).unpack()
     assert bool((stored[:, :group].abs() < 1e-7).all())
     equal = torch.full((2, 100), 0.1)
     equal[1] = 0
-    stored = PackedLinear(kernels, POOLS[2], equal, kind="u4", group=group).unpack()
+    stored = PackedLinear(kernels, pool_of(2), equal, kind="u4", group=group).unpack()
     torch.testing.assert_close(stored, equal, rtol=2**-11, atol=0)
 
 
@@ -278,10 +277,10 @@ def test_weights_that_are_no_numbers_stay_in_their_row(
     kernels: Kernels, generator: torch.Generator
 ) -> None:
     weight = draw(generator, torch.float32, 40, 100)
-    clean = PackedLinear(kernels, POOLS[2], weight, kind="u4")
+    clean = PackedLinear(kernels, pool_of(2), weight, kind="u4")
     weight[7, 3], weight[20, 99] = float("nan"), float("inf")
     x = draw(generator, torch.float32, 3, 100)
-    y = PackedLinear(kernels, POOLS[2], weight, kind="u4").forward(x)
+    y = PackedLinear(kernels, pool_of(2), weight, kind="u4").forward(x)
     assert not bool(y[:, [7, 20]].isfinite().any())
     others = [i for i in range(40) if i not in (7, 20)]
     assert torch.equal(y[:, others], clean.forward(x)[:, others])
@@ -291,7 +290,7 @@ def test_not_a_number_and_infinity_stay_in_their_row(
     kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight = draw(generator, dtype, 50, 70)
-    linear = PackedLinear(kernels, POOLS[2], weight, kind="u4", group=group)
+    linear = PackedLinear(kernels, pool_of(2), weight, kind="u4", group=group)
     for rows in (4, 20):
         x = draw(generator, dtype, rows, 70)
         clean = linear.forward(x)
@@ -306,7 +305,7 @@ def test_not_a_number_and_infinity_stay_in_their_row(
 def test_zero_rows_of_x_give_the_bias(kernels: Kernels, generator: torch.Generator) -> None:
     bias = draw(generator, torch.float32, 50)
     weight = draw(generator, torch.float32, 50, 70)
-    linear = PackedLinear(kernels, POOLS[2], weight, bias, kind="u4")
+    linear = PackedLinear(kernels, pool_of(2), weight, bias, kind="u4")
     for rows in (3, 21):
         assert torch.equal(linear.forward(torch.zeros(rows, 70)), bias.expand(rows, 50))
 
@@ -316,7 +315,7 @@ def test_nothing_outside_the_result_is_written(
 ) -> None:
     for n in (1, 15, 33, 63, 100):
         linear = PackedLinear(
-            kernels, POOLS[2], draw(generator, dtype, n, 40), kind="u4", group=group
+            kernels, pool_of(2), draw(generator, dtype, n, 40), kind="u4", group=group
         )
         for rows in (1, 17, 40):
             assert_writes_its_result_alone(linear, draw(generator, dtype, rows, 40), n)
@@ -326,9 +325,9 @@ def test_a_gate_is_applied_as_on_its_own(
     kernels: Kernels, group: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     weight, bias = draw(generator, dtype, 90, 70), draw(generator, torch.float32, 90)
-    plain = PackedLinear(kernels, POOLS[2], weight, bias, kind="u4", group=group)
+    plain = PackedLinear(kernels, pool_of(2), weight, bias, kind="u4", group=group)
     gated = PackedLinear(
-        kernels, POOLS[2], weight, bias, kind="u4", group=group, epilogue="silu_mul"
+        kernels, pool_of(2), weight, bias, kind="u4", group=group, epilogue="silu_mul"
     )
     assert torch.equal(plain.unpack(), gated.unpack())
     x = draw(generator, dtype, 19, 70)
@@ -341,12 +340,12 @@ def test_a_gate_is_applied_as_on_its_own(
 
 
 def test_nbytes_are_what_is_stored(group: int) -> None:
-    linear = PackedLinear(native_kernels(), POOLS[2], torch.ones(64, 256), kind="u4", group=group)
+    linear = PackedLinear(native_kernels(), pool_of(2), torch.ones(64, 256), kind="u4", group=group)
     assert linear.nbytes == 64 * 256 // 2 + 64 * (256 // group) * 4 + 64 * 4
 
 
 def test_what_cannot_be_packed_is_refused() -> None:
-    kernels, pool = native_kernels(), POOLS[2]
+    kernels, pool = native_kernels(), pool_of(2)
     q, one = torch.ones(4, 64, dtype=torch.uint8), torch.ones(4, 2)
     sound = GroupedCodes(q, 4, 32, one, zeros=one)
 

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from quire.ops.native.codes import BITS, GROUPS, GroupedCodes
-from quire.ops.native.kernels import Kernels, Pool, native_kernels
+from quire.ops.native.kernels import Kernels, native_kernels
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
-from tests.native import ISAS, PackedLinear
+from tests.native import ISAS, PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
-POOLS = {threads: Pool(threads) for threads in (1, 2)}
 KINDS = [*map(str, BITS), "book"]
 SECONDS = ("zero", "zeros", "offsets")
 SHAPES = [(1, 1), (33, 31), (97, 65), (64, 272)]
@@ -123,7 +122,7 @@ def test_agrees_with_float64(kernels: Kernels, kind: str, generator: torch.Gener
     for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 500))]:
         codes = draw_codes(generator, kind, n, k, GROUPS[pick(generator, 0, 3)])
         bias = draw(generator, torch.float32, n) if n % 2 else None
-        linear = PackedLinear.from_codes(kernels, POOLS[2], codes, bias=bias)
+        linear = PackedLinear.from_codes(kernels, pool_of(2), codes, bias=bias)
         assert linear.kind == codes.kind
         for rows in (1, 4, 17, pick(generator, 2, 40)):
             x = draw(generator, torch.float32, rows, k)
@@ -134,7 +133,7 @@ def test_every_count_of_rows(kernels: Kernels, kind: str, generator: torch.Gener
     """Right, and bit by bit what each row gives alone, on one thread and on two."""
     n, k = 70, pick(generator, 100, 300)
     codes = draw_codes(generator, kind, n, k, GROUPS[pick(generator, 0, 3)])
-    one, two = (PackedLinear.from_codes(kernels, POOLS[t], codes) for t in (1, 2))
+    one, two = (PackedLinear.from_codes(kernels, pool_of(t), codes) for t in (1, 2))
     x = draw(generator, torch.bfloat16, 110, k)
     y = two.forward(x, dtype=torch.float32)
     assert_linear(y, x, codes)
@@ -150,7 +149,7 @@ def test_the_same_on_every_isa_with_fused_multiply_add(
     codes = draw_codes(generator, kind, 99, 333, GROUPS[pick(generator, 0, 3)])
     x = draw(generator, torch.float32, 37, 333)
     fused = [native_kernels(isa) for isa in ISAS if isa != "portable"]
-    results = [PackedLinear.from_codes(k, POOLS[2], codes).forward(x) for k in fused]
+    results = [PackedLinear.from_codes(k, pool_of(2), codes).forward(x) for k in fused]
     assert all(torch.equal(results[0], other) for other in results)
 
 
@@ -164,7 +163,7 @@ def test_the_largest_sums(kernels: Kernels, kind: str, group: int) -> None:
     scale = torch.ones(33, 512 // group)
     for zero in (0, largest // 2):
         codes = GroupedCodes(q, bits, group, scale, zero, codebook=book)
-        linear = PackedLinear.from_codes(kernels, POOLS[2], codes)
+        linear = PackedLinear.from_codes(kernels, pool_of(2), codes)
         for sign in (1.0, -1.0):
             for rows in (1, 9):
                 y = linear.forward(torch.full((rows, 512), sign))
@@ -176,8 +175,8 @@ def test_the_largest_sums(kernels: Kernels, kind: str, group: int) -> None:
 def test_codes_are_kept_exactly(kind: str, group: int, generator: torch.Generator) -> None:
     codes = draw_codes(generator, kind, 46, pick(generator, 1, 300), group)
     weight = dense(codes, torch.float32)
-    linear = PackedLinear.from_codes(native_kernels(), POOLS[2], codes)
-    gated = PackedLinear.from_codes(native_kernels(), POOLS[2], codes, epilogue="silu_mul")
+    linear = PackedLinear.from_codes(native_kernels(), pool_of(2), codes)
+    gated = PackedLinear.from_codes(native_kernels(), pool_of(2), codes, epilogue="silu_mul")
     assert torch.equal(linear.unpack(), weight)
     assert torch.equal(gated.unpack(), weight)
     ids = torch.tensor([44, 0, 7, 7])
@@ -188,7 +187,7 @@ def test_not_a_number_stays_in_its_row(
     kernels: Kernels, kind: str, generator: torch.Generator
 ) -> None:
     codes = draw_codes(generator, kind, 50, 70, 32)
-    linear = PackedLinear.from_codes(kernels, POOLS[2], codes)
+    linear = PackedLinear.from_codes(kernels, pool_of(2), codes)
     x = draw(generator, torch.float32, 20, 70)
     clean = linear.forward(x)
     x[1, 69], x[2, 3] = float("nan"), float("inf")
@@ -208,7 +207,7 @@ def test_a_scale_of_x_that_the_checkpoint_brings(
     unit = torch.tensor(scale)
     q = (x / unit).round().clamp(-128, 127).double()
     codes = replace(draw_codes(generator, "8", 40, 130, 64), input_scale=scale)
-    y = PackedLinear.from_codes(kernels, POOLS[2], codes).forward(x)
+    y = PackedLinear.from_codes(kernels, pool_of(2), codes).forward(x)
     exact = q @ dense(codes, torch.float64).t() * unit.double()
     allowed = (
         bound(codes, q) + 8 * EPS32 * exact.abs()
@@ -217,7 +216,7 @@ def test_a_scale_of_x_that_the_checkpoint_brings(
 
     weight = torch.randint(-128, 128, (40, 130), generator=generator).to(torch.int8)
     row_scale = draw(generator, torch.float32, 40).abs()
-    linear = PackedLinear.from_int8(kernels, POOLS[2], weight, row_scale, input_scale=scale)
+    linear = PackedLinear.from_int8(kernels, pool_of(2), weight, row_scale, input_scale=scale)
     exact = q @ weight.double().t() * row_scale.double() * unit.double()
     torch.testing.assert_close(linear.forward(x).double(), exact, rtol=1e-6, atol=0)
     x[0, 0] = float("nan")
@@ -228,7 +227,7 @@ def test_a_scale_of_x_that_the_checkpoint_brings(
 def test_int8_is_kept_exactly(kind8: str, generator: torch.Generator) -> None:
     weight = torch.randint(-128, 128, (45, 130), generator=generator).to(torch.int8)
     scale = draw(generator, torch.float32, 45)
-    linear = PackedLinear.from_int8(native_kernels(), POOLS[2], weight, scale, kind=kind8)  # type: ignore[arg-type]
+    linear = PackedLinear.from_int8(native_kernels(), pool_of(2), weight, scale, kind=kind8)  # type: ignore[arg-type]
     assert torch.equal(linear.unpack(), weight.float() * scale[:, None])
     x = draw(generator, torch.float32, 9, 130)
     if kind8 == "s8":
@@ -243,7 +242,7 @@ def test_nbytes_are_what_is_stored(kind: str) -> None:
     codes = GroupedCodes(
         torch.zeros(64, 256, dtype=torch.uint8), bits, 32, torch.ones(64, 8), codebook=book
     )
-    linear = PackedLinear.from_codes(native_kernels(), POOLS[2], codes)
+    linear = PackedLinear.from_codes(native_kernels(), pool_of(2), codes)
     assert linear.nbytes == 64 * 256 * bits // 8 + 64 * 8 * 2 + 64 * 4 + (
         16 if book is not None else 0
     )

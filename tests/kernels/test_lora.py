@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire import _native
 from quire.ops.native.kernels import native_kernels
 from quire.ops.torch_ops import lora
 from tests.kernels.fused_common import (
@@ -21,11 +20,9 @@ from tests.kernels.fused_common import (
     new_generator,
     pick,
 )
-from tests.native import LoraTable, lora_add
+from tests.native import LoraTable, lora_add, pool_of
 
 pytestmark = pytest.mark.matrix
-
-POOLS = {threads: _native.Pool(threads) for threads in (1, 2, 3)}
 
 
 def arguments(
@@ -83,7 +80,7 @@ def test_it_is_the_formula(isa: str, dtype: torch.dtype) -> None:
         adapter, y, x, table = arguments(g, dtype, rows, k, parts, rank, adapters)
         exact, error = formula(adapter, y, x, table, parts, rank)
         before, plain = y.clone(), lora.lora_add(adapter, y.clone(), x, table)
-        assert lora_add(kernels, POOLS[2], adapter, y, x, table) is y
+        assert lora_add(kernels, pool_of(2), adapter, y, x, table) is y
         assert_close(y, exact, error)
         assert_close(plain, exact, error)
         assert_same_bits(y[adapter < 0], before[adapter < 0])
@@ -96,23 +93,23 @@ def test_float32_sums_may_be_added_to(isa: str, dtype: torch.dtype) -> None:
     g, kernels = new_generator(), native_kernels(isa)
     adapter, y, x, table = arguments(g, dtype, 9, 70, (300, 33), 5, 3)
     wide, exact_and_error = y.float().clone(), formula(adapter, y, x, table, (300, 33), 5)
-    lora_add(kernels, POOLS[2], adapter, wide, x, table)
+    lora_add(kernels, pool_of(2), adapter, wide, x, table)
     assert_close(wide, *exact_and_error)
     assert_close(lora.lora_add(adapter, y.float().clone(), x, table), *exact_and_error)
-    assert_same_bits(wide.to(dtype), lora_add(kernels, POOLS[2], adapter, y, x, table))
+    assert_same_bits(wide.to(dtype), lora_add(kernels, pool_of(2), adapter, y, x, table))
 
 
 @each_dtype
 def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
     g, kernels = new_generator(), native_kernels(None)
     adapter, y, x, table = arguments(g, dtype, 23, 130, (500, 100, 100), 7, 3)
-    together = lora_add(kernels, POOLS[1], adapter, y.clone(), x, table)
+    together = lora_add(kernels, pool_of(1), adapter, y.clone(), x, table)
     for threads in (2, 3):
-        again = lora_add(kernels, POOLS[threads], adapter, y.clone(), x, table)
+        again = lora_add(kernels, pool_of(threads), adapter, y.clone(), x, table)
         assert_same_bits(again, together)
     for row in range(23):
         one = slice(row, row + 1)
-        alone = lora_add(kernels, POOLS[2], adapter[one], y[one].clone(), x[one], table)
+        alone = lora_add(kernels, pool_of(2), adapter[one], y[one].clone(), x[one], table)
         assert_same_bits(alone, together[one])
 
 
@@ -121,7 +118,7 @@ def test_what_is_cleared_adds_nothing() -> None:
     adapter, y, x, table = arguments(new_generator(), torch.float32, 4, 8, (12,), 2, 2)
     table.clear(0)
     table.clear(1)
-    assert_same_bits(lora_add(kernels, POOLS[1], adapter, y.clone(), x, table), y)
+    assert_same_bits(lora_add(kernels, pool_of(1), adapter, y.clone(), x, table), y)
     assert table.get(0, 0) is None
 
 
@@ -130,12 +127,14 @@ def test_rows_may_lie_apart() -> None:
     adapter, y, x, table = arguments(g, torch.float32, 6, 20, (30,), 4, 2)
     wide = torch.randn(6, 50)
     wide[:, 10:40] = y
-    lora_add(kernels, POOLS[1], adapter, wide[:, 10:40], torch.cat([x, x], 1)[:, :20], table)
-    assert_same_bits(wide[:, 10:40].contiguous(), lora_add(kernels, POOLS[1], adapter, y, x, table))
+    lora_add(kernels, pool_of(1), adapter, wide[:, 10:40], torch.cat([x, x], 1)[:, :20], table)
+    assert_same_bits(
+        wide[:, 10:40].contiguous(), lora_add(kernels, pool_of(1), adapter, y, x, table)
+    )
 
 
 def test_what_does_not_fit() -> None:
-    kernels, pool = native_kernels(None), POOLS[1]
+    kernels, pool = native_kernels(None), pool_of(1)
     adapter, y, x, table = arguments(new_generator(), torch.float32, 4, 8, (12,), 2, 2)
     before = y.clone()
     assert_same_bits(lora_add(kernels, pool, adapter[:0], y, x, table), before)

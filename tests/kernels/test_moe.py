@@ -35,15 +35,13 @@ from tests.kernels.fused_common import (
     pick,
 )
 from tests.kernels.test_quantized import FORMS, Source
-from tests.native import PackedLinear, load_ops, moe, tensor_ops
+from tests.native import PackedLinear, load_ops, moe, pool_of, tensor_ops
 
 pytestmark = pytest.mark.matrix
 
 KINDS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 ROUNDED = ["f32", "bf16", "f16", "s8", "s8_a16", "u4", "u6"]
 """What dense weights are packed as."""
-POOL = Pool(2)
-POOLS = (Pool(1), POOL, Pool(3))
 
 
 def pack(
@@ -51,7 +49,7 @@ def pack(
     epilogue: str = "none", experts: int = 1,
 ) -> PackedLinear:  # fmt: skip
     return PackedLinear(
-        kernels, POOL, weight, bias, kind=kind, epilogue=epilogue, group=32, experts=experts
+        kernels, pool_of(2), weight, bias, kind=kind, epilogue=epilogue, group=32, experts=experts
     )
 
 
@@ -109,7 +107,7 @@ def test_it_is_the_sum_of_its_experts(isa: str, dtype: torch.dtype) -> None:
         gate_up = pack(kernels, up, kind, None, "silu_mul", count)
         y = moe(
             kernels,
-            POOL,
+            pool_of(2),
             x,
             chosen,
             weights,
@@ -166,7 +164,7 @@ def test_an_expert_is_a_layer_of_its_own(form: str) -> None:
     x = draw(g, torch.bfloat16, rows, hidden)
     chosen, one = torch.randint(count, (rows, 1), generator=g), torch.ones(rows, 1)
     for some in (torch.arange(rows), torch.randperm(rows, generator=g)[:13], torch.tensor([7])):
-        y = moe(kernels, POOL, x[some], chosen[some], one[some], gate_up, down, FLOAT32)
+        y = moe(kernels, pool_of(2), x[some], chosen[some], one[some], gate_up, down, FLOAT32)
         for i, row in enumerate(some.tolist()):
             e = int(chosen[row])
             between = ups[e].forward(x[row : row + 1])
@@ -184,8 +182,8 @@ def test_a_rows_bits_are_its_own(isa: str, kind: str) -> None:
     x = draw(g, torch.bfloat16, rows, 96)
     chosen, weights = draw_choice(g, rows, count, 2)
     chosen[:40, 0] = 3  # many rows: other kernels than for few. Some rows choose it twice.
-    whole = moe(kernels, POOL, x, chosen, weights, gate_up, out)
-    for pool in POOLS:
+    whole = moe(kernels, pool_of(2), x, chosen, weights, gate_up, out)
+    for pool in map(pool_of, (1, 2, 3)):
         for size in (1, pick(g, 2, 8), pick(g, 9, 69)):
             some = torch.randperm(rows, generator=g)[:size]
             y = moe(kernels, pool, x[some], chosen[some], weights[some], gate_up, out)
@@ -209,7 +207,7 @@ def test_activations_and_biases(dtype: torch.dtype, epilogue: Activation) -> Non
         reference.pack_linear(down.float(), biases[1].float(), experts=count),
     ]
     for on_input in (False, True):
-        y = moe(kernels, POOL, x, chosen, weights, gate_up, out, None, on_input)
+        y = moe(kernels, pool_of(2), x, chosen, weights, gate_up, out, None, on_input)
         expected = plain.moe(x.float(), chosen, weights, *wide, None, on_input)
         # Three roundings to the dtype on the way, of numbers of this size: weights of a row sum
         # up to 1 · width^-½, so that errors of `between` average out.
@@ -222,7 +220,7 @@ def test_one_expert_reads_a_linear_layer() -> None:
     up, down = draw_weights(g, torch.float32, 1, 48, 40)
     x, chosen = draw(g, torch.float32, 9, 48), torch.zeros(9, 1, dtype=torch.int64)
     layers = pack(kernels, up, "f32", None, "silu_mul"), pack(kernels, down, "f32")
-    y = moe(kernels, POOL, x, chosen, torch.ones(9, 1), *layers)
+    y = moe(kernels, pool_of(2), x, chosen, torch.ones(9, 1), *layers)
     assert_same_bits(y, layers[1].forward(layers[0].forward(x)))
 
 
@@ -256,7 +254,7 @@ def test_it_reads_chosen_experts_alone(tmp_path: Path) -> None:
         file.move(layer.target.stored)
     chosen = torch.tensor([[7, 3]]).repeat(3, 1)
     before = mapped_kib()
-    moe(kernels, POOL, draw(g, torch.bfloat16, 3, hidden), chosen, torch.ones(3, 2), *layers)
+    moe(kernels, pool_of(2), draw(g, torch.bfloat16, 3, hidden), chosen, torch.ones(3, 2), *layers)
     read = (mapped_kib() - before) << 10
     file.close()
     each = sum(layer.nbytes for layer in layers) // count
@@ -282,19 +280,19 @@ def test_what_does_not_fit() -> None:
     gate_up = pack(kernels, up, "f32", None, "silu_mul", 2)
     out = pack(kernels, down, "f32", None, "none", 2)
     x, (chosen, weights) = draw(g, torch.float32, 3, 8), draw_choice(g, 3, 2, 1)
-    assert moe(kernels, POOL, x[:0], chosen[:0], weights[:0], gate_up, out).shape == (0, 8)
+    assert moe(kernels, pool_of(2), x[:0], chosen[:0], weights[:0], gate_up, out).shape == (0, 8)
     one = pack(kernels, down, "f32")
     for layers in ((gate_up, one), (out, out), (gate_up, gate_up)):
         with pytest.raises(ValueError, match=r"gate_up is . x .* down is . x"):
-            moe(kernels, POOL, x, chosen, weights, *layers)
+            moe(kernels, pool_of(2), x, chosen, weights, *layers)
     with pytest.raises(ValueError, match=r"gate_up is 2 x \[12, 8\]"):
-        moe(kernels, POOL, x[:, :7].contiguous(), chosen, weights, gate_up, out)
+        moe(kernels, pool_of(2), x[:, :7].contiguous(), chosen, weights, gate_up, out)
     with pytest.raises(ValueError, match="weights is"):
-        moe(kernels, POOL, x, chosen, weights.double(), gate_up, out)
+        moe(kernels, pool_of(2), x, chosen, weights.double(), gate_up, out)
     with pytest.raises(ValueError, match="experts is"):
-        moe(kernels, POOL, x, chosen[:2], weights, gate_up, out)
+        moe(kernels, pool_of(2), x, chosen[:2], weights, gate_up, out)
     with pytest.raises(IndexError, match="experts 0 to 2 of 2"):
-        moe(kernels, POOL, x, torch.tensor([[0], [2], [1]]), weights, gate_up, out)
+        moe(kernels, pool_of(2), x, torch.tensor([[0], [2], [1]]), weights, gate_up, out)
     with pytest.raises(ValueError, match="no weight of a linear layer"):
         gate_up.forward(x)
     with pytest.raises(ValueError, match="16 rows are not those of 3 experts"):

@@ -11,21 +11,20 @@ import pytest
 import torch
 
 from quire.ops.native.gemm import WeightKind
-from quire.ops.native.kernels import Pool, native_kernels
+from quire.ops.native.kernels import native_kernels
 from tests.kernels.fused_common import assert_same_bits, draw, each_dtype, new_generator
-from tests.native import PackedLinear
+from tests.native import PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
 KINDS: tuple[WeightKind, ...] = typing.get_args(WeightKind)
-POOL = Pool(2)
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (40, 300), (257, 1023)]
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def pack(weight: torch.Tensor | list[torch.Tensor], kind: WeightKind) -> PackedLinear:
-    return PackedLinear(native_kernels(), POOL, weight, kind=kind)
+    return PackedLinear(native_kernels(), pool_of(2), weight, kind=kind)
 
 
 @each_kind

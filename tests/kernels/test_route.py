@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from quire.core.layers import RouteSpec
-from quire.ops.native.kernels import Pool, native_kernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.torch_ops import moe as plain
 from tests.kernels.fused_common import U, assert_same_bits, draw, each_dtype, new_generator
-from tests.native import route
+from tests.native import pool_of, route
 
 KERNELS = native_kernels(None)
-POOLS = {threads: Pool(threads) for threads in (1, 3)}
 
 SPECS: dict[str, tuple[int, RouteSpec, bool]] = {
     "qwen3": (128, RouteSpec(8), False),
@@ -49,7 +48,7 @@ def check(name: str, rows: int) -> None:
     logits = draw_logits(g, rows, count)
     bias = draw(g, torch.float32, count, scale=0.2).mul(16).round().div(16) if biased else None
     factors = None if biased else draw(g, torch.float32, count).abs()
-    experts, weights = route(KERNELS, POOLS[3], logits, bias, spec, factors)
+    experts, weights = route(KERNELS, pool_of(3), logits, bias, spec, factors)
     expected, by_reference = plain.route(logits, bias, spec, factors)
     assert torch.equal(experts, expected)
     wide = logits.double()
@@ -63,9 +62,9 @@ def check(name: str, rows: int) -> None:
     for found in (weights, by_reference):
         # Rounded once; the sums of doubles before it are 2^29 times as fine.
         assert bool(((found.double() - exact).abs() <= 1.001 * U * exact + 2.0**-149).all())
-    assert_same_bits(route(KERNELS, POOLS[1], logits, bias, spec, factors)[1], weights)
+    assert_same_bits(route(KERNELS, pool_of(1), logits, bias, spec, factors)[1], weights)
     for row in (0, rows // 2, rows - 1):
-        alone = route(KERNELS, POOLS[1], logits[row : row + 1].contiguous(), bias, spec, factors)
+        alone = route(KERNELS, pool_of(1), logits[row : row + 1].contiguous(), bias, spec, factors)
         assert torch.equal(alone[0][0], experts[row])
         assert_same_bits(alone[1][0], weights[row])
 
@@ -85,7 +84,7 @@ def test_one_by_one_as_sparsemixer_does(rows: int) -> None:
     logits[::2] = 1.0 + 0.03 * logits[::2]
     logits[1::8] = -logits[1::8].abs()
     theirs, chosen = sparsemixer(logits, 0.01, False)
-    experts, weights = route(KERNELS, POOLS[3], logits, None, spec)
+    experts, weights = route(KERNELS, pool_of(3), logits, None, spec)
     expected, by_reference = plain.route(logits, None, spec)
     for found in (experts, expected):
         assert torch.equal(found, chosen)
@@ -94,7 +93,7 @@ def test_one_by_one_as_sparsemixer_does(rows: int) -> None:
     assert bool(((weights - theirs).abs() <= 24 * U * theirs).all())
     assert 0.05 < float((weights < 0.5).float().mean()) < 0.95
     logits[7, 3] = torch.nan
-    again = route(KERNELS, POOLS[1], logits, None, spec)
+    again = route(KERNELS, pool_of(1), logits, None, spec)
     assert again[0][7, 0] == 3
     assert again[1][7, 0].isnan()
     others = torch.arange(rows) != 7
@@ -197,7 +196,7 @@ def check_theirs(family: str, rows: int) -> None:
     biased = any("correction" in name for name in router.state_dict())
     with torch.inference_mode():
         _, their_weights, theirs = router(logits)
-    experts, weights = route(KERNELS, POOLS[3], logits, bias if biased else None, spec)
+    experts, weights = route(KERNELS, pool_of(3), logits, bias if biased else None, spec)
     clear = ~close_calls(logits, bias if biased else None, spec)
     by_expert = experts.sort(-1), theirs.sort(-1)
     assert torch.equal(by_expert[0].values[clear], by_expert[1].values[clear])
@@ -234,7 +233,7 @@ def test_it_is_llama_4s(rows: int) -> None:
     router.load_state_dict({"weight": torch.eye(count)})
     with torch.inference_mode():
         scores, theirs = router(logits)
-    experts, weights = route(KERNELS, POOLS[3], logits, None, RouteSpec(top_k, "sigmoid", False))
+    experts, weights = route(KERNELS, pool_of(3), logits, None, RouteSpec(top_k, "sigmoid", False))
     assert torch.equal(theirs, logits)
     assert torch.equal(experts, logits.topk(top_k).indices)
     expected = scores.gather(1, experts)
@@ -247,8 +246,8 @@ def test_it_is_llama_4s(rows: int) -> None:
 def test_logits_of_any_dtype(dtype: torch.dtype) -> None:
     g, (count, spec, _) = new_generator(), SPECS["qwen3"]
     logits = draw(g, dtype, 200, count)  # of 16 bits: with ties
-    experts, weights = route(KERNELS, POOLS[3], logits, None, spec)
-    expected = route(KERNELS, POOLS[3], logits.float(), None, spec)
+    experts, weights = route(KERNELS, pool_of(3), logits, None, spec)
+    expected = route(KERNELS, pool_of(3), logits.float(), None, spec)
     assert torch.equal(experts, expected[0])
     assert_same_bits(weights, expected[1])
 
@@ -258,9 +257,9 @@ def test_a_row_with_nan_is_sick_alone(name: str) -> None:
     """Its experts exist, its weights are NaN: so will its results be. Other rows are as before."""
     g, (count, spec, biased) = new_generator(), SPECS[name]
     logits, bias = draw_logits(g, 9, count), torch.zeros(count) if biased else None
-    experts, weights = route(KERNELS, POOLS[1], logits, bias, spec)
+    experts, weights = route(KERNELS, pool_of(1), logits, bias, spec)
     logits[4, count // 2] = torch.nan
-    sick, sick_weights = route(KERNELS, POOLS[1], logits, bias, spec)
+    sick, sick_weights = route(KERNELS, pool_of(1), logits, bias, spec)
     others = torch.arange(9) != 4
     assert torch.equal(sick[others], experts[others])
     assert_same_bits(sick_weights[others], weights[others])
@@ -272,7 +271,7 @@ def test_a_row_with_nan_is_sick_alone(name: str) -> None:
 def test_what_does_not_fit() -> None:
     def check(match: str, logits: Tensor, bias: Tensor | None, spec: RouteSpec) -> None:
         with pytest.raises(ValueError, match=match):
-            route(KERNELS, POOLS[1], logits, bias, spec)
+            route(KERNELS, pool_of(1), logits, bias, spec)
 
     logits = torch.zeros(3, 6)
     check("top_k is 7, for 6 experts", logits, None, RouteSpec(7))
@@ -285,4 +284,4 @@ def test_what_does_not_fit() -> None:
     for wrong in ({"top_k": 0}, {"top_k": 1, "top_groups": 2}, {"top_k": 1, "top_groups": 0}):
         with pytest.raises(ValueError, match=r"at least one expert|cannot be chosen"):
             RouteSpec(**wrong)
-    assert route(KERNELS, POOLS[1], logits[:0], None, RouteSpec(2))[0].shape == (0, 2)
+    assert route(KERNELS, pool_of(1), logits[:0], None, RouteSpec(2))[0].shape == (0, 2)

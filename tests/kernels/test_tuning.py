@@ -9,12 +9,11 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native.gemm import WeightKind
-from quire.ops.native.kernels import Kernels, Pool, native_kernels
+from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
-from tests.native import ISAS, PackedLinear, paged_attention
+from tests.native import ISAS, PackedLinear, paged_attention, pool_of
 
-POOL = Pool(2)
 ROWS = (1, 2, 3, 7, 33, 120)
 
 
@@ -42,7 +41,8 @@ def test_products(kernels: Kernels, kind: WeightKind) -> None:
     generator = new_generator()
     weight = draw(generator, torch.bfloat16, 333, 200)
     plain, tuned = (
-        PackedLinear(kernels, POOL, weight, kind=kind, group=64, epilogue="gelu") for _ in range(2)
+        PackedLinear(kernels, pool_of(2), weight, kind=kind, group=64, epilogue="gelu")
+        for _ in range(2)
     )
     x = draw(generator, torch.bfloat16, max(ROWS), 200)
     for _ in range(6):
@@ -57,7 +57,7 @@ def test_attention(kernels: Kernels, dtype: torch.dtype) -> None:
     q, cache, meta = batch(generator, dtype)
 
     def attended(tuning: AttentionTuning) -> Tensor:
-        return paged_attention(kernels, POOL, q, cache, meta, 0.125, tuning=tuning)
+        return paged_attention(kernels, pool_of(2), q, cache, meta, 0.125, tuning=tuning)
 
     expected = attended(AttentionTuning())
     for thread_tasks in (1, 2, 30, 1024):
@@ -98,7 +98,7 @@ def batch(
 
 def test_what_no_kernel_can_heed_is_refused() -> None:
     kernels = native_kernels()
-    linear = PackedLinear(kernels, POOL, torch.ones(32, 32), kind="f32")
+    linear = PackedLinear(kernels, pool_of(2), torch.ones(32, 32), kind="f32")
     for values in ((-1, 0, 0, 0, 0, 0), (0, 0, 0, 2048, 0, 0), (0, 0, 0, 0, -2, 0)):
         with pytest.raises(ValueError, match="no such tuning"):
             linear.tune({1: GemmTuning(*values)})
@@ -108,4 +108,4 @@ def test_what_no_kernel_can_heed_is_refused() -> None:
     q, cache, meta = batch(new_generator(), torch.float32)
     tuning = AttentionTuning(thread_tasks=-1)
     with pytest.raises(ValueError, match="no such tuning"):
-        paged_attention(_native.table("portable"), POOL, q, cache, meta, 1.0, tuning=tuning)
+        paged_attention(_native.table("portable"), pool_of(2), q, cache, meta, 1.0, tuning=tuning)

@@ -14,14 +14,13 @@ from quire.core.errors import ConfigError
 from quire.core.quantization import QUANTIZATIONS
 from quire.models.weights import pack_cache
 from quire.models.weights.offload import WeightOffload, last_weights
-from quire.ops.native.kernels import Pool, native_kernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.packed_file import LinearFile, stream_linears
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware, detect
-from tests.native import PackedLinear
+from tests.native import PackedLinear, pool_of
 
-POOL = Pool(2)
 GIB = 2**30
 SHARE = 0.004
 """GiB: about half of the embedded model's layers, in bfloat16."""
@@ -46,7 +45,9 @@ def until(holds: Callable[[], bool]) -> None:
 def linears(count: int) -> list[PackedLinear]:
     torch.manual_seed(7)
     return [
-        PackedLinear(native_kernels(), POOL, torch.randn(600, 512), torch.randn(600), kind="bf16")
+        PackedLinear(
+            native_kernels(), pool_of(2), torch.randn(600, 512), torch.randn(600), kind="bf16"
+        )
         for _ in range(count)
     ]
 

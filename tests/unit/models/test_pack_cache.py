@@ -22,19 +22,23 @@ from quire.models.weights.pack_cache import PackCache, model_key
 from quire.models.weights.shares import shared_config
 from quire.ops.native.codes import CodeKind, GroupedCodes
 from quire.ops.native.gemm import WeightKind
-from quire.ops.native.kernels import Pool, native_kernels
+from quire.ops.native.kernels import native_kernels
 from quire.ops.packed_file import StoredLinear
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
-from tests.native import PackedLinear
+from tests.native import PackedLinear, pool_of
 
-POOL = Pool(2)
 GIB = 2**30
 
 
 def packed(kind: WeightKind, *, n: int = 70, k: int = 97) -> PackedLinear:
     return PackedLinear(
-        native_kernels(), POOL, torch.randn(n, k), torch.randn(n), kind=kind, epilogue="silu_mul"
+        native_kernels(),
+        pool_of(2),
+        torch.randn(n, k),
+        torch.randn(n),
+        kind=kind,
+        epilogue="silu_mul",
     )
 
 
@@ -55,7 +59,7 @@ def kept(kind: CodeKind) -> PackedLinear:
         permutation=torch.randperm(k).to(torch.int32) if bits == 6 else None,
         input_scale=0.25 if bits == 8 else 0.0,
     )
-    return PackedLinear.from_codes(native_kernels(), POOL, codes, epilogue="silu_mul")
+    return PackedLinear.from_codes(native_kernels(), pool_of(2), codes, epilogue="silu_mul")
 
 
 def opened(folder: Path, key: str = "key", limit: int = GIB) -> PackCache:
@@ -85,14 +89,16 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     assert list(got) == list(made)
     x = torch.randn(3, 97)
     for name, linear in made.items():
-        same = PackedLinear.from_stored(native_kernels(), POOL, got[name], epilogue="silu_mul")
+        same = PackedLinear.from_stored(
+            native_kernels(), pool_of(2), got[name], epilogue="silu_mul"
+        )
         assert (same.kind, same.shape, same.dtype) == (linear.kind, linear.shape, linear.dtype)
         assert same.nbytes == linear.nbytes
         assert torch.equal(same.unpack(), linear.unpack())
         if linear.shape[0] == 70:
             assert torch.equal(same.forward(x), linear.forward(x))
     with pytest.raises(ValueError, match="not packed for"):
-        PackedLinear.from_stored(native_kernels(), POOL, got["f32"])
+        PackedLinear.from_stored(native_kernels(), pool_of(2), got["f32"])
 
 
 def test_damage_is_noticed_and_removed(tmp_path: Path) -> None:
@@ -110,7 +116,9 @@ def test_damage_is_noticed_and_removed(tmp_path: Path) -> None:
         got = read(tmp_path)
         assert path.exists() == bool(got)
         if got:  # the zeros between header and data mean nothing
-            same = PackedLinear.from_stored(native_kernels(), POOL, got["w"], epilogue="silu_mul")
+            same = PackedLinear.from_stored(
+                native_kernels(), pool_of(2), got["w"], epilogue="silu_mul"
+            )
             assert torch.equal(same.unpack(), linear.unpack())
 
 
@@ -150,7 +158,7 @@ def test_two_that_keep_the_same_leave_one(tmp_path: Path) -> None:
     second.close()
     assert [path.name for path in tmp_path.iterdir()] == ["key.packed"]
     got = read(tmp_path)["w"]
-    same = PackedLinear.from_stored(native_kernels(), POOL, got, epilogue="silu_mul")
+    same = PackedLinear.from_stored(native_kernels(), pool_of(2), got, epilogue="silu_mul")
     assert torch.equal(same.unpack(), linear.unpack())
 
 
