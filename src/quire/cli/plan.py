@@ -105,15 +105,15 @@ def _head(report: Fit) -> Iterator[str]:
 
 def _memory(report: Fit) -> Iterator[str]:
     yield f"Memory, of {_size(report.budget)}"
+    where = "a mapped file" if report.device == "cpu" else "host memory"
+    offloaded = f"and {_size(report.offloaded)} in {where}"
+    blocks = f"{report.num_blocks:,} blocks of {report.block_size} tokens"
+    each = report.kv_bytes_per_token / 1024
     rows = [
-        ("weights", report.weights, _offloaded(report)),
+        ("weights", report.weights, offloaded if report.offloaded else ""),
         ("activations", report.activations, "of the largest step, at most"),
         ("runtime", report.runtime, "Python and the engine, at most"),
-        (
-            "KV cache",
-            report.kv_cache,
-            _blocks(report),
-        ),
+        ("KV cache", report.kv_cache, f"{blocks}, {each:,.1f} KiB per token"),
         ("resident", report.resident, "expected, once the KV cache is full"),
     ]
     if report.states:
@@ -123,16 +123,6 @@ def _memory(report: Fit) -> Iterator[str]:
         yield f"  {name:<12}{_size(size):>12}  {note}".rstrip()
     if report.host_tiers:
         yield f"  {'host tiers':<12}{_size(report.host_tiers):>12}  in addition"
-
-
-def _blocks(report: Fit) -> str:
-    each = report.kv_bytes_per_token / 1024
-    return f"{report.num_blocks:,} blocks of {report.block_size} tokens, {each:,.1f} KiB per token"
-
-
-def _offloaded(report: Fit) -> str:
-    where = "a mapped file" if report.device == "cpu" else "host memory"
-    return f"and {_size(report.offloaded)} in {where}" if report.offloaded else ""
 
 
 def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:

@@ -221,7 +221,8 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = F
     for keyword in _PASSED_OVER:
         if keyword in schema:
             raise refused(f'Unimplemented keys: ["{keyword}"]', params)
-    if "$ref" in schema and "$id" in schema and not (root and _is_local(schema["$ref"])):
+    is_local = str(schema.get("$ref")).startswith("#")  # the root's own `$id` cannot change it
+    if "$ref" in schema and "$id" in schema and not (root and is_local):
         raise refused("$id next to $ref", params)
     for keyword, value in schema.items():
         if keyword in _OF_SCHEMAS and isinstance(value, dict):
@@ -230,11 +231,6 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = F
         elif keyword in _SCHEMAS:
             for each in value if isinstance(value, list) else [value]:
                 _check_keywords(each, params)
-
-
-def _is_local(reference: Any) -> bool:
-    """Return whether the schema's own `$id` cannot change a reference."""
-    return isinstance(reference, str) and reference.startswith("#")
 
 
 def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:

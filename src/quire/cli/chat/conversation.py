@@ -74,7 +74,7 @@ class Conversation:
             InvalidRequestError: the question was refused; the conversation is unchanged.
         """
         turns: list[Message] = [*question.turns, {"role": "user", "content": question.text}]
-        dropped = first_that_fits(turns, _is_question, self._fits)
+        dropped = first_that_fits(turns, lambda turn: turn["role"] == "user", self._fits)
         if dropped:
             turns = turns[dropped:]
             tell(f"The context is full: {dropped} of the oldest messages were left out.")
@@ -124,10 +124,6 @@ class Conversation:
             [dict(message) for message in (*self._opening, *turns)],
             chat_template=self._template,
         )
-
-
-def _is_question(message: Message) -> bool:
-    return message["role"] == "user"
 
 
 def _read(path: Path) -> list[Message]:

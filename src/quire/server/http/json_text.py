@@ -78,9 +78,5 @@ def _mended(value: Any) -> Any:
         case list() | tuple():
             return [_mended(each) for each in value]
         case dict():
-            return {_key(key): _mended(each) for key, each in value.items()}
+            return {_mended(key): _mended(each) for key, each in value.items()}
     return value
-
-
-def _key(key: Any) -> Any:
-    return well_formed(key) if isinstance(key, str) else key

@@ -117,8 +117,7 @@ def _reported(
     ranked.sort(key=lambda entry: entry[1].rank or 0)
     known = {i for i, _ in ranked}
     others = [i for i in dict.fromkeys(named) if i in position and i not in known]
-    return ranked + [(i, _finite(position[i])) for i in others]
-
-
-def _finite(found: Logprob) -> Logprob:
-    return replace(found, logprob=max(found.logprob, LEAST_LOGPROB))
+    for i in others:
+        finite = max(position[i].logprob, LEAST_LOGPROB)
+        ranked.append((i, replace(position[i], logprob=finite)))
+    return ranked

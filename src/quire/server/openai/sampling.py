@@ -19,7 +19,6 @@ from quire.server.openai.protocol import (
     CommonRequest,
     CompletionRequest,
     ResponseFormat,
-    StructuredOutputs,
 )
 
 _READ_APART = {"max_tokens", "structured_outputs", "thinking_token_budget"}
@@ -138,7 +137,9 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
     if fields := _of_format(request.response_format):
         found["response_format"] = fields
     if request.structured_outputs is not None:
-        found["structured_outputs"] = _of_outputs(request.structured_outputs)
+        found["structured_outputs"] = {
+            name: getattr(request.structured_outputs, name) for name in (*KINDS, *_OF_JSON)
+        }
     for name, kind in GUIDED.items():
         if (value := getattr(request, name)) is not None:
             found[name] = {kind: value, "whitespace_pattern": request.guided_whitespace_pattern}
@@ -172,7 +173,3 @@ def _of_format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
             "response_format.json_schema",
         )
     return {"json_object": True} if wanted.type == "json_object" else None
-
-
-def _of_outputs(wanted: StructuredOutputs) -> dict[str, Any]:
-    return {name: getattr(wanted, name) for name in (*KINDS, *_OF_JSON)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -128,7 +127,8 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
     choice = body.tool_choice or "auto"
     if choice == "none":
         return reading
-    reading = replace(reading, called=_called(body))
+    called = sum(len(message.tool_calls or ()) for message in body.messages)
+    reading = replace(reading, called=called)
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, ChosenTool):
         if choice.function is None:
@@ -198,10 +198,9 @@ def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
     """Return the tools for the chat template; None if none may be called."""
     if not body.tools or body.tool_choice == "none":
         return None
-    return [
-        {"type": "function", "function": _without_none(msgspec.to_builtins(tool.function))}
-        for tool in body.tools
-    ]
+    functions = [msgspec.to_builtins(tool.function) for tool in body.tools]
+    given = [{k: v for k, v in fields.items() if v is not None} for fields in functions]
+    return [{"type": "function", "function": fields} for fields in given]
 
 
 class ChoiceReader:
@@ -304,10 +303,6 @@ def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
     return found
 
 
-def _called(body: ChatRequest) -> int:
-    return sum(len(message.tool_calls or ()) for message in body.messages)
-
-
 def _wants_json(body: ChatRequest) -> bool:
     """Return whether OpenAI's field asks for JSON."""
     return body.response_format is not None and body.response_format.type != "text"
@@ -315,7 +310,3 @@ def _wants_json(body: ChatRequest) -> bool:
 
 def _has_other_structure(body: ChatRequest) -> bool:
     return any(getattr(body, name) is not None for name in ("structured_outputs", *GUIDED))
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

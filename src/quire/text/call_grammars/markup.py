@@ -49,7 +49,7 @@ def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
         lead = [first, *rest, *pieces(tags.lead, out.specials)]
         starts.append(" ".join([*lead, calls, out.text(end)]))
     if tags.bare:
-        names = (f"{quoted(_behind(head, tags.function))} {body}" for head, body in heads)
+        names = (f"{quoted(head.partition(tags.function)[2])} {body}" for head, body in heads)
         first = quoted(tags.function)
         if not alone:
             out.lines.append(until("bare", [[first]]))
@@ -59,10 +59,6 @@ def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
         out.start(*starts)
     else:
         out.rule("start", f"({' | '.join(starts)})* TEXT")
-
-
-def _behind(text: str, mark: str) -> str:
-    return text.partition(mark)[2]
 
 
 def _arguments(out: Writing, function: Function, index: int, tags: Markup) -> str:

@@ -86,9 +86,10 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     own = strict_bounds(_with_subschemas(schema, scope))
     more: list[Schema] = []  # further schemas that must all hold
     kept = [each for each in schema.get("allOf", []) if not is_condition(each)]
-    conditions = conditions_of(schema) if scope.known("if") else conditions_of(_without_if(schema))
+    ignored = frozenset() if scope.known("if") else CONDITIONS  # by older drafts
+    conditions = conditions_of({word: schema[word] for word in schema.keys() - ignored})
     for each in schema.get("allOf", []):
-        if is_condition(each) and scope.known("if"):
+        if is_condition(each) and not ignored:
             check_types(each)
             conditions += conditions_of(each)
     if "allOf" in own:
@@ -211,11 +212,6 @@ def _joined(own: dict[str, Any], more: list[Schema]) -> Schema:
     about = {word: each for word, each in own.items() if word in ANNOTATIONS}
     rest = {word: each for word, each in own.items() if word not in ANNOTATIONS}
     return {**about, "allOf": [rest, *more]}
-
-
-def _without_if(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema for a draft without conditions."""
-    return {word: each for word, each in schema.items() if word not in CONDITIONS}
 
 
 def _without_deep_references(

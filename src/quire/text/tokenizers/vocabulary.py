@@ -36,7 +36,9 @@ def matcher_tokenizer(
             param="structured_outputs",
         )
     special = set(special_tokens(tokenizer, eos_token_ids).values())
-    tokens = [_token(tokenizer, i, i in special) for i in range(vocab_size)]
+    tokens = [
+        _special_name(i) if i in special else tokenizer.token_bytes(i) for i in range(vocab_size)
+    ]
     wrapper = _Vocabulary(tokens, eos_token_ids[0], sorted(special))
     return LLTokenizer(wrapper, eos_token=list(eos_token_ids))  # type: ignore[arg-type]
 
@@ -90,10 +92,6 @@ class _Vocabulary:
             ids.append(self._ids[raw[at : at + size]])
             at += size
         return ids
-
-
-def _token(tokenizer: Tokenizer, token_id: int, special: bool) -> bytes:
-    return _special_name(token_id) if special else tokenizer.token_bytes(token_id)
 
 
 def _special_name(token_id: int) -> bytes:
