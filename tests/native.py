@@ -20,9 +20,9 @@ from quire.ops import block_copy, lora, providers, rank_group
 from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.native import checks as native_checks
-from quire.ops.native import float8 as native_float8
 from quire.ops.native import fused as native_fused
 from quire.ops.native import gemm as native_gemm
+from quire.ops.native import quantized as native_quantized
 from quire.ops.native import sampling as native_sampling
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.kernels import Kernels, OnPool, Pool, available_isas, emulated_isas
@@ -167,8 +167,8 @@ lora_add = on_pool(LoraKernels, "lora_add")
 moe = on_pool(MoeKernels, "moe")
 route = on_pool(MoeKernels, "route")
 view = on_tensors(native_checks.view)
-pack_float8 = on_tensors(native_float8.pack_float8)
-is_float8 = on_tensors(native_float8.is_float8)
+pack_float8 = on_tensors(native_quantized.pack_float8)
+is_float8 = on_tensors(native_quantized.is_float8)
 
 
 def tensor_ops(ops: Ops) -> Ops[Tensor]:

@@ -11,8 +11,9 @@ from resource import RUSAGE_SELF, getrusage
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT, most_blocks
-from quire.models.memory import lora_bytes, state_bytes
+from quire.models.memory import draft_weight_bytes, kv_bytes_of, lora_bytes, state_bytes
 from quire.models.vision.layout import tower_activation_bytes
+from quire.models.weights.offload import held_weight_bytes
 from quire.system.records import dataclass
 
 FLOAT32 = 4
@@ -188,6 +189,20 @@ def plan_states(
         cached = max(useful_blocks(config) * size // spacing, limits.max_num_seqs * first)
     slots = min(free // slot_bytes, running + cached)
     return StateConfig(max(slots, per_request + SNAPSHOTS), per_request, spacing)
+
+
+def expected_plan(config: EngineConfig) -> MemoryPlan:
+    """Return the plan of an engine that is not loaded, as if a process needed nothing else.
+
+    Raises:
+        OutOfMemoryError: one sequence does not fit.
+    """
+    return plan_memory(
+        config,
+        runtime=0,
+        weights=held_weight_bytes(config) + draft_weight_bytes(config),
+        kv_bytes_per_token=kv_bytes_of(config),
+    )
 
 
 def longest_context(

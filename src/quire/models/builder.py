@@ -353,6 +353,13 @@ class Builder:
         return self._ops.array(self._source.tensor(name))
 
 
+def build_layers(build: Builder, layout: Layout) -> tuple[Norm, list[Layer]]:
+    """Build the norm before the first layer, and the layers, the last one with the final norm."""
+    firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
+    first = build.norm(firsts[0])
+    return first, [build.layer(*pair) for pair in zip(layout.layers, firsts[1:], strict=True)]
+
+
 def _positions(config: ModelConfig, source: ParameterSource) -> HostArray | None:
     """Return the table added to token embeddings by position and type: the positions of each type
     in turn, [token_types · max_position_embeddings, hidden].

@@ -12,7 +12,7 @@ from quire.core.errors import CheckpointError
 from quire.core.model_config import OWN_INPUTS, ModelConfig
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Cache, Tokens
-from quire.models.builder import Builder, Place
+from quire.models.builder import Builder, Place, build_layers
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
@@ -67,13 +67,8 @@ class Decoder:
         self._own_inputs = None
         if layout.own_inputs is not None:
             self._own_inputs = build.own_inputs(layout.own_inputs)
-        firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
-        self._first_norm = build.norm(firsts[0])
+        self._first_norm, self.layers = build_layers(build, layout)
         self._first = config.layers.start
-        self.layers = [
-            build.layer(layer, following)
-            for layer, following in zip(layout.layers, firsts[1:], strict=True)
-        ]
         self._classifier = build.classifier(layout)
         self.kv_units = [_kv_units(source, i) for i in config.layers_with("attention")]
         """Of k and v of each attention: what one unit of an 8-bit float is worth in its cache."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quire.core.model_config import ModelConfig
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
-from quire.models.builder import Builder
+from quire.models.builder import Builder, build_layers
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
 from quire.ops.array import Array
@@ -62,12 +62,7 @@ class DraftHead:
             self._join = [build.linear(layout.fusion.linear)]
         else:
             self._join = [*build.side_by_side(layout.fusion.linear, config.hidden_size)]
-        firsts = [*(layer[0].before for layer in layout.layers), layout.norm]
-        self._first_norm = build.norm(firsts[0])
-        self._layers = [
-            build.layer(layer, following)
-            for layer, following in zip(layout.layers, firsts[1:], strict=True)
-        ]
+        self._first_norm, self._layers = build_layers(build, layout)
         self.linear_weights = build.linear_weights
         self.modules = build.modules
 

@@ -21,8 +21,7 @@ from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerSta
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
-from quire.executor.memory import plan_memory
-from quire.models.memory import kv_bytes_per_token, loaded_bytes
+from quire.executor.memory import expected_plan
 from quire.models.weights.shares import stage_config
 from quire.routing.router import Router
 from quire.simulate.clock import VirtualClock
@@ -139,14 +138,7 @@ class Replica:
     def on(cls, config: EngineConfig, hardware: HardwareProfile) -> Replica:
         """Return a replica on this hardware, with as many blocks as its memory holds."""
         plans = [
-            plan_memory(
-                part,
-                runtime=0,
-                weights=loaded_bytes(part),
-                kv_bytes_per_token=kv_bytes_per_token(
-                    part.model, part.kv_cache_dtype, part.calculate_kv_scales
-                ),
-            )
+            expected_plan(part)
             for part in (stage_config(config, i) for i in range(config.pipeline_parallel_size))
         ]
         plan = min(plans, key=lambda plan: plan.num_blocks)

@@ -10,8 +10,7 @@ from dataclasses import asdict, replace
 from quire.bench.machine import peak_rss_bytes
 from quire.bench.serving.server_process import running_server
 from quire.core.errors import QuireError
-from quire.executor.memory import plan_memory
-from quire.models.memory import kv_bytes_per_token, loaded_bytes
+from quire.executor.memory import expected_plan
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import AVAILABLE_SHARE, detect
@@ -66,15 +65,7 @@ def largest_share(args: argparse.Namespace, start: EngineArgs) -> float | None:
 
 def _cache_bytes(args: EngineArgs) -> int:
     """Return the bytes of the planned KV cache."""
-    config = resolve(args, detect()).config
-    return plan_memory(
-        config,
-        runtime=0,
-        weights=loaded_bytes(config),
-        kv_bytes_per_token=kv_bytes_per_token(
-            config.model, config.kv_cache_dtype, config.calculate_kv_scales
-        ),
-    ).kv_cache_bytes
+    return expected_plan(resolve(args, detect()).config).kv_cache_bytes
 
 
 def _share(steps: int) -> float:

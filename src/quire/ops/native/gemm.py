@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from msgspec.structs import astuple
@@ -38,20 +38,9 @@ WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4", "u6"]
 PackedKind = WeightKind | CodeKind | Literal["f8_e4m3", "f8_e5m2"]
 
 _KINDS: dict[PackedKind, int] = {
-    "f32": _native.WEIGHT_F32,
-    "f16": _native.WEIGHT_F16,
-    "bf16": _native.WEIGHT_BF16,
-    "s8": _native.WEIGHT_S8,
-    "s8_a16": _native.WEIGHT_S8_A16,
-    "u4": _native.WEIGHT_U4,
-    "u2": _native.WEIGHT_U2,
-    "u3": _native.WEIGHT_U3,
-    "u4_book": _native.WEIGHT_U4_BOOK,
-    "u5": _native.WEIGHT_U5,
-    "u6": _native.WEIGHT_U6,
-    "u8": _native.WEIGHT_U8,
-    "f8_e4m3": _native.WEIGHT_F8_E4M3,
-    "f8_e5m2": _native.WEIGHT_F8_E5M2,
+    kind: getattr(_native, f"WEIGHT_{kind.upper()}")
+    for literal in get_args(PackedKind)
+    for kind in get_args(literal)
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES = _native.EPILOGUES

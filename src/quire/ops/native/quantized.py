@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
-from quire.core.dtypes import BFLOAT16, FLOAT32, DType
+import numpy as np
+
+from quire.core.dtypes import BFLOAT16, FLOAT8, FLOAT32, DType
 from quire.core.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.native.checks import FLOAT16
 from quire.ops.native.codes import GroupedCodes, grouped_codes, int8_rows, together
-from quire.ops.native.float8 import is_float8, pack_float8
 from quire.ops.native.gemm import Form, PackedLinear, WeightKind
 from quire.ops.native.kernels import Kernels, Pool
 
@@ -54,3 +55,37 @@ def pack_quantized(
 def _codes_of(parts: Sequence[QuantizedWeight]) -> GroupedCodes | None:
     found = [codes for part in parts if (codes := grouped_codes(part)) is not None]
     return together(found) if len(found) == len(parts) else None
+
+
+def is_float8(weight: QuantizedWeight) -> bool:
+    """Return whether `pack_float8` takes the weight: groups of a multiple of 32, scales only."""
+    return (
+        weight.codes.dtype in FLOAT8
+        and (weight.group % 32 == 0 or weight.group >= weight.shape[1])
+        and weight.zero is None
+        and weight.offset is None
+        and weight.permutation is None
+    )
+
+
+def pack_float8(
+    kernels: Kernels,
+    pool: Pool,
+    weight: QuantizedWeight,
+    *,
+    dtype: DType = FLOAT32,
+    **form: Unpack[Form],
+) -> PackedLinear:
+    """Pack a weight for which `is_float8` is true, without changing its values.
+
+    x is rounded to bfloat16, never to 8 bits, which would save nothing here: an `input_scale`
+    plays no part. `dtype` is that of rows that are looked up.
+    """
+    k = weight.shape[1]
+    group, scale = 0, weight.scale
+    if weight.group < k:  # larger groups are cut into several with the same scale
+        group = next(size for size in (128, 64, 32) if weight.group % size == 0)
+        scale = np.repeat(scale, weight.group // group, axis=1)[:, : -(-k // group)]
+    return PackedLinear.from_float8(
+        kernels, pool, weight.codes, scale, group=group, dtype=dtype, **form
+    )
