@@ -9,7 +9,7 @@ from quire.checkpoint.source import ModelSource
 from quire.core.config import HEAD_METHODS
 from quire.core.errors import ConfigError
 from quire.core.extras import require
-from quire.core.images import ImageConfig, VisionConfig
+from quire.core.images import ImageConfig, VisionConfig, VisionKind
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.resolve.arguments import EngineArgs
@@ -22,20 +22,6 @@ _CLIP = {
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "clip": _CLIP | {"resample": 3},
-    "llava": _CLIP | {"resample": 3},
-    "qwen2_vl": _CLIP | {"resample": 3},
-    "qwen2_5_vl": _CLIP | {"resample": 3},
-    "gemma3": _HALF | {"resample": 2},
-    "idefics3": _HALF | {"resample": 1},
-    "internvl": _CLIP | {"resample": 3},
-    "llava_next": _CLIP | {"resample": 3},
-    "paligemma": _HALF | {"resample": 3},
-    "qwen3_vl": _HALF | {"resample": 3, "size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
-    "siglip": _HALF | {"resample": 3},
-}
-"""By kind: what a missing field of preprocessor_config.json means."""
 _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
 _MOST_TILES = 64
@@ -47,21 +33,23 @@ _PAN_AND_SCAN = {
     "pan_and_scan_min_ratio_to_activate": 1.2,
 }
 """Gemma 3: settings that cut long images, and what absent ones mean."""
-_FLAG = "--mm-processor-kwargs"
-_CHANGEABLE = {
-    "qwen2_vl": ("min_pixels", "max_pixels", "size"),
-    "qwen2_5_vl": ("min_pixels", "max_pixels", "size"),
-    "clip": (),
-    "gemma3": tuple(_PAN_AND_SCAN),
-    "idefics3": ("do_image_splitting", "size"),
-    "llava": (),
-    "internvl": ("crop_to_patches", "min_patches", "max_patches"),
-    "llava_next": (),
-    "paligemma": (),
-    "qwen3_vl": ("min_pixels", "max_pixels", "size"),
-    "siglip": (),
+_QWEN_SIZES = {"shortest_edge": 2**16, "longest_edge": 2**24}
+_OF_QWEN = ("min_pixels", "max_pixels", "size")
+_KINDS: dict[VisionKind, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "clip": (_CLIP | {"resample": 3}, ()),
+    "llava": (_CLIP | {"resample": 3}, ()),
+    "qwen2_vl": (_CLIP | {"resample": 3}, _OF_QWEN),
+    "qwen2_5_vl": (_CLIP | {"resample": 3}, _OF_QWEN),
+    "gemma3": (_HALF | {"resample": 2}, tuple(_PAN_AND_SCAN)),
+    "idefics3": (_HALF | {"resample": 1}, ("do_image_splitting", "size")),
+    "internvl": (_CLIP | {"resample": 3}, ("crop_to_patches", "min_patches", "max_patches")),
+    "llava_next": (_CLIP | {"resample": 3}, ()),
+    "paligemma": (_HALF | {"resample": 3}, ()),
+    "qwen3_vl": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
+    "siglip": (_HALF | {"resample": 3}, ()),
 }
-"""By kind: the settings that `--mm-processor-kwargs` may change."""
+"""By kind: what a missing field of preprocessor_config.json means, and the settings that
+`--mm-processor-kwargs` may change."""
 
 
 def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) -> ImageConfig | None:
@@ -89,7 +77,8 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."
         )
     _check_step(args, model, vision)
-    settings = _DEFAULTS[vision.kind] | _stored(source) | _kwargs(args, vision.kind)
+    defaults, changeable = _KINDS[vision.kind]
+    settings = defaults | _stored(source) | _kwargs(args, changeable)
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         hf.only(settings, name, True, "images in one form")
     hf.only(settings, "rescale_factor", 1 / 255, "channels from 0 to 255")
@@ -204,9 +193,8 @@ def _stored(source: ModelSource) -> dict[str, Any]:
     return {}
 
 
-def _kwargs(args: EngineArgs, kind: str) -> dict[str, Any]:
+def _kwargs(args: EngineArgs, known: tuple[str, ...]) -> dict[str, Any]:
     given = read_object("mm_processor_kwargs", args.mm_processor_kwargs)
-    known = _CHANGEABLE[kind]
     for name in given:
         if name not in known:
             raise wrong_flag(

@@ -162,11 +162,7 @@ def _classifier_pooling(config: Mapping[str, Any]) -> str:
     """Return ModernBERT's field; empty if absent."""
     said = config.get("classifier_pooling") or ""
     if said and said not in _CLASSIFIER_POOLING:
-        raise UnsupportedModelError(
-            f"config.json: classifier_pooling is {said!r}; known: "
-            f"{', '.join(_CLASSIFIER_POOLING)}.",
-            param="classifier_pooling",
-        )
+        raise hf.unsupported("classifier_pooling", said, f"known: {', '.join(_CLASSIFIER_POOLING)}")
     return str(said)
 
 
@@ -207,10 +203,7 @@ def _of_problem(config: Mapping[str, Any], num_labels: int) -> Activation | None
     if problem is None:
         return None
     if not isinstance(problem, str) or problem not in _PROBLEMS:
-        raise UnsupportedModelError(
-            f"config.json: problem_type is {problem!r}; known: {', '.join(_PROBLEMS)}.",
-            param="problem_type",
-        )
+        raise hf.unsupported("problem_type", problem, f"known: {', '.join(_PROBLEMS)}")
     if problem == "single_label_classification" and num_labels == 1:
         raise CheckpointError(
             f"config.json: problem_type is {problem!r}, but there is one label, whose softmax is "
@@ -230,23 +223,15 @@ def _of_cross_encoder(config: Mapping[str, Any]) -> Activation | None:
         return None
     name = str(said).rpartition(".")[2]
     if name not in _ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"config.json: the classifier's activation is {said!r}; known: "
-            f"{', '.join(_ACTIVATIONS)}.",
-            param="activation_fn",
-        )
+        raise hf.unsupported("activation_fn", said, f"known: {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
 def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     sizes = config.get("matryoshka_dimensions")
     if sizes:
-        numbers = isinstance(sizes, list) and all(type(n) is int and n > 0 for n in sizes)
-        if not numbers:
-            raise UnsupportedModelError(
-                f"config.json: matryoshka_dimensions is {sizes!r}; it must be a list of sizes.",
-                param="matryoshka_dimensions",
-            )
+        if not isinstance(sizes, list) or not all(type(n) is int and n > 0 for n in sizes):
+            raise hf.unsupported("matryoshka_dimensions", sizes, "it must be a list of sizes")
         return tuple(sizes)
     return () if config.get("is_matryoshka") is True else None
 
