@@ -73,10 +73,10 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
 
 def _suspects(case: Case) -> list[Suspect]:
     """Return what every cause finds, the first verdict first."""
-    causes = CAUSES if case.window.steps else WITHOUT_STEPS
-    unfit = ON_CPUS if case.on_device else ()
-    found = [s for cause in causes if cause not in unfit and (s := cause(case)) is not None]
-    return _ranked(found)
+    possible = CAUSES.keys() if case.window.steps else WITHOUT_STEPS
+    unfit = ON_CPUS if case.on_device else frozenset()
+    found = [find(case) for name, find in CAUSES.items() if name in possible - unfit]
+    return _ranked([suspect for suspect in found if suspect is not None])
 
 
 def _ranked(suspects: list[Suspect]) -> list[Suspect]:

@@ -100,7 +100,7 @@ def test_more_threads_gain_nothing_while_others_take_the_cores() -> None:
 
 
 def test_every_cause_has_a_fault() -> None:
-    named = {cause.__name__ for cause in CAUSES}
+    named = set(CAUSES)
     elsewhere = {"python_ops", "hot_card", "power_limit", "shared_card"}  # below, and in test_gpu
     shown = named - elsewhere
     assert shown == set(FAULTS)
