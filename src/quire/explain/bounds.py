@@ -174,16 +174,7 @@ def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> fl
 def _profile(profile: OpProfile | None) -> OpProfile | None:
     if profile is None or profile.steps <= 0:
         return None
-    ops = [
-        msgspec.structs.replace(
-            op,
-            seconds=_amount(op.seconds),
-            nbytes=int(_amount(op.nbytes)),
-            flops=int(_amount(op.flops)),
-        )
-        for op in profile.ops
-        if op.seconds >= 1e-9  # the clock's resolution
-    ]
+    ops = [_numbers(op) for op in profile.ops if op.seconds >= 1e-9]  # the clock's resolution
     waits = [_amount(seconds) for seconds in profile.rank_waits]
     model = _amount(profile.model_seconds)
     return msgspec.structs.replace(profile, ops=ops, model_seconds=model, rank_waits=waits)
@@ -192,21 +183,17 @@ def _profile(profile: OpProfile | None) -> OpProfile | None:
 def _host(host: HostUse | None) -> HostUse | None:
     if host is None or not host.seconds >= SHORTEST_WINDOW or host.cpus < 1:
         return None
-    seconds = _amount(host.seconds)
-    busy = _amount(host.busy, host.cpus * seconds)
+    host = _numbers(host)
+    busy = _amount(host.busy, host.cpus * host.seconds)
     return msgspec.structs.replace(
         host,
-        seconds=seconds,
         busy=busy,
-        own=_amount(host.own),
         steal=_amount(host.steal, busy),
-        waited=_amount(host.waited),
-        loop_waited=_amount(host.loop_waited, seconds),
-        front_waited=_amount(host.front_waited),
-        waits=[_amount(waited, seconds) for waited in host.waits],
+        loop_waited=_amount(host.loop_waited, host.seconds),
+        waits=[_amount(waited, host.seconds) for waited in host.waits],
         workers=[
             msgspec.structs.replace(
-                w, ran=_amount(w.ran, seconds), waited=_amount(w.waited, seconds)
+                w, ran=_amount(w.ran, host.seconds), waited=_amount(w.waited, host.seconds)
             )
             for w in host.workers
         ],

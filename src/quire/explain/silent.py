@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from quire.explain.host import SYSTEM, HostUse, read_host, use_between
-from quire.explain.report import Finding
+from quire.explain.report import Cause, Finding
 from quire.explain.surroundings import Surroundings, between, family, process_state, read
 
 _LISTENS = "0A"
@@ -38,56 +38,44 @@ def verdict(
         states: of each process, as in `/proc/PID/stat`.
         use: CPU use of these processes.
     """
+
+    def found(cause: Cause, text: str, share: float = 1.0, **figures: float) -> Finding:
+        evidence: dict[str, float | int | str] = {"pid": pid, **figures}
+        return Finding(cause, f"The server does not answer: {text}", share, evidence)
+
     if halted := [str(p) for p, state in states.items() if state == "T"]:
-        return Finding(
-            "stopped",
-            f"The server does not answer: a signal has stopped its process "
-            f"{', '.join(halted)} (SIGSTOP, a debugger). Continue it with kill -CONT.",
-            1.0,
-            {"pid": pid},
-        )
+        text = f"a signal has stopped its process {', '.join(halted)} (SIGSTOP, a debugger)."
+        return found("stopped", f"{text} Continue it with kill -CONT.")
     if around.most_files and around.open_files >= NO_FILES * around.most_files:
-        return Finding(
-            "open_files",
-            f"The server does not answer: a process of it has {around.open_files} files and "
-            f"connections open, and may have {around.most_files}. Start it with a higher limit "
-            "(ulimit -n).",
-            1.0,
-            {"pid": pid},
+        text = (
+            f"a process of it has {around.open_files} files and connections open, and may have "
+            f"{around.most_files}. Start it with a higher limit (ulimit -n)."
         )
+        return found("open_files", text)
     if around.debugging:
         names = ", ".join(around.debugging)
-        return Finding(
-            "python_debugging",
-            f"The server does not answer in time, and its Python is slowed for debugging: {names}. "
-            "Start it without.",
-            1.0,
-            {"pid": pid},
+        return found(
+            "python_debugging", f"its Python is slowed for debugging ({names}). Start it without."
         )
     if use is None:
         return None
     waited = min(1.0, use.waited / use.seconds)
     disk = min(1.0, around.disk_wait / use.seconds)
-    figures: dict[str, float | int | str] = {
-        "pid": pid,
-        "waited_share": waited,
-        "others_cpus": use.others,
-        "disk_share": disk,
-    }
+    figures = {"waited_share": waited, "others_cpus": use.others, "disk_share": disk}
     if around.swap_rate and disk >= WAITING:
         text = (
-            f"The server does not answer: the machine swaps {around.swap_rate / 1e6:,.0f} MB/s; "
-            f"{around.swapped / 2**20:,.0f} MiB of the server are in swap. Start it with less "
-            "memory (--gpu-memory-utilization), or end other programs."
+            f"the machine swaps {around.swap_rate / 1e6:,.0f} MB/s; {around.swapped / 2**20:,.0f} "
+            "MiB of the server are in swap. Start it with less memory (--gpu-memory-utilization), "
+            "or end other programs."
         )
-        return Finding("swapping", text, disk, figures)
+        return found("swapping", text, disk, **figures)
     if waited >= WAITING:
         text = (
-            f"The server does not answer: its threads waited {waited:.0%} of the time for a core, "
-            f"while other processes used {use.others:.1f} of {use.cpus} CPUs. Give it cores of its "
-            "own (taskset, a container's limit)."
+            f"its threads waited {waited:.0%} of the time for a core, while other processes used "
+            f"{use.others:.1f} of {use.cpus} CPUs. Give it cores of its own (taskset, a "
+            "container's limit)."
         )
-        return Finding("starved", text, waited, figures)
+        return found("starved", text, waited, **figures)
     return None
 
 

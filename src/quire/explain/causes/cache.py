@@ -108,12 +108,7 @@ def prefix_misses(case: Case) -> Suspect | None:
     elif w.kv_held < EVICTING:
         return None  # the prefix was still being computed for another request
     elif w.kv_peak > FULL_PEAK or not e.args.kv_offloading_size:
-        best = change(
-            "--kv-offloading-size 2",
-            "saves evicted blocks in host memory",
-            saved,
-            kv_offloading_size=2.0,
-        )
+        best = _offload("blocks", saved)
         what = "their blocks had been evicted"
     else:
         return None
@@ -160,15 +155,7 @@ def state_misses(case: Case) -> Suspect | None:
     saved = case.estimate.cached_share(missed)
     changes = [_more_blocks(case, 2 * w.kv_blocks, gain_of(saved))]
     if not args.kv_offloading_size:
-        changes.insert(
-            0,
-            change(
-                "--kv-offloading-size 2",
-                "saves evicted states in host memory",
-                saved,
-                kv_offloading_size=2.0,
-            ),
-        )
+        changes.insert(0, _offload("states", saved))
     return suspect(
         "state_misses",
         f"{missed:,} of {w.prompt_tokens:,} prompt tokens, {missed / w.prompt_tokens:.0%}, "
@@ -181,6 +168,12 @@ def state_misses(case: Case) -> Suspect | None:
         cached_tokens=w.cached_tokens,
         kv_held=w.kv_held,
     )
+
+
+def _offload(what: str, saved: float) -> Change:
+    """Return host memory for evicted blocks or states as a change."""
+    why = f"saves evicted {what} in host memory"
+    return change("--kv-offloading-size 2", why, saved, kv_offloading_size=2.0)
 
 
 def _missed(w: Window) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.explain.cards import Card
 from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+from quire.explain.report import Cause
 
 LOWERED = 0.05
 """Share of the window in which a clock must be lowered: single moments are usual."""
@@ -11,36 +12,34 @@ LOWERED = 0.05
 
 def hot_card(case: Case) -> Suspect | None:
     """Heat, or a brake of the board, lowers a GPU's clock."""
-    card = max(_cards(case), key=lambda card: card.hot, default=None)
-    if card is None or card.hot < LOWERED * case.window.seconds:
-        return None
-    lost = _lost(case, card, card.hot)
-    return suspect(
-        "hot_card",
-        f"Heat lowers the clock of {card.name} to {card.clock:.0%} of its highest, for "
-        f"{_share(case, card.hot):.0%} of the time.",
-        lost,
-        [change("better cooling", "or fewer watts: nvidia-smi --power-limit", lost)],
-        hot_seconds=card.hot,
-        clock=card.clock,
-    )
+    fix = "better cooling", "or fewer watts: nvidia-smi --power-limit"
+    return _slowed(case, "hot_card", "hot", "Heat", fix, Kind.WASTE)
 
 
 def power_limit(case: Case) -> Suspect | None:
     """A GPU's power limit lowers its clock, as products of large batches do on many cards."""
-    card = max(_cards(case), key=lambda card: card.capped, default=None)
-    if card is None or card.capped < LOWERED * case.window.seconds:
+    fix = "nvidia-smi --power-limit WATTS", "a higher one, if the card allows it"
+    return _slowed(case, "power_limit", "capped", "The power limit", fix, Kind.LIMIT)
+
+
+def _slowed(
+    case: Case, cause: Cause, counter: str, what: str, fix: tuple[str, str], kind: Kind
+) -> Suspect | None:
+    """Return that something lowers a clock; `counter` is the field of `Card` with its seconds."""
+    card = max(_cards(case), key=lambda card: getattr(card, counter), default=None)
+    seconds = 0.0 if card is None else getattr(card, counter)
+    if card is None or seconds < LOWERED * case.window.seconds:
         return None
-    lost = _lost(case, card, card.capped)
+    share = min(1.0, seconds / case.window.seconds)
+    lost = case.model * share * max(0.0, 1.0 - card.clock)  # at most
     return suspect(
-        "power_limit",
-        f"The power limit lowers the clock of {card.name} to {card.clock:.0%} of its highest, for "
-        f"{_share(case, card.capped):.0%} of the time.",
+        cause,
+        f"{what} lowers the clock of {card.name} to {card.clock:.0%} of its highest, for "
+        f"{share:.0%} of the time.",
         lost,
-        [change("nvidia-smi --power-limit WATTS", "a higher one, if the card allows it", lost)],
-        Kind.LIMIT,
-        capped_seconds=card.capped,
-        clock=card.clock,
+        [change(*fix, lost)],
+        kind,
+        **{f"{counter}_seconds": seconds, "clock": card.clock},
     )
 
 
@@ -62,14 +61,4 @@ def shared_card(case: Case) -> Suspect | None:
 
 
 def _cards(case: Case) -> list[Card]:
-    around = case.evidence.surroundings
-    return [] if around is None or not case.on_device else around.cards
-
-
-def _share(case: Case, seconds: float) -> float:
-    return min(1.0, seconds / case.window.seconds)
-
-
-def _lost(case: Case, card: Card, seconds: float) -> float:
-    """Return at most the share of the window that a lower clock took."""
-    return case.model * _share(case, seconds) * max(0.0, 1.0 - card.clock)
+    return case.around.cards if case.on_device else []

@@ -14,6 +14,7 @@ from quire.explain.evidence import CORE, FRONT, Evidence, Window
 from quire.explain.replicas import mean_replica
 from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
+from quire.explain.surroundings import Surroundings
 from quire.system.records import dataclass
 
 WORTH = 0.05
@@ -99,6 +100,11 @@ class Case:
     @property
     def window(self) -> Window:
         return self.evidence.window
+
+    @property
+    def around(self) -> Surroundings:
+        """Return the system around the engine; all figures are 0 if it is unknown."""
+        return self.evidence.surroundings or Surroundings()
 
     @property
     def model(self) -> float:

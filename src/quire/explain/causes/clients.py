@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
-from quire.explain.surroundings import Surroundings
 
 MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
@@ -18,7 +17,7 @@ GAIN = 0.5
 
 def slow_client(case: Case) -> Suspect | None:
     """Clients read their streams more slowly than the server writes them."""
-    w, around = case.window, case.evidence.surroundings or Surroundings()
+    w, around = case.window, case.around
     held = around.unread / max(1, around.connections)
     slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
     if max(held, slow) < SLOW:

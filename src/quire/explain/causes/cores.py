@@ -73,8 +73,8 @@ def too_many_threads(case: Case) -> Suspect | None:
 
 def affinity(case: Case) -> Suspect | None:
     """The engine may use only some of the machine's CPUs, or its threads share some of them."""
-    around = case.evidence.surroundings
-    if around is None or not 0 < around.allowed < around.online:
+    around = case.around
+    if not 0 < around.allowed < around.online:
         return _shared_cpus(case)
     siblings = max(1, around.siblings)
     mine, cores = (max(1, cpus // siblings) for cpus in (around.allowed, around.online))
@@ -98,12 +98,10 @@ def affinity(case: Case) -> Suspect | None:
 
 def _shared_cpus(case: Case) -> Suspect | None:
     """Return that the threads of one process share CPUs while others are idle."""
-    e, host, around = case.evidence, case.evidence.host, case.evidence.surroundings
-    if host is None or around is None:
-        return None
+    e, host, around = case.evidence, case.evidence.host, case.around
     ranks = e.config.tensor_parallel_size * e.config.pipeline_parallel_size
     each = min(e.config.num_threads, e.cores) // ranks
-    if not 0 < around.narrowest < each:
+    if host is None or not 0 < around.narrowest < each:
         return None
     idle = max(0.0, host.cpus - host.busy / host.seconds)
     lost = min(case.waited, idle)
@@ -122,8 +120,8 @@ def _shared_cpus(case: Case) -> Suspect | None:
 
 def cpu_quota(case: Case) -> Suspect | None:
     """A container's CPU limit stops the engine."""
-    around = case.evidence.surroundings
-    if around is None or not around.quota or not around.throttled:
+    around = case.around
+    if not around.quota or not around.throttled:
         return None
     threads = case.evidence.config.num_threads
     lost = min(0.95, around.throttled / (case.window.seconds * max(1, threads)))
@@ -151,9 +149,7 @@ def cpu_quota(case: Case) -> Suspect | None:
 
 def low_priority(case: Case) -> Suspect | None:
     """The engine's processes have a low priority: others get the cores first."""
-    around = case.evidence.surroundings
-    if around is None:
-        return None
+    around = case.around
     if around.policy:
         how, flag = f"has the scheduling policy {around.policy}", "chrt --other --pid 0 PID"
     elif around.nice > 0:

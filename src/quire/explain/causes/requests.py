@@ -27,7 +27,7 @@ def logprobs(case: Case) -> Suspect | None:
         f"tokens per position: choosing, sending and writing them takes about {lost:.0%} of the "
         "time.",
         lost,
-        [_by_clients("logprobs=0 in requests", "reports the chosen tokens only", lost)],
+        [change("logprobs=0 in requests", "reports the chosen tokens only", lost)],
         Kind.PROVEN,
         requests_share=mix.share("logprobs"),
         top_logprobs=each,
@@ -45,7 +45,7 @@ def prompt_logprobs(case: Case) -> Suspect | None:
         f"{mix.share('prompt_logprobs'):.0%} of the requests ask for log-probabilities of their "
         "prompts: each prompt token needs logits of the whole vocabulary, and no prefix is reused.",
         lost,
-        [_by_clients("no prompt_logprobs in requests", "computes logits of one row", lost)],
+        [change("no prompt_logprobs in requests", "computes logits of one row", lost)],
         Kind.PROVEN,
         requests_share=mix.share("prompt_logprobs"),
     )
@@ -111,52 +111,52 @@ def adapters(case: Case) -> Suspect | None:
         "adapters",
         f"{share:.0%} of the time goes to the products of LoRA adapters.",
         share,
-        [_by_clients("a merged model, or a lower rank", "has no products of adapters", share)],
+        [change("a merged model, or a lower rank", "has no products of adapters", share)],
         adapters_share=share,
     )
 
 
 def salted_prefixes(case: Case) -> Suspect | None:
     """Prompts would share prefixes, but their cache_salt differs."""
-    w = case.window
-    lost = _cached(case, w.mix.salted_tokens)
-    return suspect(
+    return _repeated(
+        case,
         "salted_prefixes",
-        f"{_of(w.mix.salted_tokens, w.prompt_tokens)} of the prompt tokens repeated an earlier "
-        "prompt with another cache_salt, and were computed again.",
-        lost,
-        [
-            _by_clients(
-                "one cache_salt per group of clients",
-                "lets requests that trust each other share the prefix cache",
-                lost,
-            )
-        ],
-        Kind.PROVEN,
-        salted_tokens=w.mix.salted_tokens,
-        prompt_tokens=w.prompt_tokens,
+        "salted_tokens",
+        "repeated an earlier prompt with another cache_salt, and were computed again.",
+        "one cache_salt per group of clients",
+        "lets requests that trust each other share the prefix cache",
     )
 
 
 def shifted_prefixes(case: Case) -> Suspect | None:
     """Prompts have the same text behind a beginning that changes."""
-    w = case.window
-    lost = _cached(case, w.mix.shifted_tokens)
-    return suspect(
+    return _repeated(
+        case,
         "shifted_prefixes",
-        f"{_of(w.mix.shifted_tokens, w.prompt_tokens)} of the prompt tokens were the same as in "
-        "earlier prompts, but behind another beginning, so the prefix cache could not serve them.",
+        "shifted_tokens",
+        "were the same as in earlier prompts, but behind another beginning, so the prefix cache "
+        "could not serve them.",
+        "the changing part (a date, an id) at the prompt's end",
+        "makes the rest a prefix that is computed once",
+    )
+
+
+def _repeated(
+    case: Case, cause: Cause, counter: str, text: str, flag: str, why: str
+) -> Suspect | None:
+    """Return that prompts repeat text without a common prefix; `counter`: of `RequestMix`."""
+    w = case.window
+    tokens = getattr(w.mix, counter)
+    missed = min(tokens, w.prompt_tokens - w.cached_tokens)
+    lost = case.estimate.cached_share(missed) if missed > 0 else 0.0
+    share = min(1.0, tokens / max(1, w.prompt_tokens))  # arrivals are counted earlier
+    return suspect(
+        cause,
+        f"{share:.0%} of the prompt tokens {text}",
         lost,
-        [
-            _by_clients(
-                "the changing part (a date, an id) at the prompt's end",
-                "makes the rest a prefix that is computed once",
-                lost,
-            )
-        ],
+        [change(flag, why, lost)],
         Kind.PROVEN,
-        shifted_tokens=w.mix.shifted_tokens,
-        prompt_tokens=w.prompt_tokens,
+        **{counter: tokens, "prompt_tokens": w.prompt_tokens},
     )
 
 
@@ -171,7 +171,7 @@ def _slow_sampling(
         cause,
         f"{share:.0%} of the requests {text}; that takes about {lost:.0%} of the time.",
         lost,
-        [_by_clients(f"fewer requests with {kind}", "samples plain rows", lost)],
+        [change(f"fewer requests with {kind}", "samples plain rows", lost)],
         Kind.PROVEN,
         requests_share=share,
     )
@@ -192,19 +192,3 @@ def _front(case: Case) -> float:
     busy = w.share("detokenize", "send", "http")
     free = max(0.0, case.evidence.cores - case.evidence.config.num_threads * case.model)
     return 0.5 * max(0.0, min(1.0, busy) - free)
-
-
-def _cached(case: Case, tokens: int) -> float:
-    w = case.window
-    missed = min(tokens, w.prompt_tokens - w.cached_tokens)
-    return case.estimate.cached_share(missed) if missed > 0 else 0.0
-
-
-def _of(tokens: int, all_tokens: int) -> str:
-    """Return a share of the prompt tokens, at most all: arrivals are counted earlier."""
-    return f"{min(1.0, tokens / max(1, all_tokens)):.0%}"
-
-
-def _by_clients(flag: str, why: str, saved: float) -> Change:
-    """Return a change that no flag of the engine makes."""
-    return change(flag, why, saved)

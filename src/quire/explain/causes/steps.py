@@ -51,16 +51,9 @@ def dispatch_overhead(case: Case) -> Suspect | None:
                 enforce_eager=False,
             )
         )
-    if e.config.num_scheduler_steps == 1 and w.waiting < 0.5:
-        once = (handing + w.share("schedule", "update", "core_send")) * _decoding(case)
-        changes.append(
-            change(
-                f"--num-scheduler-steps {MULTI_STEP}",
-                f"asks the scheduler once for {MULTI_STEP} tokens of each sequence",
-                once * (1.0 - 1.0 / MULTI_STEP),
-                num_scheduler_steps=MULTI_STEP,
-            )
-        )
+    once = handing + w.share("schedule", "update", "core_send")
+    why = f"asks the scheduler once for {MULTI_STEP} tokens of each sequence"
+    changes += _multi_step(case, why, once)
     if lost < 0.15:
         return None
     step = w.seconds / max(1, w.steps)
@@ -99,15 +92,7 @@ def idle_gaps(case: Case) -> Suspect | None:
                 async_scheduling=True,
             )
         )
-    if e.config.num_scheduler_steps == 1 and w.waiting < 0.5:
-        changes.append(
-            change(
-                f"--num-scheduler-steps {MULTI_STEP}",
-                f"leaves one gap in place of {MULTI_STEP}",
-                gap * _decoding(case) * (1.0 - 1.0 / MULTI_STEP),
-                num_scheduler_steps=MULTI_STEP,
-            )
-        )
+    changes += _multi_step(case, f"leaves one gap in place of {MULTI_STEP}", gap)
     if gap < 0.1:
         return None
     milliseconds = 1e3 * w.share(*between) * w.seconds / max(1, w.steps)
@@ -165,10 +150,9 @@ def rank_imbalance(case: Case) -> Suspect | None:
 def needless_ranks(case: Case) -> Suspect | None:
     """Processes share the layers on a machine with one memory node."""
     e, profile = case.evidence, case.evidence.ops
-    around = e.surroundings
     if e.config.tensor_parallel_size < 2 or e.config.device != "cpu":
         return None
-    if around is None or around.nodes > 1 or profile is None or not profile.rank_waits:
+    if case.around.nodes > 1 or profile is None or not profile.rank_waits:
         return None
     waited = min(1.0, statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds))
     # One process would wait for a core, too. But it hands each operation to its threads once.
@@ -355,9 +339,15 @@ def _handing_over(case: Case) -> float:
     return max(0.0, case.model - (profile.model_seconds + edge) / w.seconds)
 
 
-def _decoding(case: Case) -> float:
-    """Return the share of steps with one token per sequence; only these can be multi-step."""
+def _multi_step(case: Case, why: str, share: float) -> list[Change]:
+    """Return several passes per turn, which leave only one of the turns that take this share."""
     w = case.window
+    if case.evidence.config.num_scheduler_steps > 1 or w.waiting >= 0.5:
+        return []
     rows = max(1.0, w.running) * 1.5
     steps = sum(count for _, count in w.step_sizes)
-    return sum(count for tokens, count in w.step_sizes if tokens <= rows) / max(1, steps)
+    # Only steps with one token per sequence can be multi-step.
+    decoding = sum(count for tokens, count in w.step_sizes if tokens <= rows) / max(1, steps)
+    saved = share * decoding * (1.0 - 1.0 / MULTI_STEP)
+    flag = f"--num-scheduler-steps {MULTI_STEP}"
+    return [change(flag, why, saved, num_scheduler_steps=MULTI_STEP)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
-from quire.explain.surroundings import Surroundings
+from quire.explain.report import Change
 
 PAUSED = 0.15
 """Share of the time for which the API process must be stopped: a timer may be late, too."""
@@ -37,7 +37,7 @@ NO_HUGE_PAGES = {
 
 def stopped(case: Case) -> Suspect | None:
     """A signal stops the engine's processes again and again."""
-    around, host = _around(case), case.evidence.host
+    around, host = case.around, case.evidence.host
     if around.tracer:
         return None  # it stops threads all the time
     lost, which = around.stopped, f"A process of the engine{_named(case, around.halted)}"
@@ -78,7 +78,7 @@ def _named(case: Case, pid: int) -> str:
 
 def traced(case: Case) -> Suspect | None:
     """A debugger or strace watches the engine's system calls."""
-    around, host = _around(case), case.evidence.host
+    around, host = case.around, case.evidence.host
     if not around.tracer:
         return None
     # While the tracer works, the thread that it has stopped does not.
@@ -97,7 +97,7 @@ def traced(case: Case) -> Suspect | None:
 
 def python_debugging(case: Case) -> Suspect | None:
     """Python checks or watches each allocation, call or line."""
-    found, w = _around(case).debugging, case.window
+    found, w = case.around.debugging, case.window
     if not found:
         return None
     core = w.share("schedule", "prepare", "sample", "update", "core_send")
@@ -117,25 +117,16 @@ def python_debugging(case: Case) -> Suspect | None:
 
 def swapping(case: Case) -> Suspect | None:
     """The machine moves the engine's memory to disk and back."""
-    around, w = _around(case), case.window
+    around, w = case.around, case.window
     if around.swap_rate < SWAPPING:
         return None
     lost = min(0.9, max(_disk_share(case), around.swap_rate / SWAP_SPEED))
-    share = case.evidence.args.memory_share(case.evidence.config.device)
-    less = max(0.1, round(share * 0.7, 2))
     return suspect(
         "swapping",
         f"The machine swaps {around.swap_rate / 1e6:,.0f} MB/s, and "
         f"{around.swapped / 2**20:,.0f} MiB of the engine are in swap.",
         lost,
-        [
-            change(
-                f"--gpu-memory-utilization {less:g}",
-                "makes the KV cache smaller, so that the engine stays in memory",
-                lost,
-                gpu_memory_utilization=less,
-            )
-        ],
+        [_less_memory(case, "makes the KV cache smaller: the engine stays in memory", lost)],
         Kind.PROVEN,
         swap_bytes_s=around.swap_rate,
         swapped_bytes=around.swapped,
@@ -145,32 +136,31 @@ def swapping(case: Case) -> Suspect | None:
 
 def memory_pressure(case: Case) -> Suspect | None:
     """Processes wait for the kernel to reclaim memory, as under a container's limit."""
-    around = _around(case)
+    around = case.around
     lost = min(0.95, around.memory_wait / case.window.seconds)
     if around.swap_rate >= SWAPPING:
         return None  # see `swapping`
-    share = case.evidence.args.memory_share(case.evidence.config.device)
-    less = max(0.1, round(share * 0.7, 2))
+    why = "makes the KV cache smaller; or raise the container's memory limit"
     return suspect(
         "memory_pressure",
         f"For {lost:.0%} of the time processes waited for the kernel to free memory: files are "
         "dropped from it and read again.",
         lost,
-        [
-            change(
-                f"--gpu-memory-utilization {less:g}",
-                "makes the KV cache smaller; or raise the container's memory limit",
-                lost,
-                gpu_memory_utilization=less,
-            )
-        ],
+        [_less_memory(case, why, lost)],
         memory_wait_s=around.memory_wait,
     )
 
 
+def _less_memory(case: Case, why: str, lost: float) -> Change:
+    """Return 0.7 times the engine's memory as a change."""
+    share = case.evidence.args.memory_share(case.evidence.config.device)
+    less = max(0.1, round(share * 0.7, 2))
+    return change(f"--gpu-memory-utilization {less:g}", why, lost, gpu_memory_utilization=less)
+
+
 def open_files(case: Case) -> Suspect | None:
     """A process of the engine has nearly as many open files as it may have."""
-    around = _around(case)
+    around = case.around
     share = around.open_files / max(1, around.most_files)
     if share < FULL_FILES:
         return None
@@ -189,7 +179,7 @@ def open_files(case: Case) -> Suspect | None:
 
 def offload_reads(case: Case) -> Suspect | None:
     """Weights that --cpu-offload-gb left elsewhere are read again in each step."""
-    around, args = _around(case), case.evidence.args
+    around, args = case.around, case.evidence.args
     if args.cpu_offload_gb and case.on_device:
         return _offload_copies(case)
     if not args.cpu_offload_gb or not around.read_rate:
@@ -235,7 +225,7 @@ def _offload_copies(case: Case) -> Suspect | None:
 
 def slow_disk(case: Case) -> Suspect | None:
     """Requests wait for KV blocks from files."""
-    around, w, args = _around(case), case.window, case.evidence.args
+    around, w, args = case.around, case.window, case.evidence.args
     if not (w.loaded_blocks or w.loading) or not args.kv_offloading_dir or w.unsaved_blocks:
         return None  # see `failed_writes`
     all_of_them = w.running + w.waiting + w.loading
@@ -264,7 +254,7 @@ def slow_disk(case: Case) -> Suspect | None:
 
 def slow_clock(case: Case) -> Suspect | None:
     """The CPUs run below their highest speed while they compute."""
-    around = _around(case)
+    around = case.around
     if not 0.0 < around.clock < SLOW_CLOCK or case.model < 0.5:
         return None
     lost = case.model * (1.0 - around.clock)
@@ -280,7 +270,7 @@ def slow_clock(case: Case) -> Suspect | None:
 
 def huge_pages_off(case: Case) -> Suspect | None:
     """The system gives no huge pages."""
-    around = _around(case)
+    around = case.around
     if around.huge_pages not in NO_HUGE_PAGES:
         return None
     lost = max(WORTH, SMALL_PAGES * case.model)  # a fault of the settings
@@ -298,7 +288,7 @@ def huge_pages_off(case: Case) -> Suspect | None:
 
 def remote_memory(case: Case) -> Suspect | None:
     """The engine's memory is on another memory node than its CPUs."""
-    around, config = _around(case), case.evidence.config
+    around, config = case.around, case.evidence.config
     if around.nodes < 2 or around.remote < REMOTE:
         return None
     lost = case.model * around.remote * REMOTE_COST
@@ -321,11 +311,7 @@ def remote_memory(case: Case) -> Suspect | None:
     )
 
 
-def _around(case: Case) -> Surroundings:
-    return case.evidence.surroundings or Surroundings()
-
-
 def _disk_share(case: Case) -> float:
     """Return the share of the window that the engine's threads waited for disks."""
     threads = max(1, case.evidence.config.num_threads)
-    return min(0.95, _around(case).disk_wait / (threads * case.window.seconds))
+    return min(0.95, case.around.disk_wait / (threads * case.window.seconds))
