@@ -6,7 +6,7 @@ SHELL := bash
 PYTHON ?= python3
 # An index with CPU-only wheels of torch, for the tests' environment; empty means pip's own choice.
 TORCH_INDEX ?=
-PYTEST_ARGS ?= --forks 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
 CPU_BARS_ARGS ?=
 SOAK_ARGS ?=
@@ -72,7 +72,7 @@ truth: $(VENV)/.quire-dev  ## Compare 500 random configurations with Transformer
 mutants: $(VENV)/.quire-dev  ## Count the small mistakes that tests notice (MUTANTS_ARGS="--count N --seed N")
 	@$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
-sanitize: $(VENV)/.quire-dev  ## Run the native tests under ASan, UBSan and TSan (PYTEST_ARGS="--forks 2")
+sanitize: $(VENV)/.quire-dev  ## Run the native tests under ASan, UBSan and TSan (PYTEST_ARGS="-n 2")
 	@$(BIN)/python tools/sanitize.py address $(PYTEST_ARGS)
 	@$(BIN)/python tools/sanitize.py thread $(PYTEST_ARGS)
 
