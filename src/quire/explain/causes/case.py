@@ -23,6 +23,8 @@ LEAST_GAIN = 0.02
 """Changes that gain less are not proposed."""
 FEW_SEATS = 8
 """A batch that is too small wherever more requests wait than run."""
+FEW_CLIENTS = 2
+"""Sequences at a time that are too few to share the reading of weights, or a step's own work."""
 LATEST = 2.0
 """Time before the latest of a hundred tokens in a healthy engine, relative to the mean."""
 TURNS = 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import FEW_CLIENTS, Case, Kind, Suspect, change, suspect
 
 MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
@@ -127,7 +127,8 @@ def unmet_stops(case: Case) -> Suspect | None:
 def few_clients(case: Case) -> Suspect | None:
     """So few requests come at a time that each step reads all weights for one or two."""
     w = case.window
-    if case.evidence.offline or not 0 < w.demand <= 2 or w.share("idle") > 0.5 or w.waiting > 0.5:
+    few = 0 < w.demand <= FEW_CLIENTS and not case.evidence.offline
+    if not few or w.share("idle") > 0.5 or w.waiting > 0.5:
         return None
     gain = case.estimate.batch_gain(float(MORE_CLIENTS))
     if gain < GAIN:

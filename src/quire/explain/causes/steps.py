@@ -6,6 +6,7 @@ import statistics
 
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import (
+    FEW_CLIENTS,
     LATEST,
     MULTI_STEP,
     WORTH,
@@ -41,6 +42,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     if case.on_device:
         host = 0.0  # see `idle_gaps`
     lost = between + handing + host
+    many = not 0 < w.demand <= FEW_CLIENTS
     changes = []
     if e.config.enforce_eager and between > 0:
         changes.append(
@@ -64,8 +66,9 @@ def dispatch_overhead(case: Case) -> Suspect | None:
         "preparing and reporting the step.",
         lost,
         changes,
-        # Of a tiny model the core's own work is a limit, as bandwidth is of a large one.
-        Kind.WASTE if between + handing >= DISPATCHING else Kind.LIMIT,
+        # Of a tiny model the core's own work is a limit, as bandwidth is of a large one. So is
+        # handing over steps of one or two rows: no setting makes them fewer.
+        Kind.WASTE if between + handing * many >= DISPATCHING else Kind.LIMIT,
         between_operations=between,
         handing_over=handing,
         host=host,
@@ -219,13 +222,14 @@ def _short_stretch(case: Case) -> Suspect | None:
         [
             Change(
                 "--max-itl-stretch 1.5",
-                "computes prompts in longer chunks",
+                "computes prompts in longer chunks, so that fewer requests wait",
                 THROUGHPUT,
-                WORTH,
+                0.0,  # unless it is simulated
                 {"max_itl_stretch": 1.5},
             )
         ],
         Kind.PROVEN,
+        WORTH,
         max_itl_stretch=stretch or 0.0,
         waiting=w.waiting,
     )
