@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.frontend.async_vllm import LateStart, VllmMethods
+from quire.frontend.async_vllm import VllmMethods
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.core_client import ProcessClient
@@ -86,7 +87,7 @@ class AsyncLLM(VllmMethods):
         self.beside: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
         self.draining = False
-        self._late_start: LateStart | None = None
+        self._late_start: Callable[[], asyncio.Future[Any]] | None = None
         self._asleep = Asleep()
         self._fleet = Fleet(connect, resolved.config, self, args.replicas, first, memory)
         self._tracer = request_tracer(args)
@@ -123,7 +124,8 @@ class AsyncLLM(VllmMethods):
         """
         configured = configure(engine_args)
         engine = begin(cls, engine_args, configured).engine
-        engine._late_start = LateStart(lambda: engine.start_core(configured.resolved_at))
+        begun = configured.resolved_at
+        engine._late_start = cache(lambda: asyncio.ensure_future(engine.start_core(begun)))
         return engine
 
     async def start_core(self, configured: float | None = None) -> Ready:
@@ -199,8 +201,7 @@ class AsyncLLM(VllmMethods):
         A pooling model sends one output, with `pooled`; `pooling_output` finishes it. The caller
         must `close` the request in the end, unless this raises. Raises what `generate` raises.
         """
-        if self._late_start is not None:
-            await self._started()
+        await self._started()
         if (error := self._fleet.error) is not None:
             raise error
         self._fleet.check_rank(options.data_parallel_rank)

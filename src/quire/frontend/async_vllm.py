@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
@@ -32,20 +32,6 @@ from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.user_tokenizer import UserTokenizer
 
 
-class LateStart:
-    """Starts an engine at its first use, once."""
-
-    def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
-        self._start = start
-        self._task: asyncio.Future[Any] | None = None
-
-    async def done(self) -> None:
-        """Wait until the engine has started; raises what the start raises."""
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._start())
-        await asyncio.shield(self._task)  # one cancelled caller must not cancel the start for all
-
-
 class VllmMethods(NotThere, ABC):
     """An asynchronous engine's methods under vLLM's names."""
 
@@ -58,7 +44,7 @@ class VllmMethods(NotThere, ABC):
     _fleet: Fleet
     _output: OutputProcessor
     _asleep: Asleep
-    _late_start: LateStart | None
+    _late_start: Callable[[], asyncio.Future[Any]] | None
 
     @property
     @abstractmethod
@@ -272,6 +258,8 @@ class VllmMethods(NotThere, ABC):
         return bool(self._asleep)
 
     async def _started(self) -> None:
+        """Wait for the start if the first use begins it; raises what the start raises."""
         if self._late_start is not None:
-            await self._late_start.done()
+            # One cancelled caller must not cancel the start for all.
+            await asyncio.shield(self._late_start())
             self._late_start = None

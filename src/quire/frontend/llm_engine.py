@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
 from quire.core.model_config import ModelConfig
@@ -14,7 +15,6 @@ from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutpu
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.client.asleep import check_idle
 from quire.frontend.client.configure import configure
 from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
@@ -213,7 +213,11 @@ class LLMEngine(NotThere):
         Raises:
             InvalidRequestError: requests are running.
         """
-        check_idle(self._engine.num_unfinished)
+        if running := self._engine.num_unfinished:
+            raise InvalidRequestError(
+                f"{running} requests are in progress, and sleep would end them.",
+                fix="Let them finish, or abort them.",
+            )
         self._loop.run(self._engine.sleep(level))
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from quire.core.config import ProfilerConfig
-from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.core.registry import did_you_mean
-from quire.resolve.flag_values import expanded, read_object
+from quire.resolve.flag_values import expanded, read_object, wrong_flag
 
 _FLAG = "--profiler-config"
+_error = partial(wrong_flag, "profiler_config")
 
 
 def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> ProfilerConfig:
@@ -27,18 +28,16 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
         example = '{"profiler": "torch", "torch_profiler_dir": "traces"}'
         given = read_object("profiler_config", given, example)
     if not isinstance(given, ProfilerConfig | Mapping):
-        raise ConfigError(f"{_FLAG} is {given!r}, not an object.", param=_FLAG)
+        raise _error(f"it is {given!r}, not an object.")
     fields = dataclasses.asdict(given) if isinstance(given, ProfilerConfig) else dict(given)
     known = [field.name for field in dataclasses.fields(ProfilerConfig)]
     for name in fields:
         if name not in known:
-            raise ConfigError(
-                f"{_FLAG} has a field {name!r}; {did_you_mean(str(name), known)}", param=_FLAG
-            )
+            raise _error(f"it has a field {name!r}; {did_you_mean(str(name), known)}")
     try:
         return msgspec.convert(fields, ProfilerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{_FLAG} is wrong: {error}.", param=_FLAG) from None
+        raise _error(f"{error}.") from None
 
 
 def checked(config: ProfilerConfig) -> ProfilerConfig:
@@ -49,21 +48,14 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
     """
     for name in ("delay_iterations", "max_iterations"):
         if getattr(config, name) < 0:
-            raise ConfigError(f"{_FLAG}.{name} must not be negative.", param=_FLAG)
+            raise _error(f"{name} must not be negative.")
     if config.profiler is not None:
         require("torch", f"{_FLAG}.profiler={config.profiler}", _FLAG)
     if config.profiler == "torch" and not config.torch_profiler_dir:
-        raise ConfigError(
-            "torch's profiler needs a folder for its traces.",
-            fix=f"Add {_FLAG}.torch_profiler_dir=DIR.",
-            param=_FLAG,
-        )
+        fix = f"Add {_FLAG}.torch_profiler_dir=DIR."
+        raise _error("torch's profiler needs a folder for its traces.", fix)
     if config.profiler != "torch" and config.torch_profiler_dir:
-        raise ConfigError(
-            f"{_FLAG}.torch_profiler_dir is for torch's profiler.",
-            fix=f"Add {_FLAG}.profiler=torch.",
-            param=_FLAG,
-        )
+        raise _error("torch_profiler_dir is for torch's profiler.", f"Add {_FLAG}.profiler=torch.")
     folder = config.torch_profiler_dir
     absolute = str(expanded(folder, f"{_FLAG}.torch_profiler_dir").absolute()) if folder else ""
     return dataclasses.replace(config, torch_profiler_dir=absolute)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from quire.core.errors import EngineDeadError, EngineSleepingError, InvalidReque
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.async_vllm import LateStart
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.input import intake
 from quire.resolve.arguments import EngineArgs
@@ -310,7 +309,7 @@ async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
 async def test_an_engine_starts_with_its_first_use() -> None:
     connect = partial(ProcessClient, FAKE_CORE)
     engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), connect)
-    engine._late_start = LateStart(engine.start_core)
+    engine._late_start = cache(lambda: asyncio.ensure_future(engine.start_core()))
     try:
         answers = await asyncio.gather(*(collect(engine, p, max_tokens=2) for p in "abc"))
         assert [text(outputs[-1:]) for outputs in answers] == ["bc", "cd", "de"]

@@ -66,12 +66,3 @@ def sleeping_error(call: str) -> EngineSleepingError:
     return EngineSleepingError(
         "The engine sleeps: its weights and KV cache are freed.", fix=f"Call {call} first."
     )
-
-
-def check_idle(num_unfinished: int) -> None:
-    """Raise `InvalidRequestError` if requests are running: sleep would end them."""
-    if num_unfinished:
-        raise InvalidRequestError(
-            f"{num_unfinished} requests are in progress, and sleep would end them.",
-            fix="Let them finish, or abort them.",
-        )
