@@ -15,24 +15,63 @@ import os
 import socket
 import ssl
 import stat
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, unquote_to_bytes, urljoin, urlsplit
 
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.frontend.images.prepare import MAX_BYTES, PARAM
+from quire.frontend.workers.pool import CLIENT
 from quire.frontend.workers.threads import DaemonThreads
+from quire.frontend.workers.turns import Turns
 
 SECONDS = 10.0
 """For one image, with its redirects."""
 MOST_REDIRECTS = 3
 _FETCHES = 8
 """Images that are fetched at a time."""
+_SPARE = 4
+"""Of these, so many are for clients that fetch none yet."""
 _PORTS = {"http": 80, "https": 443}
 _CHUNK = 2**16
 _LONGEST_ADDRESS = 8192
+
+
+class Wire:
+    """The connection of a fetch. `cut` ends what its thread waits for.
+
+    A host that sends a byte now and then resets a socket's timeout, so it could hold a thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._end: socket.socket | None = None
+        self._cut = False
+
+    def set(self, connection: socket.socket) -> None:
+        """Replace the connection, before TLS takes it."""
+        with self._lock:
+            if self._cut:
+                raise TimeoutError
+            self._close()
+            self._end = connection.dup()
+
+    def cut(self) -> None:
+        """End the connection and all later ones. Harmless when repeated."""
+        with self._lock:
+            self._cut = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._end is not None:
+            with suppress(OSError):  # it has ended
+                self._end.shutdown(socket.SHUT_RDWR)
+            self._end.close()
+            self._end = None
 
 
 class Media:
@@ -47,9 +86,11 @@ class Media:
         self._domains = frozenset(filter(None, map(_host_name, domains.split(","))))
         self._folder = None if folder is None else Path(folder).expanduser().resolve()
         self._threads = DaemonThreads(_FETCHES, "media")
+        self._turns = Turns(_FETCHES, _SPARE)
 
     def shutdown(self) -> None:
         self._threads.shutdown()
+        self._turns.fail(EngineDeadError("The engine has been shut down."))
 
     async def load(self, source: Any) -> Any:
         """Return the bytes behind an address; other sources are returned unchanged.
@@ -63,18 +104,30 @@ class Media:
             return _data(source)
         url = _split(source)
         if url.scheme == "file":
-            return await self._threads.run(lambda: self._file(url))
+            return await self._in_turn(lambda: self._file(url))
         if url.scheme in _PORTS:
             self._check_host(url)
+            wire = Wire()
             try:
-                async with asyncio.timeout(SECONDS):
-                    return await self._threads.run(lambda: self._fetch(url))
+                return await self._in_turn(lambda: self._fetch(url, wire), SECONDS)
             except TimeoutError:
                 raise _refused(f"{url.hostname} did not send it within {SECONDS:g} s") from None
+            finally:
+                wire.cut()
         raise _refused(
             f"its address begins with {url.scheme[:16]!r}; it may begin with data, http, https or "
             "file"
         )
+
+    async def _in_turn(self, work: Callable[[], bytes], seconds: float | None = None) -> bytes:
+        """Return what `work` returns; clients take turns."""
+        client = CLIENT.get()
+        await self._turns.take(client)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._threads.run(work)
+        finally:
+            self._turns.give(client)
 
     def _file(self, url: SplitResult) -> bytes:
         """Return a file below the folder; links must stay there, too."""
@@ -97,14 +150,14 @@ class Media:
         except (OSError, ValueError, RuntimeError):
             raise _refused("there is no such file below --allowed-local-media-path") from None
 
-    def _fetch(self, url: SplitResult) -> bytes:
+    def _fetch(self, url: SplitResult, wire: Wire) -> bytes:
         from http.client import HTTPException  # it imports `email`: 10 ms of each start
 
         until = time.monotonic() + SECONDS
         for _ in range(MOST_REDIRECTS + 1):
             self._check_host(url)
             try:
-                found = _get(url, until)
+                found = _get(url, until, wire)
             except InvalidRequestError:
                 raise
             except (OSError, HTTPException, ValueError) as error:
@@ -159,13 +212,14 @@ def _split(address: str) -> SplitResult:
     return url
 
 
-def _get(url: SplitResult, until: float) -> bytes | str:
+def _get(url: SplitResult, until: float, wire: Wire) -> bytes | str:
     """Return the content, or where it has moved to."""
     from http.client import HTTPConnection
 
     host, port = url.hostname or "", url.port or _PORTS[url.scheme]
     raw = _connect(host, port, until)
     try:
+        wire.set(raw)
         if url.scheme == "https":
             raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
         connection = HTTPConnection(host, port)
@@ -196,8 +250,15 @@ def _connect(host: str, port: int, until: float) -> socket.socket:
     for address in found:
         if not is_public(str(address)):
             raise _refused(f"{host} is an address of a private network")
-    # The address that was checked: a second look-up could return another one.
-    return socket.create_connection((str(found[0]), port), timeout=_left(until))
+    # The addresses that were checked: a second look-up could return others.
+    for number, address in enumerate(found):
+        try:
+            timeout = _left(until) / (len(found) - number)
+            return socket.create_connection((str(address), port), timeout=timeout)
+        except OSError:
+            if number + 1 == len(found):
+                raise
+    raise OSError("the host has no address")
 
 
 def is_public(address: str) -> bool:

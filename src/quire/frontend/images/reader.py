@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from typing import Any
 
 from quire.core.config import EngineConfig
+from quire.core.images import IMAGE_PROCESSES
 from quire.frontend.images.expand import check_count, is_embeds
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.pool import ImagePool
@@ -43,14 +45,29 @@ class ImageReader:
             self.pool.shutdown()
 
     async def prepare(self, sources: list[Any]) -> tuple[list[Prepared], tuple[float, float]]:
-        """Return the images of a prompt, prepared in order, and when that began and ended.
+        """Return the images of a prompt in order, and when their preparation began and ended.
+
+        As many are prepared at a time as there are processes: each may take `MAX_BYTES`.
 
         Raises:
             InvalidRequestError: they are too many, or one cannot be read.
         """
         begun = time.monotonic()
         check_count(len(sources), self._config.images)
-        found = [await self._prepare(await self._media.load(source)) for source in sources]
+        gate = asyncio.Semaphore(IMAGE_PROCESSES)
+
+        async def one(source: Any) -> Prepared:
+            async with gate:
+                return await self._prepare(await self._media.load(source))
+
+        tasks = [asyncio.create_task(one(source)) for source in sources]
+        try:
+            found = await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
         self._front.images += sum(image.seconds for image in found)
         return found, (begun, time.monotonic())
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections import Counter, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
 
 from quire.core.errors import EngineDeadError
 from quire.frontend.workers.child import LOST, Child
+from quire.frontend.workers.turns import Turns
 from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,9 @@ class _Job:
 class WorkerPool:
     """Child processes that answer questions, one each at a time.
 
-    Other questions wait in a queue for each `CLIENT`, and clients take turns: one that asks much
-    delays another by one question. A process that dies is replaced, and the new one gets its
-    question, once. A cancelled caller leaves the queue. If a process has its question already, the
-    process is replaced after `ABANDONED_SECONDS`.
+    Other questions wait, and clients take turns (`Turns`, by `CLIENT`). A process that dies is
+    replaced, and the new one gets its question, once. A cancelled caller leaves the queue. If a
+    process has its question already, the process is replaced after `ABANDONED_SECONDS`.
 
     Args:
         size: most processes. They start with `start`, or with the first questions.
@@ -70,12 +69,9 @@ class WorkerPool:
         self._setup = setup
         self._name = name
         self._seconds = seconds
-        self._spare = spare
-        self._held: Counter[str] = Counter()
+        self._turns = Turns(size, spare)
         self._workers: set[Child] = set()
-        self._starting = 0
         self._idle: list[Child] = []
-        self._waiting: dict[str, deque[asyncio.Future[Child]]] = {}
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._closed = False
 
@@ -105,11 +101,7 @@ class WorkerPool:
     def shutdown(self) -> None:
         """Stop the processes; callers fail. Harmless when repeated."""
         self._closed = True
-        for turns in self._waiting.values():
-            for turn in turns:
-                if not turn.done():
-                    turn.set_exception(_closed())
-        self._waiting.clear()
+        self._turns.fail(_closed())
         while self._workers:
             self._workers.pop().end()
 
@@ -117,48 +109,14 @@ class WorkerPool:
         """Return a process when it is the client's turn."""
         if self._closed:
             raise _closed()
-        if self._may_take(client):
-            self._held[client] += 1
-            if self._idle:
-                return self._idle.pop()
-            try:
-                return await self._spawn()
-            except BaseException:
-                self._let_go(client)
-                raise
-        turn: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(turn)
+        await self._turns.take(client)
+        if self._idle:
+            return self._idle.pop()
         try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give_back(turn.result(), client)
+            return await self._spawn()
+        except BaseException:
+            self._turns.give(client)
             raise
-
-    def _give_back(self, worker: Child, served: str) -> None:
-        """Give a process to the next client. The turn of `served` is behind all others'."""
-        self._let_go(served)
-        self._idle.append(worker)
-        if (mine := self._waiting.pop(served, None)) is not None:
-            self._waiting[served] = mine
-        for client, turns in list(self._waiting.items()):
-            while turns and turns[0].done():
-                turns.popleft()
-            if not turns:
-                del self._waiting[client]
-            elif self._may_take(client):
-                self._held[client] += 1
-                turns.popleft().set_result(self._idle.pop())
-                return
-
-    def _may_take(self, client: str) -> bool:
-        """Return whether there is a process for a client now."""
-        free = len(self._idle) + self._size - len(self._workers) - self._starting
-        return free > (self._spare if self._held[client] else 0)
-
-    def _let_go(self, client: str) -> None:
-        self._held[client] -= 1
-        self._held += Counter()  # which removes clients that have none
 
     async def _work(self, job: _Job) -> bytes:
         try:
@@ -177,7 +135,8 @@ class WorkerPool:
                 if job.abandoned:
                     break
         finally:
-            self._give_back(job.worker, job.client)
+            self._idle.append(job.worker)
+            self._turns.give(job.client)
         raise DeadlyError
 
     def _abandon(self, job: _Job, task: asyncio.Task[bytes]) -> None:
@@ -210,11 +169,7 @@ class WorkerPool:
         return await self._spawn()
 
     async def _spawn(self) -> Child:
-        self._starting += 1
-        try:
-            worker = await Child.start(self._command)
-        finally:
-            self._starting -= 1
+        worker = await Child.start(self._command)
         worker.writer.write(self._setup)
         self._workers.add(worker)
         if self._closed:  # meanwhile

@@ -7,8 +7,9 @@ import base64
 import http.server
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from quire.core.errors import InvalidRequestError
 from quire.frontend.images import fetch
 from quire.frontend.images.fetch import Media, is_public
 from quire.frontend.images.prepare import MAX_BYTES
+from quire.frontend.workers.pool import CLIENT
+from tests.unit.frontend.test_core_client import until
 
 LOOPS = [
     "127.0.0.1", "127.1", "0.0.0.0", "0", "2130706433", "0x7f000001", "0177.0.0.1", "localhost",
@@ -116,15 +119,22 @@ def serving(answer: Answer) -> Iterator[int]:
             thread.join()
 
 
-def test_fetches_follow_few_redirects_and_check_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local server stands for good.test; the redirect to 10.0.0.1 is checked as ever."""
-    names = {"good.test": "127.0.0.1"}
+@pytest.fixture
+def good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local server stands for good.test, whose first address does not answer."""
+    names = {"good.test": ["127.0.0.2", "127.0.0.1"]}
 
     def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names.get(host, host), port))]
+        found = names.get(host, [host])
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in found]
 
     monkeypatch.setattr(fetch.socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(fetch, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(fetch, "is_public", lambda address: address.startswith("127.0.0."))
+
+
+@pytest.mark.usefixtures("good")
+def test_fetches_follow_few_redirects_and_check_each() -> None:
+    """The redirect to 10.0.0.1 is checked as ever."""
 
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
         place = {"/to": "/image", "/out": "http://10.0.0.1/", "/loop": "/loop"}.get(handler.path)
@@ -146,3 +156,51 @@ def test_fetches_follow_few_redirects_and_check_each(monkeypatch: pytest.MonkeyP
         }.items():  # fmt: skip
             with pytest.raises(InvalidRequestError, match=why):
                 load(Media("good.test"), base + path)
+
+
+@pytest.mark.usefixtures("good")
+async def test_a_host_that_drips_holds_no_thread_and_no_other_client() -> None:
+    """Its headers never end, so no timeout of a socket does. A client fetches four at a time."""
+    slow = threading.Semaphore(0)
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.flush_headers()
+        if handler.path == "/image":
+            handler.end_headers()
+            handler.wfile.write(b"ABC")
+            return
+        slow.release()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b"a")
+                time.sleep(0.005)
+
+    media = Media("good.test")
+    with serving(answer) as port:
+        base = f"http://good.test:{port}"
+        drips = [asyncio.create_task(media.load(f"{base}/slow")) for _ in range(9)]
+        for _ in range(4):
+            await asyncio.to_thread(slow.acquire, timeout=60)
+        token = CLIENT.set("other")
+        assert await media.load(f"{base}/image") == b"ABC"
+        CLIENT.reset(token)
+        assert not any(task.done() for task in drips)
+        assert not slow.acquire(blocking=False)
+        for task in drips:
+            task.cancel()
+        await asyncio.wait(drips)
+        await until(lambda: media._threads.num_abandoned == 0)
+    media.shutdown()
+
+
+@pytest.mark.usefixtures("good")
+async def test_what_takes_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "SECONDS", 0.05)
+    media, done = Media("good.test"), threading.Event()
+    with serving(lambda _: done.wait(60) and None) as port:
+        with pytest.raises(InvalidRequestError, match=r"within 0\.05 s|did not send it"):
+            await media.load(f"http://good.test:{port}/")
+        await until(lambda: media._threads.num_abandoned == 0)
+        done.set()
+    media.shutdown()

@@ -14,9 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from quire.core.errors import EngineDeadError, InvalidRequestError
-from quire.frontend.images.pool import ImagePool
+from quire.frontend.images.pool import SPARE, ImagePool
 from quire.frontend.images.prepare import Prepared, prepare
 from quire.frontend.workers.pool import CLIENT
+from quire.frontend.workers.turns import Turns
 from tests.unit.frontend.images.test_prepare import CONFIG, VISION, encoded
 from tests.unit.frontend.test_core_client import until
 
@@ -41,7 +42,7 @@ sys.exit(w.main(sys.stdin.buffer, sys.stdout.buffer))
 async def scripted(path: Path, seconds: float = 60.0) -> AsyncIterator[ImagePool]:
     """Yield a pool of one process, which writes down what it is asked."""
     pool = ImagePool(VISION, CONFIG, (sys.executable, "-c", SCRIPTED, str(path)), seconds)
-    pool._size = 1
+    pool._size, pool._turns = 1, Turns(1, SPARE)
     try:
         yield pool
     finally:
@@ -72,7 +73,7 @@ async def test_clients_take_turns(tmp_path: Path) -> None:
         path.with_suffix(".go").touch()
         await asyncio.gather(*tasks)
         assert path.read_text() == "block b0 d0 a0 b1 a1 a2 a3 "
-        assert not pool._waiting
+        assert not pool._turns._waiting
         assert len(pool._idle) == 1
 
 
@@ -80,15 +81,17 @@ async def test_no_client_fills_all_processes(tmp_path: Path) -> None:
     """Slow images of one client leave a process to a client that has none."""
     path = tmp_path / "asked"
     async with scripted(path) as pool:
-        pool._size = 3
+        pool._turns = Turns(3, SPARE)
         slow = [ask(pool, "a", b"block") for _ in range(3)]
         await until(lambda: path.exists() and path.read_text() == "block block ")
         assert (await asyncio.wait_for(ask(pool, "b", b"b0"), 60)).digest == b"b0"
-        assert [len(turns) for turns in pool._waiting.values()] == [1]  # the third image of a
+        assert [len(turns) for turns in pool._turns._waiting.values()] == [
+            1
+        ]  # the third image of a
         path.with_suffix(".go").touch()
         await asyncio.gather(*slow)
-        assert not pool._waiting
-        assert not pool._held
+        assert not pool._turns._waiting
+        assert not pool._turns._held
         assert len(pool._idle) == 3
 
 
@@ -96,10 +99,10 @@ async def test_a_turn_that_comes_to_a_cancelled_caller_is_passed_on(tmp_path: Pa
     path = tmp_path / "asked"
     async with scripted(path) as pool:
         await pool.start()
-        worker = pool._idle.pop()
+        await pool._turns.take("a")
         left, stays = ask(pool, "b", b"left"), ask(pool, "c", b"c0")
         await asyncio.sleep(0)
-        pool._give_back(worker, "a")
+        pool._turns.give("a")
         left.cancel()
         await stays
         assert left.cancelled()
