@@ -56,26 +56,18 @@ def _lfm2_moe(meta: Metadata, config: Config) -> Config:
     }  # fmt: skip
 
 
-def _widths(meta: Metadata) -> tuple[int, int, dict[str, int]]:
-    """Return heads and their width, and the other sizes of Mamba-2."""
+def _sizes(meta: Metadata, *names: str) -> Config:
+    """Return heads, their width, groups, state and convolution under these names."""
     inner, heads = meta.integer("ssm.inner_size"), meta.integer("ssm.time_step_rank")
-    sizes = {
-        "groups": meta.integer("ssm.group_count"),
-        "state": meta.integer("ssm.state_size"),
-        "conv": meta.integer("ssm.conv_kernel"),
-    }
-    return heads, inner // max(1, heads), sizes
+    others = (meta.integer(f"ssm.{key}") for key in ("group_count", "state_size", "conv_kernel"))
+    return dict(zip(names, (heads, inner // max(1, heads), *others), strict=True))
 
 
 def _mamba_fields(meta: Metadata, layers: int) -> Config:
     """Return the fields `mamba_…` of hybrid models."""
-    heads, width, sizes = _widths(meta)
+    names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
     return {
-        "mamba_n_heads": heads,
-        "mamba_d_head": width,
-        "mamba_n_groups": sizes["groups"],
-        "mamba_d_state": sizes["state"],
-        "mamba_d_conv": sizes["conv"],
+        **_sizes(meta, *(f"mamba_{name}" for name in names)),
         "mamba_conv_bias": _has(meta, layers, "ssm_conv1d.bias"),
         "mamba_proj_bias": _has(meta, layers, "ssm_in.bias"),
     }
@@ -115,17 +107,13 @@ def _falcon(meta: Metadata, config: Config) -> Config:
 
 def _nemotron(meta: Metadata, config: Config) -> Config:
     """llama.cpp does not limit step sizes."""
-    heads, width, sizes = _widths(meta)
     layers = config["num_hidden_layers"]
+    names = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel")
     kinds = {"ssm_in": "mamba", "attn_q": "attention", "ffn_up_exps": "moe", "ffn_up": "mlp"}
     return {
         "layers_block_type": _kinds(meta, layers, kinds),
         "layer_norm_epsilon": config["rms_norm_eps"],
-        "mamba_num_heads": heads,
-        "mamba_head_dim": width,
-        "n_groups": sizes["groups"],
-        "ssm_state_size": sizes["state"],
-        "conv_kernel": sizes["conv"],
+        **_sizes(meta, *names),
         "use_conv_bias": _has(meta, layers, "ssm_conv1d.bias"),
         "use_bias": _has(meta, layers, "ssm_in.bias"),
         "mlp_bias": _has(meta, layers, "ffn_up.bias"),
@@ -142,15 +130,17 @@ def _nemotron_moe(meta: Metadata, config: Config) -> Config:
 
 
 def _qwen(meta: Metadata, config: Config) -> Config:
-    heads, width, sizes = _widths(meta)
+    names = [
+        "num_value_heads",
+        "value_head_dim",
+        "num_key_heads",
+        "key_head_dim",
+        "conv_kernel_dim",
+    ]
     kinds = {"ssm_out": "linear_attention", "attn_q": "full_attention"}
     return {
         "layer_types": _kinds(meta, config["num_hidden_layers"], kinds),
-        "linear_num_value_heads": heads,
-        "linear_value_head_dim": width,
-        "linear_num_key_heads": sizes["groups"],
-        "linear_key_head_dim": sizes["state"],
-        "linear_conv_kernel_dim": sizes["conv"],
+        **_sizes(meta, *(f"linear_{name}" for name in names)),
         "attention_bias": _has(meta, config["num_hidden_layers"], "attn_q.bias"),
         **rotated_part(meta.integer("rope.dimension_count"), config["head_dim"]),
     }
@@ -165,7 +155,6 @@ def _qwen_moe(meta: Metadata, config: Config) -> Config:
 
 def mamba2(meta: Metadata) -> Config:
     """Return the fields of Mamba-2, which has no attention, and so no Llama's fields."""
-    heads, width, sizes = _widths(meta)
     layers = meta.integer("block_count")
     _kinds(meta, layers, {"ssm_in": "mamba"})
     hidden = meta.integer("embedding_length")
@@ -174,11 +163,7 @@ def mamba2(meta: Metadata) -> Config:
         "num_hidden_layers": layers,
         "layer_norm_epsilon": meta.number("attention.layer_norm_rms_epsilon"),
         "expand": max(1, meta.integer("ssm.inner_size") // max(1, hidden)),
-        "num_heads": heads,
-        "head_dim": width,
-        "n_groups": sizes["groups"],
-        "state_size": sizes["state"],
-        "conv_kernel": sizes["conv"],
+        **_sizes(meta, "num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"),
         "use_conv_bias": _has(meta, layers, "ssm_conv1d.bias"),
         "use_bias": _has(meta, layers, "ssm_in.bias"),
     }

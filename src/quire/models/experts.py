@@ -110,7 +110,7 @@ def moe(
         count: names of their number; `default`, if absent.
         width: default of `moe_intermediate_size`; None if it is `intermediate_size`.
         shared: default of `n_shared_experts`; None if there is no such field.
-        fields: others of `MoEConfig`.
+        fields: others of `MoEConfig`; `layers` may be all of them.
     """
     experts = hf.integer(config, *count, default=default)
     try:
@@ -119,6 +119,8 @@ def moe(
         raise CheckpointError(
             f"config.json: num_experts_per_tok does not fit: {error}.", param="num_experts_per_tok"
         ) from None
+    if all(fields.get("layers") or ()):
+        fields["layers"] = None
     name = "intermediate_size" if width is None else "moe_intermediate_size"
     width = hf.integer(config, name, default=width)
     if shared is not None:
@@ -128,16 +130,13 @@ def moe(
 
 def sparse_behind(
     config: hf.HFConfig, default: int, name: str = "first_k_dense_replace"
-) -> tuple[bool, ...] | None:
+) -> tuple[bool, ...]:
     """Return which layers have experts: those behind the first ones, whose number is `name`."""
     dense = hf.whole(config, name, default)
-    layers = hf.integer(config, "num_hidden_layers")
-    return tuple(i >= dense for i in range(layers)) if dense else None
+    return tuple(i >= dense for i in range(hf.integer(config, "num_hidden_layers")))
 
 
-def sparse_by_types(
-    config: hf.HFConfig, otherwise: tuple[bool, ...] | None
-) -> tuple[bool, ...] | None:
+def sparse_by_types(config: hf.HFConfig, otherwise: tuple[bool, ...]) -> tuple[bool, ...]:
     """Return which layers have experts by `mlp_layer_types`; `otherwise` without it."""
     types = config.get("mlp_layer_types")
     if types is None:
@@ -146,17 +145,15 @@ def sparse_by_types(
     known = isinstance(types, list) and len(types) == layers
     if not known or any(kind not in ("dense", "sparse") for kind in types):
         raise hf.wrong("mlp_layer_types", types, f"a list of {layers} of 'dense' and 'sparse'")
-    sparse = tuple(kind == "sparse" for kind in types)
-    return None if all(sparse) else sparse
+    return tuple(kind == "sparse" for kind in types)
 
 
-def sparse_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
+def sparse_layers(config: hf.HFConfig) -> tuple[bool, ...]:
     """Return which layers have experts by Qwen's fields: every `decoder_sparse_step`-th, without
-    `mlp_only_layers`; None if all have."""
+    `mlp_only_layers`."""
     layers = hf.integer(config, "num_hidden_layers")
     step = hf.integer(config, "decoder_sparse_step", default=1)
     dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
         raise hf.wrong("mlp_only_layers", dense, "a list of layers")
-    sparse = tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
-    return None if all(sparse) else sparse
+    return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))

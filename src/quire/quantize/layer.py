@@ -11,14 +11,11 @@ from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.specs import (
     AttentionSpec,
-    LatentSpec,
     LinearSpec,
     Mixer,
     MLPSpec,
     MoESpec,
     NormSpec,
-    OwnInputSpec,
-    RecurrentSpec,
     linears,
 )
 from quire.quantize.awq import search_scale
@@ -75,13 +72,8 @@ def fold_scales(
             # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
-        elif isinstance(mixer, LatentSpec):
-            raise NotImplementedError("latent attention is refused before its layers are read")
-        elif isinstance(mixer, OwnInputSpec):
-            raise NotImplementedError("layers' own embeddings are refused before they are read")
-        elif isinstance(mixer, RecurrentSpec):
-            raise NotImplementedError("recurrent layers are refused before they are read")
         elif config.activation in _LINEAR:
+            assert isinstance(mixer, (MLPSpec, MoESpec)), "other layers are refused earlier"
             fold.rows(mixer.up, mixer.down)
             shared = mixer.shared if isinstance(mixer, MoESpec) else None
             if shared is not None:

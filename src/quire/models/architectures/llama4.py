@@ -63,8 +63,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-def _sparse(config: hf.HFConfig) -> tuple[bool, ...] | None:
-    """Return which layers have experts; None if all have."""
+def _sparse(config: hf.HFConfig) -> tuple[bool, ...]:
+    """Return which layers have experts."""
     layers = hf.integer(config, "num_hidden_layers")
     step = hf.integer(config, "interleave_moe_layer_step", default=1)
     stated = config.get("moe_layers")
@@ -72,5 +72,4 @@ def _sparse(config: hf.HFConfig) -> tuple[bool, ...] | None:
         stated = list(range(step - 1, layers, step))
     if not isinstance(stated, list) or any(type(layer) is not int for layer in stated):
         raise hf.wrong("moe_layers", stated, "a list of layers")
-    sparse = tuple(layer in stated for layer in range(layers))
-    return None if all(sparse) else sparse
+    return tuple(layer in stated for layer in range(layers))
