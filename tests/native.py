@@ -38,8 +38,7 @@ ISAS = [*reversed(available_isas()), *emulated_isas()]
 
 @cache
 def pool_of(threads: int) -> Pool:
-    """Return the pool that tests of this process share. A test module must not start threads:
-    `--forks` would lose them."""
+    """Return the pool that tests of this process share; collecting tests starts no threads."""
     return Pool(threads)
 
 
