@@ -3,26 +3,28 @@
     python benchmarks/halves.py [--model qwen3-0.6b] [--layers 8] [--prompt 4096] [--answers 4]
         [--tokens 100] [--repetitions 1] [--json FILE.jsonl]
 
-Two engines with random weights, of some of the model's layers, run one after the other, each with
-one thread per replica: `one` has one replica, `halves` one for prompts and one for answers.
+Two engines with random weights, of some of the model's layers, with one thread per replica: `one`
+has one replica, `halves` one for prompts and one for answers. Both stay loaded, and each repetition
+measures one after the other.
 
 `ttft_s` is the time to the first token of a prompt while nothing else runs. `idle_p99_s` is the
 p99 time between two tokens of `--answers` answers, `busy_p99_s` the same while prompts arrive, one
-after the other. `ttft_overhead` is halves' time over that of one, less one; `stretch` is busy over
-idle. `…_cpu_s` are CPU seconds of all cores for the prompt, and of the last core per token of the
-answers: ratios by CPU do not count waits for other processes, on a busy machine. `…_wait_s` are
-those waits.
+after the other. `…_cpu_s` are CPU seconds: of all cores for the prompt; between two tokens, of the
+last core and of this process, which is the front end and might take time from it. On a busy machine
+compare these: they do not count waits for other programs. `…_wait_s` are those waits, per token.
+`ttft_overhead` is halves' time over that of one, less one; `stretch` is busy over idle. Both are
+medians of each repetition's ratio.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +39,15 @@ KINDS: dict[str, dict[str, int]] = {
     "one": {"num_threads": 1},
     "halves": {"num_threads": 2, "prefill_replicas": 1, "decode_replicas": 1},
 }
-TIMES = (
-    *("ttft_s", "ttft_cpu_s", "idle_p99_s", "idle_cpu_s", "idle_wait_s"),
-    *("busy_p99_s", "busy_cpu_s", "busy_wait_s"),
-)
+RATIOS = {
+    **{
+        f"{kind}_stretch{by}": (f"{kind}_busy_{name}", f"{kind}_idle_{name}")
+        for kind in KINDS
+        for by, name in (("", "p99_s"), ("_by_cpu", "p99_cpu_s"))
+    },
+    "halves_ttft_over_one": ("halves_ttft_s", "one_ttft_s"),
+    "halves_ttft_over_one_by_cpu": ("halves_ttft_cpu_s", "one_ttft_cpu_s"),
+}
 SHORT = 32
 
 
@@ -50,61 +57,87 @@ class Load:
     def __init__(self, engine: AsyncLLM, seed: int) -> None:
         self._engine = engine
         self.cores = [core.core.client.pid for core in engine._fleet.replicas]  # type: ignore[attr-defined]
+        self._last = (~self.cores[-1] << 3) | 2  # Linux' clock of a process
         self._draw = Random(seed)
 
-    async def times(self, length: int, count: int) -> list[float]:
-        """Return the times of a request's start and of its tokens."""
+    async def times(self, length: int, count: int) -> list[tuple[float, float]]:
+        """Return the times of a request's start and of its tokens: by the clock, and by the CPU
+        time of the last core and of this process."""
+
+        def now() -> tuple[float, float]:
+            return time.perf_counter(), time.clock_gettime(self._last) + time.process_time()
+
         prompt = [self._draw.randrange(3, 32_000) for _ in range(length)]
         params = SamplingParams(
             max_tokens=count, ignore_eos=True, output_kind=RequestOutputKind.DELTA
         )
-        start, stream = (
-            time.perf_counter(),
-            self._engine.generate({"prompt_token_ids": prompt}, params),
-        )
-        return [start, *[time.perf_counter() async for _ in stream]]
+        start = now()
+        stream = self._engine.generate({"prompt_token_ids": prompt}, params)
+        return [start, *[now() async for _ in stream]]
 
-    async def answers(self, answers: int, count: int) -> list[float]:
-        """Return the p99 time between two tokens of answers that run side by side, and the CPU
-        time and the wait for a CPU of the last core per token."""
+    async def first_token(self, length: int) -> dict[str, float]:
+        """Return the time of a prompt alone, and the CPU time of all cores."""
+        before = taken(self.cores)
+        (sent, _), (first, _) = await self.times(length, 1)
+        return {"ttft_s": first - sent, "ttft_cpu_s": float((taken(self.cores) - before)[0])}
+
+    async def answers(self, answers: int, count: int) -> dict[str, float]:
+        """Return the p99 times between two tokens of answers that run side by side, and the last
+        core's wait for a CPU per token."""
         before = taken(self.cores[-1:])
         found = await asyncio.gather(*[self.times(SHORT, count) for _ in range(answers)])
-        each = (taken(self.cores[-1:]) - before) / count
-        gaps = [float(gap) for times in found for gap in np.diff(times[2:])]
-        return [float(np.percentile(gaps, 99)), *each]
+        wait = float((taken(self.cores[-1:]) - before)[1]) / count
+        gaps = np.concatenate([np.diff(times[2:], axis=0) for times in found])
+        p99, p99_cpu = np.percentile(gaps, 99, axis=0).tolist()
+        return {"p99_s": p99, "p99_cpu_s": p99_cpu, "wait_s": wait}
 
     async def prompts(self, length: int) -> None:
         """Send prompts, one after the other, until this is cancelled."""
         while True:
             await self.times(length, 1)
 
-
-async def measure(kind: str, args: argparse.Namespace, seed: int) -> dict[str, float]:
-    """Return the times of one engine."""
-    engine = await AsyncLLM.start(
-        EngineArgs(
-            args.model,
-            load_format="dummy",
-            hf_overrides=json.dumps({"num_hidden_layers": args.layers}),
-            max_model_len=args.prompt + SHORT + args.tokens,
-            max_num_seqs=2 * args.answers,
-            **KINDS[kind],
-        )
-    )
-    try:
-        load = Load(engine, seed)
-        await load.times(SHORT, 4)  # warm-up
-        await load.times(4 * SHORT, 4)
-        before = taken(load.cores)
-        sent, first, *_ = await load.times(args.prompt, 1)
-        cpu = float((taken(load.cores) - before)[0])
-        idle = await load.answers(args.answers, args.tokens)
-        stream = asyncio.create_task(load.prompts(args.prompt))
-        busy = await load.answers(args.answers, args.tokens)
+    async def measure(self, args: argparse.Namespace) -> dict[str, float]:
+        """Return the times of one repetition."""
+        found = await self.first_token(args.prompt)
+        idle = await self.answers(args.answers, args.tokens)
+        stream = asyncio.create_task(self.prompts(args.prompt))
+        busy = await self.answers(args.answers, args.tokens)
         stream.cancel()
-    finally:
-        engine.shutdown()
-    return dict(zip(TIMES, (first - sent, cpu, *idle, *busy), strict=True))
+        with contextlib.suppress(asyncio.CancelledError):
+            await stream
+        found |= {f"idle_{name}": seconds for name, seconds in idle.items()}
+        return found | {f"busy_{name}": seconds for name, seconds in busy.items()}
+
+
+async def measure(args: argparse.Namespace) -> list[dict[str, float]]:
+    """Return the times of all repetitions."""
+    async with contextlib.AsyncExitStack() as stack:
+        loads = {}
+        for kind, threads in KINDS.items():
+            fields = json.dumps({"num_hidden_layers": args.layers})
+            engine = await AsyncLLM.start(
+                EngineArgs(
+                    args.model,
+                    load_format="dummy",
+                    hf_overrides=fields,
+                    max_model_len=args.prompt + SHORT + args.tokens,
+                    max_num_seqs=2 * args.answers,
+                    **threads,
+                )
+            )
+            stack.callback(engine.shutdown)
+            loads[kind] = load = Load(engine, 0)
+            for length in (SHORT, 4 * SHORT, args.prompt):  # warm-up
+                await load.times(length, 4)
+        samples = []
+        for number in range(args.repetitions):
+            sample: dict[str, float] = {}
+            for kind in [*KINDS][:: 1 - 2 * (number % 2)]:  # each is the first one in turn
+                found = await loads[kind].measure(args)
+                sample |= {f"{kind}_{name}": seconds for name, seconds in found.items()}
+            sample |= {name: sample[a] / sample[b] for name, (a, b) in RATIOS.items()}
+            samples.append(sample)
+    return samples
 
 
 def taken(processes: list[int]) -> NDArray[np.float64]:
@@ -124,10 +157,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
-    samples: list[dict[str, Any]] = []
-    for seed in range(args.repetitions):
-        found = {kind: asyncio.run(measure(kind, args, seed)) for kind in KINDS}
-        samples.append({f"{k}_{name}": s for k, each in found.items() for name, s in each.items()})
+    samples = asyncio.run(measure(args))
     facts = {
         "model": args.model,
         "layers": args.layers,
@@ -135,13 +165,8 @@ def main() -> None:
         "answers": args.answers,
     }
     row = summarise(tuple(samples[0]), facts, samples)
-    for name, time_of in (("", "ttft_s"), ("_by_cpu", "ttft_cpu_s")):
-        ratio = row[f"halves_{time_of}"] / row[f"one_{time_of}"]
-        row[f"ttft_overhead{name}"] = round(ratio - 1, 4)
-    for kind in KINDS:
-        for name, time_of in (("", "p99_s"), ("_by_cpu", "cpu_s")):
-            ratio = row[f"{kind}_busy_{time_of}"] / row[f"{kind}_idle_{time_of}"]
-            row[f"{kind}_stretch{name}"] = round(ratio, 3)
+    row["ttft_overhead"] = round(row["halves_ttft_over_one"] - 1, 4)
+    row["ttft_overhead_by_cpu"] = round(row["halves_ttft_over_one_by_cpu"] - 1, 4)
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances("halves", "python benchmarks/halves.py"))

@@ -1,7 +1,7 @@
 """Two replicas of one core each: predicted against measured, and one killed under load.
 
-    python benchmarks/replicas.py [--model qwen3-0.6b] [--layers 8] [--requests 24] [--clients 4]
-        [--input-len 256] [--output-len 64] [--hardware this] [--json FILE.jsonl]
+    python benchmarks/replicas.py [--model qwen3-0.6b] [--layers 8] [--requests 12] [--clients 4]
+        [--input-len 256] [--output-len 32] [--hardware this] [--json FILE.jsonl]
 
 Clients send requests with random weights, one after the other. `quire simulate` predicts the same
 load, from the limits of this machine that it measures first. `measured_cpu_s` are the CPU seconds
@@ -158,10 +158,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="qwen3-0.6b", help="a preset")
     parser.add_argument("--layers", type=int, default=8, help="of the model's")
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--input-len", type=int, default=256)
-    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--hardware", default="this", help="profile that the prediction is from")
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
