@@ -333,6 +333,8 @@ def test_types_are_told_of_any_schema() -> None:
     again = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}}}
     assert allowed_types({"$ref": "#/$defs/A"}, again) == ALL
     assert allowed_types({"$ref": "#/$defs/none"}, again) == frozenset()
+    listed = {"anyOf": [{"type": "null"}, {"type": "string"}]}
+    assert allowed_types({"$ref": "#/anyOf/1"}, listed) == {"string"}
     assert allowed_types({"anyOf": [{"type": ["null", "number"]}, {"minLength": 1}]}, {}) == {
         "null",
         "number",
