@@ -44,7 +44,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _loaded(row: dict[str, Any]) -> bool:
-    return bool((row["neighbours"] or 0.0) >= LOADED)
+    return bool((row.get("neighbours") or 0.0) >= LOADED)
 
 
 def _verdicts(rows: Iterator[dict[str, Any]]) -> str:

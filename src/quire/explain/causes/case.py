@@ -139,11 +139,6 @@ class Case:
         host = self.evidence.host
         return 0.0 if host is None else host.others - host.clients
 
-    @property
-    def cores_left(self) -> float:
-        """Return the cores that others leave to the engine."""
-        return max(0.0, self.evidence.cores - max(0.0, self.others - QUIET))
-
     def cores_of(self, threads: float) -> float:
         """Return the cores' worth of work of so many threads beside other processes than clients.
 

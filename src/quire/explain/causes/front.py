@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import (
+    QUIET,
     WORTH,
     Case,
     Kind,
@@ -79,11 +80,10 @@ def tokenization(case: Case) -> Suspect | None:
         more = lanes + 1
         busy_lanes = share / lanes
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
-        alone, beside = (
-            saving(max(0.0, cores / max(busy, 1e-9) - 1.0)) for cores in (e.cores, case.cores_left)
-        )
+        alone = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
         lost = floor = min(idle, alone, busy_lanes * (1.0 - lanes / more))
-        why, gained = f"tokenizes in {more} processes at once", min(lost, beside)
+        # Beside others it depends on them what another process gets: no figure.
+        why, gained = f"tokenizes in {more} processes at once", lost * (case.others <= QUIET)
         changes = [change(f"--tokenizer-pool-size {more}", why, gained, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(
