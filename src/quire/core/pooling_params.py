@@ -51,14 +51,17 @@ class PoolingParams(
 
     def __post_init__(self) -> None:
         check_types(self)
-        kept = self.truncate_prompt_tokens
-        if kept is not None and kept != WHOLE_CONTEXT and kept < 1:
-            raise InvalidRequestError(
-                f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as "
-                "the model allows.",
-                param="truncate_prompt_tokens",
-            )
+        check_truncation(self.truncate_prompt_tokens)
         if self.dimensions is not None and self.dimensions < 1:
             raise InvalidRequestError(
                 f"dimensions is {self.dimensions}; it must be at least 1.", param="dimensions"
             )
+
+
+def check_truncation(kept: int | None) -> None:
+    """Raise `InvalidRequestError` for a wrong `truncate_prompt_tokens`."""
+    if kept is not None and kept != WHOLE_CONTEXT and kept < 1:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as fit.",
+            param="truncate_prompt_tokens",
+        )

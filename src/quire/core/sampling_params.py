@@ -9,7 +9,7 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import Elsewhere, NamedFields
-from quire.core.pooling_params import WHOLE_CONTEXT
+from quire.core.pooling_params import check_truncation
 from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks, WrittenStructure
 from quire.core.typed import check_types
 
@@ -155,10 +155,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
             self.logprobs = 0
         try:
             _check(self)
-        except (
-            AttributeError,
-            TypeError,
-        ):  # a wrong type in a comparison: name the field
+        except (AttributeError, TypeError):  # a wrong type in a comparison: name the field
             check_types(self)
             _check(self)
 
@@ -230,11 +227,7 @@ def _check(p: SamplingParams) -> None:
             fix='Set thinking_marks, such as ThinkingMarks(("<think>",), ("</think>",)).',
             param="thinking_token_budget",
         )
-    if (kept := p.truncate_prompt_tokens) is not None and kept != WHOLE_CONTEXT and kept < 1:
-        raise InvalidRequestError(
-            f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as fit.",
-            param="truncate_prompt_tokens",
-        )
+    check_truncation(p.truncate_prompt_tokens)
     _check_stops(p)
     _check_tokens(p)
     if p.structured_outputs is not None and p.min_tokens:

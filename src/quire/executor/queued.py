@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.executor.base import Pending, StepSkippedError
-from quire.executor.peers import Peers
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
 
@@ -38,8 +37,8 @@ class QueueingExecutor(UniprocExecutor):
     worker_type = QueueingWorker
     _worker: QueueingWorker
 
-    def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
-        super().__init__(config, peers)
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
         self._overlaps = False
 
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:

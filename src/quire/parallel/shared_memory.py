@@ -33,15 +33,14 @@ class SharedFile:
         path: where they find it.
     """
 
-    def __init__(self, nbytes: int = ROOM) -> None:
-        self._nbytes = nbytes
-        self._fd = anonymous_file(nbytes)
+    def __init__(self) -> None:
+        self._fd = anonymous_file(ROOM)
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def empty(self) -> None:
         """Free its memory, which nobody uses now."""
         os.ftruncate(self._fd, 0)
-        os.ftruncate(self._fd, self._nbytes)
+        os.ftruncate(self._fd, ROOM)
 
     def close(self) -> None:
         """Let go of the file, whose memory is free when no process maps it. May be repeated."""
