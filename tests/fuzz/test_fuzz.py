@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz import cluster, frames, grammars, http, parsers, replay, schemas, templates
+from tests.fuzz import cluster, frames, grammars, http, images, parsers, replay, schemas, templates
 
 REQUESTS = 20_000
 PARTS = 20
@@ -33,6 +33,7 @@ async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
     ("module", "cases", "outcome"),
     [
         (parsers, 1500, "calls"),
+        (images, 4000, "read"),
         (templates, 1500, "rendered"),
         (grammars, 700, "ended"),
         (schemas, 400, "exact"),
