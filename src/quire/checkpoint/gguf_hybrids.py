@@ -130,17 +130,11 @@ def _nemotron_moe(meta: Metadata, config: Config) -> Config:
 
 
 def _qwen(meta: Metadata, config: Config) -> Config:
-    names = [
-        "num_value_heads",
-        "value_head_dim",
-        "num_key_heads",
-        "key_head_dim",
-        "conv_kernel_dim",
-    ]
+    heads = ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")
     kinds = {"ssm_out": "linear_attention", "attn_q": "full_attention"}
     return {
         "layer_types": _kinds(meta, config["num_hidden_layers"], kinds),
-        **_sizes(meta, *(f"linear_{name}" for name in names)),
+        **_sizes(meta, *(f"linear_{name}" for name in (*heads, "conv_kernel_dim"))),
         "attention_bias": _has(meta, config["num_hidden_layers"], "attn_q.bias"),
         **rotated_part(meta.integer("rope.dimension_count"), config["head_dim"]),
     }

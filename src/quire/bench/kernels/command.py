@@ -23,6 +23,7 @@ from quire.bench.results.report import Row
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
 from quire.core.extras import require
+from quire.core.model_config import ModelConfig
 from quire.ops.interface import Ops
 from quire.ops.native.kernels import available_isas
 from quire.system.hardware import detect
@@ -82,15 +83,9 @@ class _Bench:
             ConfigError: this machine lacks the ISA, or the engine refuses the dtypes.
         """
         args = self._args
-        fields = {"dtype": args.dtype}
-        fields |= {name: getattr(args, name) for name in FAMILIES[family][1]}
-        dummy = preset_config(model) is not None
-        base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
-        for chosen, config in choices.combinations(base, fields):
-            types = {name: getattr(chosen, name) for name in FAMILIES[family][1]}
-            variant = Variant(0, chosen.dtype, isa, **types)
+        for variant, config in variants(args, model, isa, FAMILIES[family][1]):
             yield Setting(
-                config, self._ops(isa, chosen.quantization), variant, args.rows, args.context,
+                config, self._ops(isa, variant.quantization), variant, args.rows, args.context,
                 args.block_size, args.max_num_seqs, self._torch, self._random,
             )  # fmt: skip
 
@@ -141,16 +136,32 @@ class _Bench:
         }
 
     def _ops(self, isa: str, quantization: str | None) -> Ops:
-        if isa not in available_isas():
-            raise ConfigError(
-                f"--isa {isa}: this machine cannot run it.",
-                fix=f"It can run {', '.join(available_isas())}.",
-                param="--isa",
-            )
+        check_isa(isa)
         key = (isa, quantization)
         if key not in self._tables:
             self._tables[key] = load_rounded(isa, self._threads, quantization)
         return self._tables[key]
+
+
+def variants(
+    args: argparse.Namespace, model: str, isa: str, types: tuple[str, ...]
+) -> Iterator[tuple[Variant, ModelConfig]]:
+    """Yield each combination that the engine accepts of `--dtype` and the flags `types`."""
+    fields = {name: getattr(args, name) for name in ("dtype", *types)}
+    dummy = preset_config(model) is not None
+    base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
+    for chosen, config in choices.combinations(base, fields):
+        yield Variant(0, chosen.dtype, isa, **{n: getattr(chosen, n) for n in types}), config
+
+
+def check_isa(isa: str) -> None:
+    """Raise ConfigError if this machine cannot run the instruction set."""
+    if isa not in available_isas():
+        raise ConfigError(
+            f"--isa {isa}: this machine cannot run it.",
+            fix=f"It can run {', '.join(available_isas())}.",
+            param="--isa",
+        )
 
 
 def _torch_calls(threads: int) -> TorchCalls:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.bench import choices
 from quire.bench.kernels.case import Variant
 from quire.bench.kernels.cases import Setting
+from quire.bench.kernels.command import check_isa, variants
 from quire.bench.kernels.rounded import load_rounded
-from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.ops.native.kernels import available_isas
@@ -104,13 +103,8 @@ def _tasks(job: Job) -> Iterator[Task]:
 
 
 def _jobs(args: argparse.Namespace, op: str, isa: str, threads: int) -> Iterator[Job]:
-    fields = {"dtype": args.dtype, _TYPES[op]: getattr(args, _TYPES[op])}
     for model in args.model:
-        dummy = preset_config(model) is not None
-        base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
-        for chosen, config in choices.combinations(base, fields):
-            types = {_TYPES[op]: getattr(chosen, _TYPES[op])}
-            variant = Variant(0, chosen.dtype, isa, **types)
+        for variant, config in variants(args, model, isa, (_TYPES[op],)):
             yield Job(op, config, variant, threads, args)
 
 
@@ -136,12 +130,7 @@ def _settle(places: Queue[list[int]]) -> None:
 
 
 def _check(args: argparse.Namespace, isa: str, threads: int) -> None:
-    if isa not in available_isas():
-        raise ConfigError(
-            f"--isa {isa}: this machine cannot run it.",
-            fix=f"It can run {', '.join(available_isas())}.",
-            param="--isa",
-        )
+    check_isa(isa)
     cores = detect().cores
     if args.jobs > 1 and args.jobs * threads > cores:
         raise ConfigError(
