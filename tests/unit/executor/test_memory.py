@@ -16,6 +16,7 @@ from quire.executor.memory import (
     MemoryPlan,
     activation_bytes,
     cannot_allocate,
+    expected_plan,
     longest_context,
     most_kv_blocks,
     plan_memory,
@@ -35,6 +36,13 @@ def plan(**changes: Any) -> MemoryPlan:
 def test_an_explicit_number_of_blocks_is_taken_as_it_is() -> None:
     """However small: requests that do not fit are refused one by one (faults.md, row 35)."""
     assert plan(num_blocks=3, kv_cache_memory_bytes=2**30).num_blocks == 3
+
+
+def test_an_unloaded_engine_is_planned_with_its_draft_model() -> None:
+    alone = expected_plan(config(kv_cache_memory_bytes=2**20))
+    assert expected_plan(config(kv_cache_memory_bytes=2**20, draft=config())).num_blocks == (
+        alone.num_blocks // 2
+    )
 
 
 def test_explicit_bytes_hold_as_many_blocks_as_fit() -> None:
