@@ -280,7 +280,7 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
     "fields",
     [
         {"max_num_batched_tokens": 16},
-        {"enforce_eager": True},
+        {"enforce_eager": True, "max_num_batched_tokens": 64},
         {"quantization": "int8"},
         {"kv_cache_dtype": "int8"},
         {"num_gpu_blocks_override": 72, "max_num_seqs": 3},
@@ -292,7 +292,7 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
     ],
     ids=[
         "chunks",
-        "eager",
+        "eager-64",
         "int8",
         "int8-kv",
         "preempted",
@@ -358,22 +358,33 @@ def test_plan_counts_the_tower_and_the_encoder_cache(tiny: Tiny) -> None:
 
 
 def files() -> Iterator[tuple[str, bytes]]:
-    """Yield 40 images of odd sizes, modes and orientations, and some that are transparent."""
+    """Yield 54 images of odd sizes, modes and orientations, some transparent or animated."""
     random = np.random.default_rng(0)
     sizes = [(1, 1), (7, 93), (64, 64), (101, 33), (250, 40), (31, 200), (90, 91), (160, 120)]
-    for mode, kind in (
-        ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("RGB", "JPEG"), ("RGBA", "WEBP"),
+    for mode, kind, count in (
+        ("RGB", "PNG", 8), ("RGBA", "PNG", 8), ("P", "PNG", 8), ("RGB", "JPEG", 8),
+        ("RGBA", "WEBP", 8), ("CMYK", "JPEG", 2), ("I;16", "PNG", 2), ("LA", "PNG", 2),
+        ("1", "PNG", 2), ("PA", "PNG", 2), ("P", "GIF", 2), ("RGB", "WEBP", 2),
     ):  # fmt: skip
-        for number, (width, height) in enumerate(sizes):
-            channels = 4 if mode == "RGBA" else 3
-            pixels = random.integers(0, 256, (height, width, channels), dtype=np.uint8)
-            image = Image.fromarray(pixels, "RGBA" if channels == 4 else "RGB")
-            if mode == "P":
+        for number, (width, height) in enumerate(sizes[-count:]):
+            pixels = random.integers(0, 256, (height, width, 4), dtype=np.uint8)
+            image = Image.fromarray(pixels if mode == "RGBA" else pixels[..., :3].copy())
+            extra: dict[str, Any] = {}
+            if mode == "I;16":
+                image = Image.fromarray(np.ascontiguousarray(pixels).view(np.uint16)[..., 0])
+            elif mode in ("P", "PA"):
                 image = image.quantize(16)
-            out, exif = io.BytesIO(), Image.Exif()
-            exif[0x0112] = number + 1
-            extra = {"exif": exif} if kind == "JPEG" else {}
-            extra |= {"transparency": 3} if mode == "P" else {}
+                extra["transparency"] = 3 if mode == "P" else bytes(range(0, 256, 16))
+            elif mode in ("CMYK", "1"):
+                image = image.convert(mode)
+            elif mode == "LA":
+                image = Image.merge("LA", image.split()[:2])
+            if kind == "JPEG":
+                extra["exif"] = Image.Exif()
+                extra["exif"][0x0112] = 8 - number
+            if count == 2 and kind in ("GIF", "WEBP"):
+                extra |= {"save_all": True, "append_images": [image.rotate(180)]}
+            out = io.BytesIO()
             image.save(out, kind, **extra)
             yield f"{mode}-{kind}-{width}x{height}", out.getvalue()
 
@@ -450,4 +461,4 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
             stacked = [normalized(span, settings.mean, settings.std) for span in spans]
             got = torch.stack(stacked).numpy().reshape(expected.shape)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=label)
-    assert count == 40
+    assert count == 54

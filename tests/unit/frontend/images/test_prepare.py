@@ -14,8 +14,12 @@ from PIL import Image
 
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+from quire.core.options import RequestInputs
+from quire.core.request import Request
+from quire.core.sampling_params import SamplingParams
 from quire.frontend.images.expand import ImagePrompt, expand, with_images
 from quire.frontend.images.prepare import prepare
+from quire.kv.hashing import BlockHasher
 from quire.runner.images import SequenceImages
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
@@ -92,6 +96,28 @@ def test_placeholders_become_the_rows_of_their_image() -> None:
     assert tokens == [1, *[9] * 15, 2, *[9] * 15]
     with pytest.raises(InvalidRequestError, match="1 placeholders"):
         expand([1, 9], [image, image], VISION, tokenizer)
+
+
+def test_images_that_are_nearly_equal_share_no_block() -> None:
+    """Crops, the same bytes in another shape, a file with a further byte, one other pixel."""
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    other = pixels.copy()
+    other[-1, -1, -1] ^= 1
+    file = encoded("PNG")
+    each = [file, file + b"0", pixels, other]
+    each += [pixels.reshape(40, 24, 3), pixels[:16], pixels[:, :32]]
+    tokenizer, hasher = load_tokenizer(None, vocab_size=256), BlockHasher(4, "sha256", 0)
+    known: set[bytes] = set()
+    for image in each:
+        tokens, spans = expand([9], [prepare(image, VISION, CONFIG)], VISION, tokenizer)
+        inputs = RequestInputs(images=tuple(spans))
+        asked = Request(
+            "r", tokens, SamplingParams(), arrival_time=0.0, max_model_len=999, inputs=inputs
+        )
+        hashes = hasher.extend(asked)
+        assert len(hashes) == len(tokens) // 4 > 0
+        assert known.isdisjoint(hashes)
+        known.update(hashes)
 
 
 def test_positions_behind_an_image_follow_its_longer_side() -> None:
