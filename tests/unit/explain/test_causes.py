@@ -25,7 +25,7 @@ PROMPTS: dict[str, Any] = {
 """Steps of which a tenth has a long prompt."""
 
 
-GAINS_NO_SPEED = {"adapter_seats", "open_files", "refused_requests"}
+GAINS_NO_SPEED = {"adapter_seats", "cpu_quota", "open_files", "refused_requests"}
 """Causes whose change ends errors. Its gain is 0, and the text prints none."""
 
 

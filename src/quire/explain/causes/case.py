@@ -139,6 +139,11 @@ class Case:
         host = self.evidence.host
         return 0.0 if host is None else host.others - host.clients
 
+    def if_quiet(self, saved: float) -> float:
+        """Return the share that a change saves; 0.0, which is no figure, beside other processes:
+        what more or fewer threads and processes get there depends on these."""
+        return saved if self.others <= QUIET else 0.0
+
     def cores_of(self, threads: float) -> float:
         """Return the cores' worth of work of so many threads beside other processes than clients.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import (
-    QUIET,
     WORTH,
     Case,
     Kind,
@@ -82,8 +81,7 @@ def tokenization(case: Case) -> Suspect | None:
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
         alone = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
         lost = floor = min(idle, alone, busy_lanes * (1.0 - lanes / more))
-        # Beside others it depends on them what another process gets: no figure.
-        why, gained = f"tokenizes in {more} processes at once", lost * (case.others <= QUIET)
+        why, gained = f"tokenizes in {more} processes at once", case.if_quiet(lost)
         changes = [change(f"--tokenizer-pool-size {more}", why, gained, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(

@@ -169,10 +169,11 @@ def needless_ranks(case: Case) -> Suspect | None:
             change(
                 "--tensor-parallel-size 1",
                 "computes with threads of one process",
-                lost,
+                case.if_quiet(lost),
                 tensor_parallel_size=1,
             )
         ],
+        floor=WORTH if lost >= WORTH else 0.0,
         ranks=e.config.tensor_parallel_size,
         waited_share=waited,
     )
