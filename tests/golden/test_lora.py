@@ -44,6 +44,16 @@ TARGETS = {
     "deepseek-v2": ["q_proj", *LATENT[2:]],
     **dict.fromkeys(("deepseek-v3", "glm4-moe-lite", "minicpm3"), LATENT),
 }
+RECURRENT = {
+    "lfm2": ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
+    "qwen3_5": ["out_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "granite4-hybrid": ["in_proj", "out_proj", *ATTENTION, "input_linear", "output_linear"],
+    "falcon-h1": ["in_proj", *ATTENTION, "gate_proj", "up_proj", "down_proj"],
+    "bamba": ["in_proj", "out_proj", *ATTENTION, "gate_proj", "up_proj", "down_proj"],
+    "mamba2": ["in_proj"],
+}
+"""Mamba layers without `out_proj` where PEFT refuses it."""
+TARGETS |= RECURRENT
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
 DRAW = torch.Generator().manual_seed(0)
@@ -109,7 +119,10 @@ MODELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", of_each_kind(MODELS, "llama", "phi3", kinds=FEW_KINDS))
+@pytest.mark.parametrize(
+    "name",
+    of_each_kind([*MODELS, *RECURRENT], "llama", "phi3", "lfm2", "falcon-h1", kinds=FEW_KINDS),
+)
 def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path / "model")
     targets = TARGETS.get(name, ALL)
