@@ -264,7 +264,7 @@ class EngineArgs:
             count = self.prefill_replicas + self.decode_replicas
             object.__setattr__(self, "data_parallel_size", count)
         external = self.data_parallel_external_lb or self.data_parallel_rank is not None
-        part = self.data_parallel_start_rank > 0 and self.data_parallel_size_local is not None
+        part = self.data_parallel_start_rank != 0 and self.data_parallel_size_local is not None
         if part and not external:
             object.__setattr__(self, "data_parallel_hybrid_lb", True)
 
