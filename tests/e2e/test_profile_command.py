@@ -27,7 +27,8 @@ def test_it_takes_a_run_apart(
 ) -> None:
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "cache"))
     cores = detect().cores
-    save_limits(Limits(cpu_name(), cores, {cores: 3e10}, {"float32": {cores: 1e11}}))
+    known = {"float32": {cores: 1e11}}
+    save_limits(Limits(cpu_name(), cores, {cores: 3e10}, known, reads={"float32": {cores: 3e10}}))
     files = [
         f"--json={tmp_path / 'p.json'}", f"--csv={tmp_path / 'p.csv'}",
         f"--python={tmp_path / 'python'}",

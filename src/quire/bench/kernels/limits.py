@@ -107,7 +107,7 @@ def measure_and_keep() -> Limits:
     Raises:
         QuireError: it failed.
     """
-    print("Measuring this machine's limits for a few seconds …", file=sys.stderr)
+    print("Measuring this machine's limits for 10 to 20 seconds …", file=sys.stderr)
     limits = measured()
     if limits.disturbed:
         print("Other processes use this machine; measuring again …", file=sys.stderr)
