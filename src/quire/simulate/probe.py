@@ -8,7 +8,7 @@ sequence (reading weights), the first chunk of a prompt (products), the last chu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -115,7 +115,8 @@ class StepBench:
         )
         self._length, self._streams, self._chunk = length, streams, chunk
         self._vocab_size = config.model.vocab_size
-        self._computed: dict[int, int] = {}
+        self._at: dict[int, tuple[int, int]] = {}
+        """Of each sequence: its computed tokens, and the length of its prompt."""
         self._executor = UniprocExecutor(
             replace(config, scheduler=limits, num_blocks=streams * self._blocks)
         )
@@ -137,26 +138,30 @@ class StepBench:
         return statistics.median(self.seconds(step) for _ in range(REPEATS))
 
     def seconds(self, step: Sequence[Entry]) -> float:
-        """Return the worker's seconds for a step."""
-        back = [(i, start - 1, 1) for i, start, _ in step if start and self._computed[i] != start]
-        if back:  # not timed: recreate the sequences, so that the step can begin there
-            self._executor.execute(self._batch(back))
-        times = self._executor.execute(self._batch(step)).times
+        """Return the worker's seconds for a step, in which each sequence samples a token."""
+        ends = {index: start + count for index, start, count in step}
+        back = [(i, start - 1, 1) for i, start, _ in step if start]
+        if back:  # not timed: recreate the sequences, so that their prompts end with the step
+            self._executor.execute(self._batch(back, ends))
+        times = self._executor.execute(self._batch(step, ends)).times
         return times.prepare + times.model + times.sample
 
-    def _batch(self, step: Sequence[Entry]) -> SchedulerOutput:
+    def _batch(self, step: Sequence[Entry], ends: Mapping[int, int]) -> SchedulerOutput:
+        """Return a step of sequences whose prompts have these lengths."""
         new, removed, blocks, states = [], [], [], self._executor.states
         params = SamplingParams(temperature=0.0, max_tokens=1)
         for row, (index, start, count) in enumerate(step):
-            computed = self._computed.get(index)
-            self._computed[index] = start + count
-            if computed == start:
+            before = self._at.get(index)
+            self._at[index] = start + count, ends[index]
+            if before == (start, ends[index]):
                 continue
-            if computed is not None:
+            if before is not None:
                 removed.append(str(index))
             # Other tokens choose other experts.
             random = np.random.default_rng(index)
-            prompt = random.integers(self._vocab_size, size=self._length + 1).tolist()
+            prompt = random.integers(self._vocab_size, size=self._length + 1)[
+                : ends[index]
+            ].tolist()
             state = None
             if states is not None:
                 first = index * states.per_request

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.cost import RooflineCost
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -39,6 +40,27 @@ def test_fitting_finds_the_rates(rates: tuple[float, ...]) -> None:
     found = fit(UNIT, STEPS, [predict(UNIT, there, step) for step in STEPS])
     for name in ("weights", "keys", "products", "attention"):
         assert getattr(found, name) == pytest.approx(getattr(there, name), rel=0.02)
+
+
+def test_every_sequence_of_a_step_samples() -> None:
+    """Else the output projection, which the cost model counts, would take no time."""
+    config = resolve(EngineArgs(model="embedded"), detect()).config
+    steps: list[list[Entry]] = [[(0, 0, 8)], [(0, 8, 1), (1, 16, 1)], [(0, 8, 8)], [(0, 8, 1)]]
+    sampled: list[list[int]] = []
+    with StepBench(config, 32, 2, 16) as bench:
+        execute = bench._executor.execute
+
+        def noted(batch: SchedulerOutput) -> ModelOutput:
+            output = execute(batch)
+            sampled.append(output.num_sampled().tolist())
+            return output
+
+        bench._executor.execute = noted  # type: ignore[method-assign]
+        bench.fill(16)
+        del sampled[:]
+        for step in steps:
+            assert bench.seconds(step) > 0.0
+    assert sampled == [[1], [0, 0], [1, 1], [0], [1], [0], [1]]
 
 
 def test_a_real_model_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
