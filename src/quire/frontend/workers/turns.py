@@ -37,7 +37,10 @@ class Turns:
             raise
 
     def give(self, client: str) -> None:
-        """Free a slot of a client, for the next one. The client's turn is behind all others'."""
+        """Free a slot of a client, whose turn is then behind all others'.
+
+        Two may get one: who had all that it may have may now get a spare slot, too.
+        """
         self._free += 1
         self._held[client] -= 1
         self._held += Counter()  # which removes clients that have none
@@ -51,7 +54,6 @@ class Turns:
             elif self._may_take(other):
                 self._hold(other)
                 turns.popleft().set_result(None)
-                return
 
     def fail(self, error: Exception) -> None:
         """Fail all that wait."""

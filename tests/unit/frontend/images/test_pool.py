@@ -109,6 +109,19 @@ async def test_a_turn_that_comes_to_a_cancelled_caller_is_passed_on(tmp_path: Pa
         assert path.read_text() == "c0 "
 
 
+async def test_a_slot_that_a_client_gives_back_may_let_two_begin() -> None:
+    """One takes it, and its owner may take a spare one again."""
+    turns = Turns(4, 2)
+    for client in "ab":
+        await turns.take(client)
+    waits = {name: asyncio.create_task(turns.take(name)) for name in "ab"}
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waits.values())
+    turns.give("a")
+    assert turns._held == {"a": 1, "b": 2}
+    await asyncio.gather(*waits.values())
+
+
 async def test_an_image_that_fails_costs_itself(tmp_path: Path) -> None:
     path = tmp_path / "asked"
     async with scripted(path) as pool:
