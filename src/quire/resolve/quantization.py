@@ -44,7 +44,7 @@ def resolve_quantization(
     wanted = args.quantization
     if stored is not None:
         if wanted not in (None, stored.name):
-            why = f"the weights are quantized already, by {stored.name}: again only adds errors."
+            why = f"the weights are quantized already, by {stored.name}; this would add errors."
             fix = f"Leave --quantization unset, or use the unquantized model with {wanted}."
             raise value_error(args, "quantization", why, fix)
         notes.append(f"quantization {stored.name}: the checkpoint's. {_summary(stored.forms)}")

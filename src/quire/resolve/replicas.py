@@ -95,7 +95,9 @@ def _check_numbers(args: EngineArgs) -> None:
         (
             args.data_parallel_start_rank > 0 and not hybrid,
             "data_parallel_start_rank",
-            "add data_parallel_size_local, or the first replica is 0.",
+            "the replica is data_parallel_rank."
+            if external
+            else "set data_parallel_size_local, too; without it, the first replica is 0.",
         ),
         (
             last >= total,

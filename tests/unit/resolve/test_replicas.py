@@ -96,7 +96,15 @@ def test_a_server_has_some_of_the_replicas_behind_a_balancer(flags: str, replica
             "another mode",
         ),
         ({"data_parallel_size_local": 2}, "unless data_parallel_hybrid_lb"),
-        ({"data_parallel_start_rank": 2}, "add data_parallel_size_local"),
+        ({"data_parallel_start_rank": 2}, "set data_parallel_size_local, too"),
+        (
+            {
+                "data_parallel_rank": 1,
+                "data_parallel_start_rank": 1,
+                "data_parallel_size_local": 1,
+            },
+            "the replica is data_parallel_rank",
+        ),
         (
             {
                 "data_parallel_hybrid_lb": True,
