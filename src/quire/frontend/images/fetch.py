@@ -120,14 +120,15 @@ class Media:
         )
 
     async def _in_turn(self, work: Callable[[], bytes], seconds: float | None = None) -> bytes:
-        """Return what `work` returns; clients take turns."""
+        """Return what `work` returns; clients take turns.
+
+        A turn ends with the work. Nothing cuts a look-up of a name, so a client that leaves and
+        asks again could hold all threads.
+        """
         client = CLIENT.get()
         await self._turns.take(client)
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._threads.run(work)
-        finally:
-            self._turns.give(client)
+        async with asyncio.timeout(seconds):
+            return await self._threads.run(work, lambda: self._turns.give(client))
 
     def _file(self, url: SplitResult) -> bytes:
         """Return a file below the folder; links must stay there, too."""
@@ -220,6 +221,7 @@ def _get(url: SplitResult, until: float, wire: Wire) -> bytes | str:
     raw = _connect(host, port, until)
     try:
         wire.set(raw)
+        raw.settimeout(_left(until))  # it was a part of this while there were other addresses
         if url.scheme == "https":
             raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
         connection = HTTPConnection(host, port)

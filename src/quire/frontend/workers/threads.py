@@ -33,15 +33,22 @@ class DaemonThreads:
         self._waiting: set[Future[Any]] = set()
         self._closed = False
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], ended: Callable[[], None] | None = None) -> T:
         """Return what `work` returns. Cancelling the caller removes `work` from the queue.
+
+        Args:
+            ended: called once in the event loop, when no thread has `work` any more.
 
         Raises:
             EngineDeadError: `shutdown` was called, before or meanwhile.
         """
-        if self._closed:
-            raise EngineDeadError("The engine has been shut down.")
+        loop = asyncio.get_running_loop()
         future: Future[T] = Future()
+        if ended is not None:
+            future.add_done_callback(lambda _: _call_soon(loop, ended))
+        if self._closed:
+            future.cancel()
+            raise EngineDeadError("The engine has been shut down.")
         self._queue.put((future, work))
         if self._left:
             self._left -= 1
@@ -52,7 +59,6 @@ class DaemonThreads:
         except asyncio.CancelledError:
             if future.running():
                 self.num_abandoned += 1
-                loop = asyncio.get_running_loop()
                 future.add_done_callback(lambda _: _call_soon(loop, self._on_abandoned_end))
             raise
         finally:

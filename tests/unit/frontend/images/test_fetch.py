@@ -195,6 +195,72 @@ async def test_a_host_that_drips_holds_no_thread_and_no_other_client() -> None:
 
 
 @pytest.mark.usefixtures("good")
+async def test_a_client_that_leaves_and_comes_again_holds_no_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look-up of a name cannot be cut."""
+    begun, go, connect = threading.Semaphore(0), threading.Event(), fetch._connect
+
+    def stuck(host: str, port: int, until: float) -> socket.socket:
+        if port == 1:
+            begun.release()
+            go.wait(60)
+            raise OSError
+        return connect(host, port, until)
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(b"ABC")
+
+    monkeypatch.setattr(fetch, "_connect", stuck)
+    media = Media("good.test")
+    with serving(answer) as port:
+        slow = [asyncio.create_task(media.load("http://good.test:1/")) for _ in range(4)]
+        for _ in slow:
+            await asyncio.to_thread(begun.acquire, timeout=60)
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
+        again = [asyncio.create_task(media.load("http://good.test:1/")) for _ in range(4)]
+        await asyncio.sleep(0)
+        CLIENT.set("other")
+        assert await media.load(f"http://good.test:{port}/") == b"ABC"
+        go.set()
+        await asyncio.wait(again)
+        await until(lambda: not media._turns._held)
+    media.shutdown()
+
+
+@pytest.mark.usefixtures("good")
+def test_a_host_with_many_addresses_has_the_whole_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float | None] = []
+    connect = fetch._connect
+
+    class Connected(socket.socket):
+        def sendall(self, *data: Any) -> None:
+            given.append(self.gettimeout())
+            super().sendall(*data)
+
+    def connected(host: str, port: int, until: float) -> socket.socket:
+        raw = connect(host, port, until)
+        found = Connected(fileno=raw.detach())
+        found.settimeout(0.001)
+        return found
+
+    monkeypatch.setattr(fetch, "_connect", connected)
+    with (
+        serving(lambda handler: handler.send_error(404)) as port,
+        pytest.raises(InvalidRequestError, match="status 404"),
+    ):
+        load(Media("good.test"), f"http://good.test:{port}/")
+    assert given[0] is not None
+    assert given[0] > fetch.SECONDS / 2
+
+
+@pytest.mark.usefixtures("good")
 async def test_what_takes_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "SECONDS", 0.05)
     media, done = Media("good.test"), threading.Event()
