@@ -47,7 +47,8 @@ class Change(msgspec.Struct, frozen=True):
     metric: str
     """`THROUGHPUT`, or `ITL`."""
     estimated_gain: float
-    """0.35 is 35 % more, if the other causes stay as they are; at most `Case.most_gain`."""
+    """0.35 is 35 % more, if the other causes stay as they are; at most `Case.most_gain`. 0 is no
+    figure: the change ends errors, or the window cannot tell its gain."""
     fields: dict[str, bool | int | float | str | None] = {}
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
     uncertainty: float = 0.0

@@ -95,9 +95,10 @@ def _proofs(report: Report) -> Iterator[str]:
         return
     yield "Measured here: A and B in turns"
     for proof in report.proofs:
+        told = f" (estimated {proof.estimated_gain:+.0%})" if proof.estimated_gain else ""
         yield (
             f"  {proof.flag}: {proof.before:,.1f} → {proof.after:,.1f} {proof.metric}, "
-            f"{proof.proven_gain:+.0%} ± {proof.spread:.0%} (estimated {proof.estimated_gain:+.0%})"
+            f"{proof.proven_gain:+.0%} ± {proof.spread:.0%}{told}"
         )
 
 

@@ -25,8 +25,10 @@ PROMPTS: dict[str, Any] = {
 """Steps of which a tenth has a long prompt."""
 
 
-GAINS_NO_SPEED = {"adapter_seats", "cpu_quota", "open_files", "refused_requests"}
-"""Causes whose change ends errors. Its gain is 0, and the text prints none."""
+GAINS_NO_SPEED = {
+    "adapter_seats", "cpu_quota", "failed_writes", "open_files", "refused_requests",
+}  # fmt: skip
+"""Causes whose change has no figure: it ends errors, or the window cannot tell its gain."""
 
 
 def unbound() -> Evidence:

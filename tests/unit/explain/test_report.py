@@ -54,6 +54,11 @@ def test_the_text_fits_the_terminal() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
     for part in ("Verdict: few_threads", "--num-threads 4", "mlp.up", "tokenize", "+80%", "█"):
         assert part in text
+    assert "(estimated +70%)" in text
+    unknown = msgspec.structs.replace(proof, estimated_gain=0.0)  # the advice had no figure
+    text = render(msgspec.structs.replace(report, proofs=[unknown]))
+    assert "+80% ± 2%" in text
+    assert "(estimated" not in text
 
 
 def test_a_report_is_json_and_back() -> None:

@@ -130,7 +130,7 @@ def failed_writes(case: Case) -> Suspect | None:
     w, folder = case.window, case.evidence.args.kv_offloading_dir
     if not w.unsaved_blocks:
         return None
-    lost = max(WORTH, case.estimate.cached_share(_missed(w)))  # a fault, whatever it costs now
+    lost = case.estimate.cached_share(_missed(w))
     return suspect(
         "failed_writes",
         f"{w.unsaved_blocks:,} KV blocks could not be written to {folder} in {w.seconds:.1f} s; "
@@ -138,6 +138,7 @@ def failed_writes(case: Case) -> Suspect | None:
         lost,
         [change(f"room in {folder}, or another --kv-offloading-dir", "keeps the blocks", lost)],
         Kind.PROVEN,
+        WORTH,  # a fault, whatever it costs now
         unsaved_blocks=w.unsaved_blocks,
         loaded_blocks=w.loaded_blocks,
     )

@@ -140,8 +140,8 @@ class Case:
         return 0.0 if host is None else host.others - host.clients
 
     def if_quiet(self, saved: float) -> float:
-        """Return the share that a change saves; 0.0, which is no figure, beside other processes:
-        what more or fewer threads and processes get there depends on these."""
+        """Return the share that other threads or processes save; beside other programs 0.0, which
+        is no figure: what they get there depends on these programs."""
         return saved if self.others <= QUIET else 0.0
 
     def cores_of(self, threads: float) -> float:

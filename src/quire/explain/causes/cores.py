@@ -133,7 +133,7 @@ def cpu_quota(case: Case) -> Suspect | None:
     changes = []
     if fewer < threads:
         why = f"fits the limit of {around.quota:.1f} CPUs, so that no thread is stopped in a step"
-        # No figure: in theory fewer threads lose what the limit takes. Seen: +82 %.
+        # No figure: fewer threads should gain nothing under the same limit, but gained 82 %.
         changes.append(change(f"--num-threads {fewer}", why, 0.0, num_threads=fewer))
     raised = f"a CPU limit above {around.quota:.1f} (docker --cpus, resources.limits.cpu)"
     changes.append(change(raised, "lets the threads run on", lost))
