@@ -147,7 +147,7 @@ async def _send(url: str, images: list[bytes], per_second: float, answered: list
 
 def _row(times: list[list[float]], spans: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     """Return percentiles of all turns, and the ratio of the 99th ones in each."""
-    row: dict[str, Any] = {"streams": STREAMS}
+    row: dict[str, Any] = {}
     each = list[list[float]]()
     for name, turns in spans.items():
         gaps = [_gaps(times, *span) for span in turns]

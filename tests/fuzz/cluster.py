@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import write_json
+from quire.bench.results.report import jsonl, write_json
 from quire.core.batch import ModelOutput
 from quire.core.errors import EngineDeadError
 from quire.executor import frames, joining
@@ -136,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cluster", description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="append a row of JSON to this .jsonl file")
+    parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args(argv)
     begin = time.monotonic()
     refused = fuzz(args.count, args.seed)

@@ -24,6 +24,7 @@ from quire.core.quantized import QuantizedWeight
 from quire.quantize.recipe import Recipe
 
 _NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+"""The later name of each dtype: uint8 is U8, not F8_E8M0."""
 _FORMATS = {
     "int8": "int-quantized",
     "fp8": "float-quantized",
