@@ -221,7 +221,7 @@ def _get(url: SplitResult, until: float, wire: Wire) -> bytes | str:
     raw = _connect(host, port, until)
     try:
         wire.set(raw)
-        raw.settimeout(_left(until))  # it was a part of this while there were other addresses
+        raw.settimeout(_left(until))  # each address had only a part of it
         if url.scheme == "https":
             raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
         connection = HTTPConnection(host, port)

@@ -7,9 +7,9 @@ from collections import Counter, deque
 
 
 class Turns:
-    """A number of slots. Those who wait for one queue by client, and clients take turns.
+    """A number of slots. Each client has a queue, and clients take turns.
 
-    So one that asks for many delays another by one.
+    So a client that asks for many slots delays another by one.
 
     Args:
         size: slots.
@@ -39,7 +39,7 @@ class Turns:
     def give(self, client: str) -> None:
         """Free a slot of a client, whose turn is then behind all others'.
 
-        Two may get one: who had all that it may have may now get a spare slot, too.
+        Two clients may begin: one takes the slot, and its former owner may take a spare one.
         """
         self._free += 1
         self._held[client] -= 1

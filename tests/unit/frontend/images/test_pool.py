@@ -85,9 +85,8 @@ async def test_no_client_fills_all_processes(tmp_path: Path) -> None:
         slow = [ask(pool, "a", b"block") for _ in range(3)]
         await until(lambda: path.exists() and path.read_text() == "block block ")
         assert (await asyncio.wait_for(ask(pool, "b", b"b0"), 60)).digest == b"b0"
-        assert [len(turns) for turns in pool._turns._waiting.values()] == [
-            1
-        ]  # the third image of a
+        [waits] = pool._turns._waiting.values()
+        assert len(waits) == 1, "the third image of a"
         path.with_suffix(".go").touch()
         await asyncio.gather(*slow)
         assert not pool._turns._waiting
