@@ -130,9 +130,12 @@ def test_ranks_are_compared_with_one_process() -> None:
     around = {"nodes": 1}
     two = healthy(args={"tensor_parallel_size": 2}, around=around, **SLOW)
     ops = msgspec.structs.replace(UNBOUND, rank_waits=[0.5, 0.5])
-    found = explain(msgspec.structs.replace(two, ops=ops)).verdict
+    waiting = msgspec.structs.replace(two, ops=ops)
+    found = explain(waiting).verdict
     assert found.cause == "needless_ranks"
     assert found.share > 0.3
+    unknown = msgspec.structs.replace(waiting, surroundings=None)  # so are the memory nodes
+    assert "needless_ranks" not in {found.cause for found in explain(unknown).causes}
 
 
 def test_beside_others_more_tokenizers_gain_no_figure() -> None:

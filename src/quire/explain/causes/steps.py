@@ -67,7 +67,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
         lost,
         changes,
         # Of a tiny model the core's own work is a limit, as bandwidth is of a large one. So is
-        # handing over steps of one or two rows: no setting makes them fewer.
+        # handing over the short steps of one or two clients.
         Kind.WASTE if between + handing * many >= DISPATCHING else Kind.LIMIT,
         between_operations=between,
         handing_over=handing,
@@ -155,7 +155,9 @@ def needless_ranks(case: Case) -> Suspect | None:
     e, profile = case.evidence, case.evidence.ops
     if e.config.tensor_parallel_size < 2 or e.config.device != "cpu":
         return None
-    if case.around.nodes > 1 or profile is None or not profile.rank_waits:
+    if e.surroundings is None or e.surroundings.nodes > 1:
+        return None
+    if profile is None or not profile.rank_waits:
         return None
     waited = min(1.0, statistics.fmean(profile.rank_waits) / max(1e-9, profile.model_seconds))
     # One process would wait for a core, too. But it hands each operation to its threads once.
