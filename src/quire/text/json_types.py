@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ MAX_REFERENCES = 16
 MAX_ALTERNATIVES = 256
 """Of a schema, those that are unions themselves counted."""
 
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
 _BY_KEYWORD = {
     "string": ("pattern", "minLength", "maxLength", "format"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -99,7 +101,7 @@ def at_pointer(root: Any, pointer: str) -> Any:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(root, Mapping):
             root = root.get(name)
-        elif isinstance(root, list) and name.isdigit() and int(name) < len(root):
+        elif isinstance(root, list) and _INDEX.fullmatch(name) and int(name) < len(root):
             root = root[int(name)]
         else:
             return None

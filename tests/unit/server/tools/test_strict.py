@@ -348,6 +348,12 @@ def test_types_are_told_of_any_schema() -> None:
     }
 
 
+@pytest.mark.parametrize("index", ["²", "9" * 5000, "01"])
+def test_a_reference_to_no_item_of_a_list_has_no_types(index: str) -> None:
+    root = {"anyOf": [{"type": "null"}, {"type": "string"}]}
+    assert allowed_types({"$ref": f"#/anyOf/{index}"}, root) == frozenset()
+
+
 def test_a_parameters_type_tells_text_from_json() -> None:
     """Where the schema wants a text, a number is one."""
     written = "<function=weather><parameter={}>\n{}\n</parameter></function>"
