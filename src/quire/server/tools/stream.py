@@ -67,7 +67,7 @@ class Input:
         return taken
 
     def hold(self, text: str = "") -> None:
-        """Keep the text taken from now on, behind `text`, which was the last: it may be no call."""
+        """Keep `text`, the last one taken, and all text taken from now on. It may be no call."""
         self._held = [text]
 
     def release(self) -> str:
