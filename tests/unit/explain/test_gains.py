@@ -10,7 +10,7 @@ import pytest
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
-from quire.explain.causes.case import QUIET, Case, open_case
+from quire.explain.causes.case import ITL, LATEST, QUIET, Case, open_case
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse
@@ -224,3 +224,10 @@ def test_steps_usually_come_nearer_to_measured_rates_than_to_peaks() -> None:
         Estimator(healthy(limits=limits, **SLOW)).usual_ratio(4.0) for limits in (LIMITS, known)
     )
     assert 0.7 * peaks < reached < 0.95 * peaks
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(1000, 100), (7, 7), (-3, 1)])
+def test_one_token_of_a_hundred_is_at_most_a_hundred_times_as_late(tokens: int, most: int) -> None:
+    """Found by `make fuzz`: sequences that hardly ran made a gain of 10¹⁰."""
+    case = open_case(healthy(computed_tokens=tokens, itl_p99=1.0, running=1e-9))
+    assert case.most_gain(ITL) == max(0.0, most / LATEST - 1.0)

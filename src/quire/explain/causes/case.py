@@ -160,11 +160,13 @@ class Case:
 
         Of n computed tokens, none is known to take a smaller share of the time than 1 / (n + 2),
         by the rule of succession. The tokens that came out also need their products. The latest of
-        a hundred tokens takes at least `LATEST` times the mean.
+        a hundred tokens takes at least `LATEST` times the mean, and at most a hundred times: it
+        alone is a hundredth of the sum (of fewer tokens, a larger part).
         """
         w = self.window
         if metric == ITL:
-            mean = w.running / max(1e-9, w.output_tok_s)
+            part = 1.0 / min(100, max(1, w.computed_tokens))
+            mean = max(w.running / max(1e-9, w.output_tok_s), w.itl_p99 * part)
             return max(0.0, w.itl_p99 / max(1e-9, LATEST * mean) - 1.0)
         least = max(1.0 / (w.computed_tokens + 2), self.estimate.needed_share())
         return gain_of(1.0 - least)
