@@ -29,8 +29,7 @@ FORMATS: dict[str, tuple[str, str | None]] = {
 ROWS, COLUMNS, PROMPT = 1024, 1024, 128
 """Of the random numbers that a weight repeats, and the rows of a prompt."""
 WEIGHT_BYTES = 2**24
-"""About as many in each format, so that the time of a call is no part of the rate: weights of 2 MB
-in int4 seemed to be read at 71 % of the bandwidth, and steps reach nearly all of it."""
+"""About as many in each format, so that the time of a call is little of the rate."""
 CACHES = 3
 """Bytes of all weights of a format, relative to the largest cache."""
 MOST_BYTES = 2**28
