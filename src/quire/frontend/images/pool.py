@@ -21,7 +21,7 @@ IMAGE_SECONDS = 4 * CPU_SECONDS
 """For one image, with the time that its process waits for a core."""
 
 
-class ImagePool(WorkerPool):
+class ImagePool(WorkerPool[Prepared | str]):
     """Worker processes that prepare images; the first image starts one."""
 
     def __init__(
@@ -32,22 +32,20 @@ class ImagePool(WorkerPool):
         seconds: float = IMAGE_SECONDS,
     ) -> None:
         setup = frame(Setup(vision, images))
-        super().__init__(IMAGE_PROCESSES, command, setup, "an image process", seconds, SPARE)
-        self._time = seconds
-        self._decoder: msgspec.msgpack.Decoder[Prepared | str] = msgspec.msgpack.Decoder(
-            Prepared | str
-        )
+        decoder: msgspec.msgpack.Decoder[Prepared | str] = msgspec.msgpack.Decoder(Prepared | str)
+        name = "an image process"
+        super().__init__(IMAGE_PROCESSES, command, setup, decoder, name, seconds, SPARE)
 
     async def prepare(self, image: bytes) -> Prepared:
         """Return an image as the tower reads it; raises as `images.prepare.prepare`."""
         try:
-            found = self._decoder.decode(await self.ask(frame(image)))
+            found = await self.ask(frame(image))
         except TimeoutError:
             raise refused(
-                f"decoding it takes more than {CPU_SECONDS:g} s of CPU time, or {self._time:g} s"
+                f"decoding it takes more than {CPU_SECONDS:g} s of CPU time, or {self._seconds:g} s"
             ) from None
         except DeadlyError:
-            raise refused("decoding it ended two processes") from None
+            raise refused("decoding it ended its process") from None
         if isinstance(found, str):
             raise InvalidRequestError(found, param="image")
         return found

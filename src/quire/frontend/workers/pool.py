@@ -7,22 +7,37 @@ import logging
 import signal
 from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from quire.core.errors import EngineDeadError
 from quire.frontend.workers.child import LOST, Child
+from quire.frontend.workers.pipe import LONGEST
 from quire.frontend.workers.turns import Turns
 from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CLIENT = ContextVar("CLIENT", default="")
 """Who asks. A server sets it for each request."""
 ABANDONED_SECONDS = 1.0
 """How long a process may work for a cancelled caller. A new one takes as long to start."""
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit statuses of processes that the system or the user ended; the question is not to blame."""
 
 
 class DeadlyError(Exception):
-    """The question ended two processes."""
+    """The question ended its process, or two of them were ended from outside.
+
+    Attributes:
+        status: the exit status of the last one.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
 
 
 @dataclass(slots=True, eq=False)
@@ -35,20 +50,23 @@ class _Job:
     abandoned: bool = False
 
 
-class WorkerPool:
+class WorkerPool(Generic[T]):
     """Child processes that answer questions, one each at a time.
 
     Other questions wait, and clients take turns (`Turns`, by `CLIENT`). A process that dies is
-    replaced, and the new one gets its question, once. A cancelled caller leaves the queue. If a
-    process has its question already, the process is replaced after `ABANDONED_SECONDS`.
+    replaced. If it was ended from outside, the new one gets its question, once. A cancelled caller
+    leaves the queue. If a process has its question already, the process is replaced after
+    `ABANDONED_SECONDS`.
 
     Args:
         size: most processes. They start with `start`, or with the first questions.
         command: of a process.
         setup: the first frame that it reads.
+        decoder: of its answers.
         name: of a process, in the log.
         seconds: for one answer; None sets no limit.
         spare: processes that only clients without one get, so that no client fills all of them.
+        longest: bytes of an answer.
 
     Attributes:
         num_abandoned: questions that are processed for cancelled callers.
@@ -59,32 +77,37 @@ class WorkerPool:
         size: int,
         command: Sequence[str],
         setup: bytes,
+        decoder: msgspec.msgpack.Decoder[T],
         name: str,
         seconds: float | None = None,
         spare: int = 0,
+        longest: int = LONGEST,
     ) -> None:
         self.num_abandoned = 0
         self._size = size
         self._command = command
         self._setup = setup
+        self._decoder = decoder
         self._name = name
         self._seconds = seconds
+        self._longest = longest
         self._turns = Turns(size, spare)
         self._workers: set[Child] = set()
         self._idle: list[Child] = []
-        self._tasks: set[asyncio.Task[bytes]] = set()
+        self._tasks: set[asyncio.Task[T]] = set()
         self._closed = False
 
     async def start(self) -> None:
         """Start all processes."""
         self._idle += [await self._spawn() for _ in range(self._size)]
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes) -> T:
         """Return the answer to a frame.
 
         Raises:
-            DeadlyError: it ended two processes.
+            DeadlyError: it ended its process.
             TimeoutError: it took too long, or SIGPROF ended the process: its timer of CPU time.
+            ValueError: the answer is too long, or `decoder` cannot read it.
             EngineDeadError: `shutdown` was called.
         """
         client = CLIENT.get()
@@ -101,45 +124,51 @@ class WorkerPool:
     def shutdown(self) -> None:
         """Stop the processes; callers fail. Harmless when repeated."""
         self._closed = True
-        self._turns.fail(_closed())
+        self._turns.fail(closed_error())
         while self._workers:
             self._workers.pop().end()
 
     async def _take(self, client: str) -> Child:
         """Return a process when it is the client's turn."""
         if self._closed:
-            raise _closed()
+            raise closed_error()
         await self._turns.take(client)
-        if self._idle:
-            return self._idle.pop()
         try:
-            return await self._spawn()
+            if not self._idle:
+                return await self._spawn()
+            worker = self._idle.pop()
+            alive = worker.process.poll() is None
+            return worker if alive else await self._replace(worker)
         except BaseException:
             self._turns.give(client)
             raise
 
-    async def _work(self, job: _Job) -> bytes:
+    async def _work(self, job: _Job) -> T:
+        status = 0
         try:
             for _ in range(2):
                 try:
                     async with asyncio.timeout(self._seconds):
-                        return await job.worker.ask(job.request)
-                except TimeoutError:
-                    job.worker = await self._replace(job.worker, expected=True)
+                        answer = await job.worker.ask(job.request, self._longest)
+                    return self._decoder.decode(answer)
+                except (TimeoutError, ValueError) as error:  # msgspec's errors are ValueErrors
+                    late = isinstance(error, TimeoutError)
+                    job.worker = await self._replace(job.worker, expected=late)
                     raise
                 except LOST:
                     lost = job.worker
                     job.worker = await self._replace(lost, expected=job.abandoned)
-                    if lost.process.returncode == -signal.SIGPROF:
-                        raise TimeoutError from None
-                if job.abandoned:
+                status = lost.process.returncode
+                if status == -signal.SIGPROF:
+                    raise TimeoutError
+                if job.abandoned or status not in OUTSIDE:
                     break
         finally:
             self._idle.append(job.worker)
             self._turns.give(job.client)
-        raise DeadlyError
+        raise DeadlyError(status)
 
-    def _abandon(self, job: _Job, task: asyncio.Task[bytes]) -> None:
+    def _abandon(self, job: _Job, task: asyncio.Task[T]) -> None:
         """Let the process finish within `ABANDONED_SECONDS`, else end it."""
         if task.done():
             return
@@ -151,7 +180,7 @@ class WorkerPool:
 
         timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, end)
 
-        def ended(task: asyncio.Task[bytes]) -> None:
+        def ended(task: asyncio.Task[T]) -> None:
             self.num_abandoned -= 1
             timer.cancel()
             if not task.cancelled():
@@ -159,9 +188,9 @@ class WorkerPool:
 
         task.add_done_callback(ended)
 
-    async def _replace(self, dead: Child, *, expected: bool) -> Child:
+    async def _replace(self, dead: Child, *, expected: bool = False) -> Child:
         if self._closed:
-            raise _closed()
+            raise closed_error()
         self._workers.discard(dead)
         status = dead.end()
         if not expected:
@@ -177,5 +206,5 @@ class WorkerPool:
         return worker
 
 
-def _closed() -> EngineDeadError:
+def closed_error() -> EngineDeadError:
     return EngineDeadError("The engine has been shut down.")

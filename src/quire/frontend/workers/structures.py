@@ -17,7 +17,7 @@ from functools import partial
 from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.workers.grammar_messages import Checked
-from quire.frontend.workers.grammar_pool import DeadlyError, GrammarPool
+from quire.frontend.workers.grammar_pool import DeadlyStructureError, GrammarPool
 from quire.text.structures import CHECKED_KEPT, grammar_key, refused, structure_key
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Structures:
     async def _check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         try:
             checked = await self._pool.check(wanted)
-        except DeadlyError as error:
+        except DeadlyStructureError as error:
             self._known.learn_deadly(structure_key(wanted), str(error))
             raise refused(str(error), wanted) from None
         if (fault := checked.fault) is not None:

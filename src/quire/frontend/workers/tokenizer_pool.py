@@ -16,7 +16,7 @@ from quire.frontend.workers.tokenizer_worker import Question, Setup, Tokenized
 WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.workers.tokenizer_worker")
 
 
-class TokenizerPool(WorkerPool):
+class TokenizerPool(WorkerPool[Tokenized]):
     """Worker processes with a tokenizer.
 
     Args:
@@ -31,21 +31,21 @@ class TokenizerPool(WorkerPool):
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         setup = frame(Setup(None if path is None else str(path), vocab_size))
-        super().__init__(size, command, setup, "a tokenizer process")
-        self._decoder = msgspec.msgpack.Decoder(Tokenized)
+        decoder = msgspec.msgpack.Decoder(Tokenized)
+        super().__init__(size, command, setup, decoder, "a tokenizer process")
 
     async def tokenize(self, prompt: Question) -> Tokenized:
         """Return the prompt's tokens.
 
         Raises:
             QuireError: as `tokenizer_worker.tokenize`.
-            RuntimeError: the prompt ended two workers, or a worker failed.
+            RuntimeError: the prompt ended its worker, or a worker failed.
         """
         try:
-            result = self._decoder.decode(await self.ask(json_frame(prompt)))
+            result = await self.ask(json_frame(prompt))
         except DeadlyError:
             raise RuntimeError(
-                "The prompt could not be tokenized: it ended two tokenizer processes."
+                "The prompt could not be tokenized: it ended its tokenizer process."
             ) from None
         if result.error_code is not None:
             raise _error_of(result)
