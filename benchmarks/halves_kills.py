@@ -101,7 +101,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
             await _until(lambda: all(replica.is_ready for replica in replicas))
             await asyncio.sleep(draw.random())
             kind, replica = draw.choice([*zip(("prompts", "answers"), replicas, strict=True)])
-            os.kill(replica.core.client.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            os.kill(replica.client.pid, signal.SIGKILL)  # type: ignore[attr-defined]
             killed[kind] += 1
             await _until(lambda replica=replica: not replica.is_ready)
         load.ends = True

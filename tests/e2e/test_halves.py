@@ -45,7 +45,7 @@ async def answer(engine: AsyncLLM, prompt: list[int], index: int) -> Tokens:
 
 
 def kill(engine: AsyncLLM, replica: int) -> None:
-    client = engine._fleet.replicas[replica].core.client
+    client = engine._fleet.replicas[replica].client
     assert isinstance(client, ProcessClient)
     os.kill(client.pid, signal.SIGKILL)
 
@@ -53,7 +53,7 @@ def kill(engine: AsyncLLM, replica: int) -> None:
 async def until_back(engine: AsyncLLM, kills: int) -> None:
     """Wait until each killed core has a successor."""
     for _ in range(SECONDS * 20):
-        if sum(replica.core.num_restarts for replica in engine._fleet.replicas) == kills:
+        if sum(replica.num_restarts for replica in engine._fleet.replicas) == kills:
             return
         await asyncio.sleep(0.05)
     raise AssertionError("a core did not come back")

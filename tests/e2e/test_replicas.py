@@ -92,7 +92,7 @@ def test_offline(tiny_model: Path) -> None:
         found = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]
         assert found == expected
         assert all(llm.stats.of(i).generation_tokens for i in (0, 1))
-        client = llm._engine._fleet.replicas[0].core.client
+        client = llm._engine._fleet.replicas[0].client
         assert isinstance(client, ProcessClient)
         os.kill(client.pid, signal.SIGKILL)
         found = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]

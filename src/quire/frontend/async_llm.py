@@ -279,7 +279,7 @@ class AsyncLLM(VllmMethods):
         """Send a request to the replica `rank`, or to the one that the router chooses."""
         replica, messages = self._fleet.choose(state, rank)
         for message in messages:
-            replica.core.client.send(message)
+            replica.client.send(message)
         if self._lag is not None:
             self._lag.start()
 
@@ -298,7 +298,7 @@ class AsyncLLM(VllmMethods):
         fail all others, and those with a bad structure."""
         now = time.monotonic()
         structures = self._intake.structures
-        structures.blame(self._fleet.replicas[replica].core.client.suspects.keys)
+        structures.blame(self._fleet.replicas[replica].client.suspects.keys)
         self.stats.of(replica).forget_core()
         for state in self._output.states(replica):
             request_id, wanted = state.request.request_id, state.request.params.structured_outputs

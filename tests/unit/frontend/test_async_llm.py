@@ -284,7 +284,7 @@ async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
         await engine.sleep()
         assert (await slow)[-1].outputs[0].finish_reason == "abort"
         assert await engine.is_sleeping()
-        assert gone(engine._fleet.replicas[0].core.client.pid)  # type: ignore[attr-defined]
+        assert gone(engine._fleet.replicas[0].client.pid)  # type: ignore[attr-defined]
         assert not engine.is_ready
         assert not engine.errored
         await engine.check_health()

@@ -22,7 +22,7 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client import supervisor
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.merged_calls import merged
-from quire.frontend.client.replica import replica_configs
+from quire.frontend.client.replica_configs import replica_configs
 from quire.metrics.reader import Counter, Histogram, Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
 from tests.unit.engine.echo import BLOCK_SIZE, NUM_BLOCKS, follow
@@ -55,7 +55,7 @@ def ask(
 
 
 def kill(engine: AsyncLLM, replica: int) -> None:
-    client = engine._fleet.replicas[replica].core.client
+    client = engine._fleet.replicas[replica].client
     assert isinstance(client, ProcessClient)
     os.kill(client.pid, signal.SIGKILL)
 
@@ -167,7 +167,7 @@ async def test_a_replica_that_is_given_up_leaves_the_others(
     monkeypatch.setattr(supervisor, "MAX_RESTARTS", 0)
     async with replicas() as engine:
         kill(engine, 0)
-        await until(lambda: isinstance(engine._fleet.replicas[0].core.error, EngineDeadError))
+        await until(lambda: isinstance(engine._fleet.replicas[0].error, EngineDeadError))
         [*_, last] = await ask(engine, "a", max_tokens=3)
         assert last.outputs[0].text == "bcd"
         kill(engine, 1)

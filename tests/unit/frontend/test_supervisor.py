@@ -40,12 +40,12 @@ DELTA = RequestOutputKind.DELTA
 
 
 def pid(engine: AsyncLLM) -> int:
-    assert isinstance(engine._fleet.replicas[0].core.client, ProcessClient)
-    return engine._fleet.replicas[0].core.client.pid
+    assert isinstance(engine._fleet.replicas[0].client, ProcessClient)
+    return engine._fleet.replicas[0].client.pid
 
 
 def kill(engine: AsyncLLM) -> None:
-    client = engine._fleet.replicas[0].core.client
+    client = engine._fleet.replicas[0].client
     if isinstance(client, LoopClient):
         client.die()
     else:
@@ -143,8 +143,8 @@ async def structured(engine: AsyncLLM, regex: str) -> asyncio.Task[list[RequestO
     before = engine.num_unfinished
     request = ask(engine, output_kind=FINAL, structured_outputs=wanted, **LONG)
     await until(lambda: engine.num_unfinished == before + 1)
-    assert isinstance(engine._fleet.replicas[0].core.client, ProcessClient)
-    [mark] = make_marks(str(engine._fleet.replicas[0].core.client.suspects.path), 0, 1)
+    assert isinstance(engine._fleet.replicas[0].client, ProcessClient)
+    [mark] = make_marks(str(engine._fleet.replicas[0].client.suspects.path), 0, 1)
     mark.enter(structure_key(wanted))
     return request
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.frontend.client.replica import replica_configs
+from quire.frontend.client.replica_configs import replica_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.gpu import Gpu

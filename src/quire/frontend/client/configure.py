@@ -12,7 +12,7 @@ from quire.core.log import setup_logging
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.core_process import core_command
 from quire.frontend.client.interface import CoreClient
-from quire.frontend.client.replica import replica_configs, shared_memory
+from quire.frontend.client.replica_configs import replica_configs, shared_memory
 from quire.parallel.shared_memory import SharedFile
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve

@@ -22,9 +22,9 @@ from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
-from quire.frontend.client.replica import Replica, ReplicaUser, replica_configs, shared_memory
+from quire.frontend.client.replica_configs import replica_configs, shared_memory
 from quire.frontend.client.standby import Standby
-from quire.frontend.client.supervisor import CoreState
+from quire.frontend.client.supervisor import CoreState, Replica, ReplicaUser
 from quire.parallel.shared_memory import SharedFile
 from quire.routing.halves import most_alone
 from quire.routing.ledger import Ledger
@@ -94,7 +94,7 @@ class Fleet:
     @property
     def separate(self) -> bool:
         """Return whether the cores have their own processes."""
-        return self.replicas[0].core.client.separate
+        return self.replicas[0].client.separate
 
     @property
     def error(self) -> QuireError | None:
@@ -104,21 +104,21 @@ class Fleet:
         """
         found: QuireError | None = None
         for replica in self.replicas:
-            error = replica.core.error
+            error = replica.error
             if error is None:
                 return None
-            if found is None or replica.core.state is not CoreState.DEAD:
+            if found is None or replica.state is not CoreState.DEAD:
                 found = error
         return found
 
     @property
     def is_dead(self) -> bool:
         """Return whether no core runs, and none will start."""
-        return all(replica.core.state is CoreState.DEAD for replica in self.replicas)
+        return all(replica.state is CoreState.DEAD for replica in self.replicas)
 
     async def start(self) -> list[Ready]:
         """Start all cores and wait until their models are loaded."""
-        return await _all(replica.core.start() for replica in self.replicas)
+        return await _all(replica.start() for replica in self.replicas)
 
     def watch(self, seconds: float) -> None:
         """Replace cores that are silent for `seconds` while they have work."""
@@ -184,8 +184,8 @@ class Fleet:
     ) -> tuple[Replica, Sequence[AddRequest]]:
         """Note that a replica gets these messages of a request."""
         replica = self.replicas[chosen]
-        if replica.core.error is not None:
-            raise replica.core.error
+        if replica.error is not None:
+            raise replica.error
         state.replica = chosen
         if self._routes is not None:
             self._routes.add(chosen, messages)
@@ -262,25 +262,25 @@ class Fleet:
     async def sleep(self) -> None:
         """End all cores until `wake_up`; raises the error of a replica that is not ready."""
         for replica in self.replicas:
-            if replica.core.error is not None:
-                raise replica.core.error
-        await _all(replica.core.sleep() for replica in self.replicas)
+            if replica.error is not None:
+                raise replica.error
+        await _all(replica.sleep() for replica in self.replicas)
         self._forget_all()
 
     async def wake_up(self) -> list[Ready]:
         """Start all cores after `sleep`; if one does not start, all sleep on and this raises."""
-        waking = (replica.core.wake_up() for replica in self.replicas)
+        waking = (replica.wake_up() for replica in self.replicas)
         results = await asyncio.gather(*waking, return_exceptions=True)
         failed = [result for result in results if isinstance(result, BaseException)]
         if failed:
-            await _all(replica.core.sleep() for replica in self.replicas if replica.is_ready)
+            await _all(replica.sleep() for replica in self.replicas if replica.is_ready)
             raise failed[0]
         return [result for result in results if isinstance(result, Ready)]
 
     def hurry(self) -> None:
         """Shorten the wait of `shutdown`."""
         for replica in self.replicas:
-            replica.core.hurry()
+            replica.hurry()
         if (waiting := self._standby.client) is not None:
             waiting.patience = HURRIED_SECONDS
 
