@@ -129,31 +129,19 @@ def new_runner(
     try:
         tower, images = load_tower(config, ops), config.images
         encoder = EncoderCache(tower, images.cache_bytes) if tower and images else None
-        given = config.enable_prompt_embeds or encoder is not None
-        if not config.model.in_first_stage:
-            given = config.model.given_in_each_stage
         proposer, reader = new_proposer(config, plan.num_blocks, ops, decoder)
         return ModelRunner(
-            config.model,
-            config.scheduler,
-            block_size=config.block_size,
-            num_blocks=plan.num_blocks,
-            shared_kv=config.shared_kv,
-            kv_dtype=dtype_of(config.kv_cache_dtype),
-            calculate_kv_scales=config.calculate_kv_scales,
-            decoder=decoder,
-            ops=ops,
-            enforce_eager=config.enforce_eager,
-            capture_sizes=config.capture_sizes,
+            config,
+            plan.num_blocks,
+            decoder,
+            ops,
             grammars=grammars,
-            pooling=config.pooling,
             adapters=adapters,
             proposer=proposer,
-            reader=reader,
             agrees=acceptance(config.scheduler),
+            reader=reader,
             states=plan.states,
             stage=None if stage is None else StageRows(stage, ops, config.model),
-            given_rows=given,
             encoder=encoder,
         )
     except (RuntimeError, MemoryError) as error:

@@ -15,9 +15,8 @@ from quire.core.batch import (
     StepTimes,
     token_columns,
 )
-from quire.core.config import SchedulerConfig, SharedKV, StateConfig
-from quire.core.dtypes import DType
-from quire.core.model_config import ModelConfig, PoolingConfig
+from quire.core.config import EngineConfig, StateConfig
+from quire.core.dtypes import dtype_of
 from quire.ops.array import Array
 from quire.runner.drafts import Agrees, Proposer, RowReader, accept, is_draft, sampling_rows
 from quire.runner.embeds import RowGiver
@@ -57,61 +56,49 @@ class ModelRunner:
     In a pipeline, the tokens of `unsettled` steps come from the last stage.
 
     Args:
-        model: the decoder's shape.
-        scheduler: limits of a step and of a sequence.
-        block_size: tokens in a KV block.
         num_blocks: blocks in the KV cache.
-        shared_kv: where other replicas find these blocks.
-        kv_dtype: of keys and values: the model's dtype, bfloat16, int8 or 8-bit floats.
-        calculate_kv_scales: 8-bit floats have a scale per token and head, not `kv_units`.
         decoder: the model with its weights.
-        ops: the kernels that it runs on.
-        enforce_eager: calls them one by one; else native ones are replayed from a plan.
-        capture_sizes: rows of the decode steps that are replayed from graphs, where the ops can.
+        ops: the kernels that it runs on. Native ones are replayed from a plan, unless the
+            configuration says `enforce_eager`.
         grammars: of structured output; None refuses it.
-        pooling: what it gives in place of tokens; None where it samples.
         adapters: those of the decoder's layers, None where it was built without.
         proposer: guesses tokens, if a pass may yield several of a sequence.
         agrees: whether a sampled token accepts the draft at its position.
         reader: takes the rows of all tokens, if the proposer drafts from them.
         states: slots of recurrent layers, if the model has some.
         stage: the pipeline stages beside this one.
-        given_rows: prompts may have embeddings, or images, which `encoder` reads.
+        encoder: reads the images of prompts.
     """
 
     def __init__(
         self,
-        model: ModelConfig,
-        scheduler: SchedulerConfig,
-        *,
-        block_size: int,
+        config: EngineConfig,
         num_blocks: int,
-        shared_kv: SharedKV | None = None,
-        kv_dtype: DType,
         decoder: Decoder,
         ops: Ops,
-        enforce_eager: bool = False,
-        capture_sizes: Sequence[int] = (),
-        calculate_kv_scales: bool = False,
+        *,
         grammars: Grammars | None = None,
-        pooling: PoolingConfig | None = None,
         adapters: AdapterPool | None = None,
         proposer: Proposer | None = None,
         agrees: Agrees = is_draft,
         reader: RowReader | None = None,
         states: StateConfig | None = None,
         stage: StageRows | None = None,
-        given_rows: bool = False,
         encoder: EncoderCache | None = None,
     ) -> None:
+        model, scheduler, pooling = config.model, config.scheduler, config.pooling
+        block_size, shared_kv = config.block_size, config.shared_kv
+        given_rows = config.enable_prompt_embeds or encoder is not None
+        if not model.in_first_stage:
+            given_rows = model.given_in_each_stage
         self.states = SequenceStates(
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters, proposer,
             states_per_request=states.per_request if states else 0,
             max_tokens=scheduler.max_num_batched_tokens,
         )  # fmt: skip
         self.kv_caches = allocate_kv_caches(
-            ops, model, num_blocks, block_size, kv_dtype,
-            scales=calculate_kv_scales, units=decoder.kv_units, shared=shared_kv,
+            ops, model, num_blocks, block_size, dtype_of(config.kv_cache_dtype),
+            scales=config.calculate_kv_scales, units=decoder.kv_units, shared=shared_kv,
         )  # fmt: skip
         self.layer_states = allocate_states(ops, model, states.num_slots) if states else []
         self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
@@ -122,8 +109,9 @@ class ModelRunner:
         slots = scheduler.max_num_seqs + 1  # the last one is of void rows
         self._last = ops.last_tokens(slots) if plain and stage is None else None
         self.model = new_model(
-            decoder, ops, self._caches, block_size, scheduler, enforce_eager=enforce_eager,
-            capture_sizes=capture_sizes if plain else (),
+            decoder, ops, self._caches, block_size, scheduler,
+            enforce_eager=config.enforce_eager,
+            capture_sizes=config.capture_sizes if plain else (),
             adapters=adapters is not None, given_rows=given_rows and pooling is None,
             taps=model.own_taps if reader is None or stage is not None else reader.taps,
         )  # fmt: skip

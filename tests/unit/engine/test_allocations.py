@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 import tracemalloc
-from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import SchedulerConfig
-from quire.core.dtypes import FLOAT32
+from quire.core.config import EngineConfig, SchedulerConfig
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -61,16 +60,9 @@ class RunnerExecutor(Executor):
     facts = {"device": "none"}  # noqa: RUF012
     num_blocks = NUM_BLOCKS
 
-    def __init__(self, limits: SchedulerConfig) -> None:
-        self._runner = ModelRunner(
-            MODEL,
-            limits,
-            block_size=BLOCK_SIZE,
-            num_blocks=NUM_BLOCKS,
-            kv_dtype=FLOAT32,
-            decoder=Monotone(),  # type: ignore[arg-type]
-            ops=TorchOps(),
-        )
+    def __init__(self, config: EngineConfig) -> None:
+        decoder: Any = Monotone()
+        self._runner = ModelRunner(config, NUM_BLOCKS, decoder, TorchOps())
 
     def start(self) -> None: ...
 
@@ -83,8 +75,8 @@ class RunnerExecutor(Executor):
 def peak_bytes(context: int) -> float:
     """What a step allocates at most, beside what it leaves; the median of many steps."""
     limits = SchedulerConfig(LENGTH, NUM_SEQS, 2048)
-    config = replace(engine_config(), block_size=BLOCK_SIZE, scheduler=limits)
-    core = EngineCore(config, RunnerExecutor(limits))
+    config = engine_config(model=MODEL, block_size=BLOCK_SIZE, scheduler=limits)
+    core = EngineCore(config, RunnerExecutor(config))
     params = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
     for i in range(NUM_SEQS):
         core.add(AddRequest(str(i), pack_tokens([1 + i] * context), params, arrival_time=0.0))

@@ -21,6 +21,7 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.torch_ops.provider import TorchOps
 from quire.runner.drafts import Proposer
 from quire.runner.runner import ModelRunner
+from tests.unit.engine.fakes import engine_config
 
 VOCAB = 61
 
@@ -104,16 +105,13 @@ def make_runner(
     length: int = 96,
     proposer: Proposer | None = None,
 ) -> ModelRunner:
-    return ModelRunner(
-        MODEL,
-        SchedulerConfig(length, seqs, tokens),
+    config = engine_config(
+        model=MODEL,
+        scheduler=SchedulerConfig(length, seqs, tokens),
         block_size=block_size,
-        num_blocks=200,
-        kv_dtype=np.dtype(np.float64),
-        decoder=decoder or FakeDecoder(),
-        ops=TorchOps(),
-        proposer=proposer,
+        kv_cache_dtype="float64",
     )
+    return ModelRunner(config, 200, decoder or FakeDecoder(), TorchOps(), proposer=proposer)
 
 
 class Driver:
