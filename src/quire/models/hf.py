@@ -145,9 +145,11 @@ def token_ids(hf: HFConfig, name: str, default: int | None = None) -> tuple[int,
     value = hf.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_INTEGER:
+        if isinstance(token, bool) or not isinstance(token, int) or token > MAX_INTEGER:
             raise wrong(name, value, "a token id or a list of them")
-    return tuple(ids)
+    if any(token < 0 for token in ids):
+        logger.warning("config.json: %s is %r; a negative id is no token.", name, value)
+    return tuple(token for token in ids if token >= 0)
 
 
 def bos_token_id(hf: HFConfig, default: int | None = None) -> int | None:
@@ -227,9 +229,17 @@ def layer_kinds(
     if not isinstance(types, list) or len(types) != layers:
         raise wrong(field, types, f"a list of {layers} names")
     for name in types:
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             raise wrong(field, name, f"one of {', '.join(kinds)}")
     return tuple((kinds[name], *rest) for name in types)
+
+
+def layer_numbers(hf: HFConfig, name: str) -> list[int] | None:
+    """Return the list of layers under `name`; None if it is absent."""
+    found = hf.get(name)
+    if found is not None and not (isinstance(found, list) and all(type(i) is int for i in found)):
+        raise wrong(name, found, "a list of layer numbers")
+    return found
 
 
 def table(hf: HFConfig, name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -377,3 +378,23 @@ def _problems(kind: str, key: str, how: str, config: dict[str, Any], folder: Pat
         same = pytest.approx(value) if isinstance(value, float) else value
         if found[name] != same:
             yield f"{name} is {found[name]!r}, in Transformers {value!r}"
+
+
+_OWN_LISTS = {
+    "lfm2": ("full_attn_idxs", "block_ffn_dim_multiplier", "layer_types"),
+    "bamba": ("attn_layer_indices",),
+    "granitemoehybrid": ("layer_types",),
+    "nemotron_h": ("layers_block_type",),
+    "gemma4_text": ("per_layer_config",),
+    "llama4_text": ("no_rope_layers",),
+}
+"""Keys that `CONFIGS` leaves out or holds behind a choice."""
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_values_of_a_wrong_type_are_refused_or_read(kind: str) -> None:
+    config = CONFIGS[kind] | {"model_type": kind}
+    for name in (*config, *_OWN_LISTS.get(kind, ())):
+        for value in (True, 3, "x", [[1]], {"a": 1}, float("inf")):
+            with suppress(QuireError):
+                model_config(config | {name: value})

@@ -19,7 +19,7 @@ NAMES = llama.NAMES.but(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     layers = hf.integer(config, "num_hidden_layers")
-    full = config.get("attn_layer_indices") or []
+    full = hf.layer_numbers(config, "attn_layer_indices") or []
     types = ["attention" if i in full else "mamba" for i in range(layers)]
     return llama.decoder(
         config,

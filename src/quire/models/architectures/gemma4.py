@@ -3,8 +3,6 @@ layers that borrow keys and values, and an embedding of its own for each layer."
 
 from __future__ import annotations
 
-from typing import Any
-
 from quire.core.errors import CheckpointError
 from quire.core.layers import MoEConfig, RouteSpec
 from quire.core.model_config import ModelConfig, RopeConfig
@@ -132,14 +130,15 @@ def _full_heads(config: hf.HFConfig, slides: tuple[bool, ...]) -> tuple[int, int
         if config.get("attention_k_eq_v"):
             kv_heads = hf.integer(config, "num_global_key_value_heads", default=kv_heads)
         return kv_heads, hf.integer(config, "global_head_dim", default=_FULL_HEAD_DIM)
-    own: dict[int, Any] = {int(i): each for i, each in hf.table(config, "per_layer_config").items()}
+    layers = hf.table(config, "per_layer_config")
+    own = [hf.table(layers, str(i)) for i in range(len(slides))]
     found = {
         (
             slide,
-            hf.integer(own.get(i, {}), "num_key_value_heads", default=kv_heads),
-            hf.integer(own.get(i, {}), "head_dim", default=dim),
+            hf.integer(each, "num_key_value_heads", default=kv_heads),
+            hf.integer(each, "head_dim", default=dim),
         )
-        for i, slide in enumerate(slides)
+        for each, slide in zip(own, slides, strict=True)
     }
     full = [shape for slide, *shape in found if not slide]
     if len(full) > 1 or any((*rest,) != (kv_heads, dim) for slide, *rest in found if slide):

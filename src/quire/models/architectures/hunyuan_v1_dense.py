@@ -18,7 +18,7 @@ NAMES = llama.NAMES.but(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    head_dim = hf.shape(config, config.get("head_dim"))["head_dim"]
+    head_dim = hf.shape(config, hf.optional(config, "head_dim", None))["head_dim"]
     model = llama.decoder(
         {**config, **_stretched(config, head_dim)},
         architecture="hunyuan_v1_dense",

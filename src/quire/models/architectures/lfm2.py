@@ -59,9 +59,9 @@ def _layers(config: hf.HFConfig) -> tuple[tuple[SubLayerKind, ...], ...]:
     count = hf.integer(config, "num_hidden_layers")
     types = config.get("layer_types")
     if types is None:
-        full = config.get("full_attn_idxs")
-        full = range(count) if full is None else full
-        types = ["full_attention" if i in full else "conv" for i in range(count)]
+        full = hf.layer_numbers(config, "full_attn_idxs")
+        attends = [full is None or i in full for i in range(count)]
+        types = ["full_attention" if each else "conv" for each in attends]
     return hf.layer_kinds(types, count, {"full_attention": "attention", "conv": "recurrent"})
 
 
@@ -72,8 +72,8 @@ def _inner(config: hf.HFConfig) -> int:
     if not hf.boolean(config, "block_auto_adjust_ff_dim", default=True):
         return width
     width = int(2 * width / 3)
-    if (factor := config.get("block_ffn_dim_multiplier", 1.0)) is None:
+    if config.get("block_ffn_dim_multiplier", 1.0) is None:
         return width
-    width = int(factor * width)
+    width = int(hf.number(config, "block_ffn_dim_multiplier", default=1.0) * width)
     unit = hf.integer(config, "block_multiple_of", default=256)
     return -(-width // unit) * unit

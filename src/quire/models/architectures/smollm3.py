@@ -33,6 +33,6 @@ def rotated(config: hf.HFConfig) -> tuple[bool, ...]:
     if stated is None:
         interval = hf.integer(config, "no_rope_layer_interval", default=4)
         return tuple((layer + 1) % interval != 0 for layer in range(layers))
-    if not isinstance(stated, list) or len(stated) < layers or set(stated) - {0, 1}:
+    if not isinstance(stated, list) or len(stated) < layers or any(n not in (0, 1) for n in stated):
         raise hf.wrong("no_rope_layers", stated, f"a list of {layers} numbers, each 0 or 1")
     return tuple(number == 1 for number in stated[:layers])
