@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, decoders, models, normalizers
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from quire.core.errors import CheckpointError, InvalidRequestError
@@ -129,6 +131,8 @@ def write_tokenizer(folder: Path, **settings: object) -> None:
 def test_roles_come_from_either_file(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, eos_token={"content": "</s>", "lstrip": False})
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<s>", "eos_token": "<s>"}')
+    assert load_tokenizer(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "<s>"}
+    write_tokenizer(tmp_path, eos_token={"content": "</s>"}, added_tokens_decoder={})
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (256, 257)
@@ -191,6 +195,53 @@ def test_settings_of_vocab_and_merges(tmp_path: Path, shared_dir: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.encode("Hello") == [50257, 15496]
     assert tokenizer.vocab_size == 50258
+
+
+_ADDED: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
+    ({"eos_token": "<|end|>"}, {}),
+    ({"eos_token": "</s>"}, {"special_tokens_map.json": {"eos_token": "<|end|>"}}),
+    ({"additional_special_tokens": ["<|user|>", "<|end|>"]}, {}),
+    ({"extra_special_tokens": {"image_token": "<|user|>"}}, {}),
+    (
+        {"pad_token": "<pad>", "extra_special_tokens": ["<|end|>"], "added_tokens_decoder": {
+            "3": {"content": "<|user|>", "special": True},
+            "4": {"content": " tool", "special": False, "normalized": True, "lstrip": True},
+        }},
+        {"special_tokens_map.json": {"additional_special_tokens": ["<|end|>"]}},
+    ),
+    ({"eos_token": "<|end|>"}, {"added_tokens.json": {"<|user|>": 4, "<|end|>": 3, "tool": 5}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "files"), _ADDED)
+def test_tokens_that_only_other_files_add(
+    settings: dict[str, Any], files: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Transformers adds them behind the vocabulary of tokenizer.json, in this order."""
+    backend = tokenizers.Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "a": 2}, []))
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.decoder = decoders.ByteLevel()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    for name, content in (files | {"tokenizer_config.json": settings}).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    oracle, tokenizer = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == len(oracle) > 3
+    assert tokenizer.eos_token_id == oracle.eos_token_id
+    for text in ("a<|user|>a toola<|end|>", "<pad>aa tool </s>"):
+        assert tokenizer.encode(text) == oracle.encode(text)
+
+
+def test_an_added_token_with_an_id_that_it_cannot_have(
+    tmp_path: Path, shared_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(shared_dir / "tokenizers" / "gpt2" / name, tmp_path / name)
+    (tmp_path / "added_tokens.json").write_text('{"<|end|>": 60000}')
+    assert load_tokenizer(tmp_path).token_to_id("<|end|>") == 50257
+    assert "'<|end|>' the id 60000; behind its vocabulary it gets 50257" in caplog.text
+    (tmp_path / "added_tokens.json").write_text('{"<|end|>": "x"}')
+    with pytest.raises(CheckpointError, match=r"gives '<\|end\|>' the id 'x'"):
+        load_tokenizer(tmp_path)
 
 
 def test_embedded_story_tokenizer() -> None:

@@ -7,6 +7,7 @@
 | vocab.json, merges.txt | a byte-level BPE vocabulary |
 | vocab.txt | a WordPiece vocabulary |
 | tokenizer_config.json, special_tokens_map.json | roles of special tokens |
+| the same two, added_tokens.json | tokens behind the vocabulary |
 | tokenizer_config.json, chat_template.jinja, chat_templates/*.jinja | chat templates |
 """
 
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError
+from quire.text.tokenizers.added_tokens import Added, optional_json, read_added
 from quire.text.tokenizers.byte_level import bpe_backend, read_merges
 from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.tokenizers.post_processor import surround
@@ -31,8 +33,6 @@ from quire.text.tokenizers.sentencepiece import (
 )
 from quire.text.tokenizers.tokenizer_json import read_tokenizer_json
 
-_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
-
 
 def load_files(path: Path) -> HFTokenizer:
     """Open the tokenizer in folder `path`, or the one whose vocabulary is file `path`.
@@ -41,22 +41,26 @@ def load_files(path: Path) -> HFTokenizer:
         CheckpointError: there is none, or a file of it is damaged; names it.
     """
     folder = path if path.is_dir() else path.parent
-    settings = _optional_json(folder / "tokenizer_config.json")
-    roles = _roles(_optional_json(folder / "special_tokens_map.json")) | _roles(settings)
+    settings = optional_json(folder / "tokenizer_config.json")
+    added = read_added(folder, settings)
     templates = chat_templates(folder, settings)
     path = _vocabulary_file(path)
     normalize = table = None
     if path.name == "vocab.json":
-        backend = _vocab_and_merges(path, settings, roles)
+        backend = _vocab_and_merges(path, settings, added)
     elif path.name == "vocab.txt":
-        backend = wordpiece_backend(path, settings, roles)
+        backend = wordpiece_backend(path, settings, added.roles)
+        added.add(backend)
     elif path.suffix == ".model":
         vocabulary = read_vocabulary(path)
-        backend = _sentencepiece(vocabulary, settings, roles)
+        backend = _sentencepiece(vocabulary, settings, added)
         normalize = text_normalizer(vocabulary)
     else:
         backend, table = read_tokenizer_json(path)
-    return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize, table=table))
+        if table is not None and added.missing(backend):
+            backend, table = tokenizers.Tokenizer.from_file(str(path)), None
+        added.add(backend)
+    return HFTokenizer(TokenizerFiles(backend, added.roles, templates, normalize, table=table))
 
 
 def _vocabulary_file(path: Path) -> Path:
@@ -73,50 +77,33 @@ def _vocabulary_file(path: Path) -> Path:
     return path
 
 
-def _vocab_and_merges(
-    path: Path, settings: dict[str, Any], roles: dict[str, str]
-) -> tokenizers.Tokenizer:
-    """GPT-2's layout; `roles` gains "<|endoftext|>" where nothing else is said."""
+def _vocab_and_merges(path: Path, settings: dict[str, Any], added: Added) -> tokenizers.Tokenizer:
+    """GPT-2's layout; the roles gain "<|endoftext|>" where nothing else is said."""
     vocabulary = read_json(path)
     if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in vocabulary.values()):
         raise CheckpointError(f"{path.name} gives a token no id.", fix="Download it again.")
     kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
     merges = read_merges(path.with_name("merges.txt"))
     backend = bpe_backend(vocabulary, merges, kind, path.name)
-    if not roles and "<|endoftext|>" in vocabulary:
-        roles |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-    _add_tokens(backend, settings, roles)
-    _surround(backend, settings, roles, starts_with_bos=False)
+    if not added.roles and "<|endoftext|>" in vocabulary:
+        ends = ("bos_token", "eos_token", "unk_token")
+        added.roles.update(dict.fromkeys(ends, "<|endoftext|>"))
+    added.add(backend)
+    _surround(backend, settings, added.roles, starts_with_bos=False)
     return backend
 
 
 def _sentencepiece(
-    vocabulary: Vocabulary, settings: dict[str, Any], roles: dict[str, str]
+    vocabulary: Vocabulary, settings: dict[str, Any], added: Added
 ) -> tokenizers.Tokenizer:
-    """Read a .model file; `roles` gains the beginning and end that the file names."""
+    """Read a .model file; the roles gain the beginning and end that the file names."""
     for role, id_ in (("bos_token", vocabulary.bos_id), ("eos_token", vocabulary.eos_id)):
         if id_ < len(vocabulary.pieces):
-            roles.setdefault(role, vocabulary.pieces[id_].text)
+            added.roles.setdefault(role, vocabulary.pieces[id_].text)
     backend = sentencepiece_backend(vocabulary)
-    _add_tokens(backend, settings, roles)
-    _surround(backend, settings, roles, starts_with_bos=True)
+    added.add(backend)
+    _surround(backend, settings, added.roles, starts_with_bos=True)
     return backend
-
-
-def _add_tokens(
-    backend: tokenizers.Tokenizer, settings: dict[str, Any], roles: dict[str, str]
-) -> None:
-    """Add the tokens that tokenizer_config.json declares, and those that have a role."""
-    declared = _declared_tokens(settings)
-    backend.add_tokens(declared)
-    known = {token.content for token in declared}
-    backend.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token in dict.fromkeys(roles.values())
-            if token not in known
-        ]
-    )
 
 
 def _surround(
@@ -131,40 +118,6 @@ def _surround(
         roles.get("bos_token") if settings.get("add_bos_token", starts_with_bos) else None,
         roles.get("eos_token") if settings.get("add_eos_token", False) else None,
     )
-
-
-def _declared_tokens(settings: dict[str, Any]) -> list[AddedToken]:
-    """Return `added_tokens_decoder`, in order of the ids."""
-    table = settings.get("added_tokens_decoder")
-    if not isinstance(table, dict) or not all(key.isdecimal() for key in table):
-        return []
-    flags = ("single_word", "lstrip", "rstrip", "special")
-    tokens = []
-    for id_, token in sorted(table.items(), key=lambda item: int(item[0])):
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise CheckpointError(
-                f"tokenizer_config.json: added token {id_} has no content.",
-                fix="Correct the entry, or remove it.",
-            )
-        options = {key: bool(token.get(key)) for key in flags}
-        tokens.append(AddedToken(token["content"], normalized=False, **options))
-    return tokens
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def _roles(table: dict[str, Any]) -> dict[str, str]:
-    """Return role → text; files write a token as a string or as an object with "content"."""
-    roles = {}
-    for role in _ROLES:
-        token = table.get(role)
-        if isinstance(token, dict):
-            token = token.get("content")
-        if isinstance(token, str):
-            roles[role] = token
-    return roles
 
 
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
@@ -215,9 +168,8 @@ def wordpiece_backend(
             f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
         ) from error
     ids = {token: index for index, token in enumerate(lines)}
-    for role, token in _BERT_ROLES.items():
-        roles.setdefault(role, token)
-    cls, sep, unknown = (roles[role] for role in ("cls_token", "sep_token", "unk_token"))
+    named = _BERT_ROLES | roles
+    cls, sep, unknown = (named[role] for role in ("cls_token", "sep_token", "unk_token"))
     if missing := [token for token in (cls, sep, unknown) if token not in ids]:
         raise CheckpointError(
             f"{path.name} lacks {', '.join(missing)}.", fix="Download or copy the file again."
@@ -231,5 +183,5 @@ def wordpiece_backend(
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
-    backend.add_special_tokens([token for token in roles.values() if token in ids])
+    roles |= {role: token for role, token in named.items() if role in roles or token in ids}
     return backend
