@@ -212,11 +212,57 @@ def test_sampling_defaults_come_from_the_generation_config() -> None:
     assert sampling_defaults(resolved(top_p=0), "auto") == {}
 
 
+def test_settings_of_the_generation_config_without_effect_are_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = resolved(suppress_tokens=[7], num_beams=1, min_length=0, no_repeat_ngram_size=3)
+    assert sampling_defaults(model, "auto") == {}
+    assert "no_repeat_ngram_size=3, suppress_tokens=[7], which" in caplog.text
+
+
+def test_end_tokens_that_the_model_lacks_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    [child] = process("a", processor=input_processor(eos_token_id=[5, -1, 258])).children
+    assert child.inputs.eos_token_ids == (5, EOS)
+    assert "generation_config.json is 258, which ends no text: the vocabulary ends at 257" in (
+        caplog.text
+    )
+    with pytest.raises(CheckpointError, match=r"generation_config.json is '5'; it must be"):
+        input_processor(eos_token_id="5")
+
+
+class Padding(ByteTokenizer):
+    """Has a token that the model does not embed, for the character "é"."""
+
+    all_special_ids = frozenset((256, EOS, 258))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocab_size = 259
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [258 if letter == "é" else ord(letter) for letter in text]
+
+
 def test_a_tokenizer_of_another_model_is_refused() -> None:
     tokenizer = ByteTokenizer()
     tokenizer.vocab_size = 999
     with pytest.raises(CheckpointError, match="999 tokens, but the model embeds only 258"):
         InputProcessor(resolved(), tokenizer, ready())
+
+
+def test_special_tokens_that_the_model_lacks_are_refused_in_prompts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processor = InputProcessor(resolved(), Padding(), ready())
+    assert "embeds 258 tokens and the tokenizer has 259" in caplog.text
+    for prompt in ("aé", [97, 258]):
+        with pytest.raises(InvalidRequestError, match="token id 258"):
+            process(prompt, processor=processor)
+    with pytest.raises(InvalidRequestError, match="token id 258"):
+        processor.tokens_of("aé", 1)
+    [child] = process("a", SamplingParams(bad_words=["é", "b"]), processor=processor).children
+    assert [98] in child.sampling_params.bad_words_token_ids
+    assert all(258 not in ids for ids in child.sampling_params.bad_words_token_ids)
 
 
 @pytest.mark.parametrize(

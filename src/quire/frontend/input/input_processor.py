@@ -24,6 +24,7 @@ from quire.frontend.input.params import (
     check_ids,
     check_params,
     check_restrictions,
+    known_words,
     packed_params,
     truncated,
 )
@@ -167,6 +168,8 @@ class InputProcessor:
             bad_words: token ids of the bad words, if known (see `text.bad_words`).
             written: the checked structure, if there is one (see `Structures`).
         """
+        if not inputs.images and inputs.prompt_embeds is None:
+            self.check_embedded(token_ids)
         if params.truncate_prompt_tokens is not None:
             limit = self.max_total_tokens
             kept = truncated(token_ids, params, limit, embeds=inputs.prompt_embeds is not None)
@@ -184,7 +187,7 @@ class InputProcessor:
         base = params.replace(
             n=1,
             max_tokens=max_tokens,
-            bad_words_token_ids=bad_words,
+            bad_words_token_ids=known_words(bad_words, self.model.vocab_size),
             structured_outputs=self._structure(params, token_ids),
             **self._thinking(params, token_ids),
             written_structure=written,
@@ -273,6 +276,11 @@ class InputProcessor:
             return self._bounded(checked, LONGEST_CUT if cut else 1)
         return checked
 
+    def check_embedded(self, token_ids: list[int]) -> None:
+        """Raise `InvalidRequestError` if a text has a token that the model does not embed."""
+        if token_ids and self.tokenizer.vocab_size > self.model.vocab_size:
+            check_ids("prompt", token_ids, self.model.vocab_size)
+
     def countable(self, prompt: str | ChatPrompt) -> str | ChatPrompt:
         """Return a text or conversation, if not too long for its tokens to be counted."""
         return self._bounded(prompt, max(LONGEST_CUT, MOST_COUNTED // self.max_model_len))
@@ -294,6 +302,7 @@ class InputProcessor:
                 "Beam search needs tokens, not embeddings.", param="prompt_embeds"
             )
         tokens = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
+        self.check_embedded(tokens)
         room = self._max_tokens(len(tokens), SamplingParams(max_tokens=None))
         if max_tokens > room:
             raise InvalidRequestError(

@@ -93,6 +93,11 @@ def check_ids(name: str, ids: Collection[Any], vocab_size: int) -> None:
             )
 
 
+def known_words(words: list[list[int]] | None, vocab_size: int) -> list[list[int]] | None:
+    """Return the words without those that hold a token which the model cannot generate."""
+    return words and [ids for ids in words if max(ids, default=0) < vocab_size]
+
+
 def truncated(
     token_ids: list[int], params: SamplingParams, limit: int, *, embeds: bool
 ) -> list[int]:

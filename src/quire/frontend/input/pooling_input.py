@@ -113,6 +113,8 @@ class PoolingInput:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")
         if len(token_ids) > limit:
             raise ContextLengthError(len(token_ids), limit, pooled=True)
+        if not images:
+            self._processor.check_embedded(token_ids)
         second = second_text if self._processor.model.token_types > 1 else 0
         message = AddRequest(
             request_id=request_id,

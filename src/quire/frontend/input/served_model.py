@@ -16,6 +16,14 @@ from quire.text.tokenizers.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_UNUSED_KEYS = (
+    "bad_words_ids", "begin_suppress_tokens", "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
+    "guidance_scale", "min_length", "min_new_tokens", "no_repeat_ngram_size", "num_beams",
+    "penalty_alpha", "sequence_bias", "stop_strings", "suppress_tokens", "top_h", "typical_p",
+)  # fmt: skip
+"""Fields that change what Transformers generates, and that Quire does not use."""
 
 
 def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
@@ -26,6 +34,12 @@ def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, A
     if generation_config != "auto":
         return {}
     found = resolved.source.generation_config
+    if unused := [k for k in _UNUSED_KEYS if found.get(k) not in (None, 0, 1, [], {})]:
+        logger.warning(
+            "The model's generation_config.json sets %s, which Quire does not use; set stop, "
+            "logit_bias or bad_words per request.",
+            ", ".join(f"{key}={found[key]!r:.80}" for key in unused),
+        )
     defaults = {k: found[k] for k in _SAMPLING_KEYS if found.get(k) is not None}
     try:
         SamplingParams(**defaults)
@@ -55,8 +69,10 @@ def cache_tokens(config: EngineConfig, ready: Ready) -> int:
 def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return all end tokens, from config.json, generation_config.json and the tokenizer.
 
+    A token that the model cannot generate ends nothing: it is left out with a warning.
+
     Raises:
-        CheckpointError: an end token is not in the vocabulary.
+        CheckpointError: an end token is no number.
     """
     model = resolved.config.model
     generation = resolved.source.generation_config.get("eos_token_id")
@@ -65,22 +81,43 @@ def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
         "generation_config.json": generation if isinstance(generation, list) else [generation],
         "the tokenizer": [tokenizer.eos_token_id],
     }
+    found = set()
     for place, ids in places.items():
         for token in ids:
-            if token is not None and not (type(token) is int and 0 <= token < model.vocab_size):
+            if token is None:
+                continue
+            if type(token) is not int:
                 raise CheckpointError(
-                    f"eos_token_id of {place} is {token!r}; the vocabulary ends at "
-                    f"{model.vocab_size - 1}.",
+                    f"eos_token_id of {place} is {token!r}; it must be a token id or a list.",
                     fix="Use the files that belong to the model, or set it in --hf-overrides.",
                 )
-    return tuple(sorted({token for ids in places.values() for token in ids if token is not None}))
+            if 0 <= token < model.vocab_size:
+                found.add(token)
+            else:
+                logger.warning(
+                    "eos_token_id of %s is %d, which ends no text: the vocabulary ends at %d.",
+                    place, token, model.vocab_size - 1,
+                )  # fmt: skip
+    return tuple(sorted(found))
 
 
 def check_vocabulary(config: EngineConfig, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size > config.model.vocab_size:
+    """Refuse a tokenizer of another model; warn of special tokens that the model does not embed.
+
+    Some models have such a token, for images or padding. A prompt that holds one is refused.
+    """
+    size = config.model.vocab_size
+    beyond = range(size, tokenizer.vocab_size)
+    special = tokenizer.all_special_ids
+    if any(i not in special and tokenizer.id_to_token(i) is not None for i in beyond):
         raise CheckpointError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens, "
-            f"but the model embeds only {config.model.vocab_size}.",
+            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model embeds only {size}.",
             fix="Use the tokenizer that belongs to the model (--tokenizer).",
             param="tokenizer",
         )
+    if beyond:
+        names = [repr(name) for i in beyond[:8] if (name := tokenizer.id_to_token(i)) is not None]
+        logger.warning(
+            "The model embeds %d tokens and the tokenizer has %d; prompts with %s are refused.",
+            size, tokenizer.vocab_size, ", ".join(names) or "the others",
+        )  # fmt: skip

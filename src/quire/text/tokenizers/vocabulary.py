@@ -35,7 +35,8 @@ def matcher_tokenizer(
             "the model has no end-of-sequence token, without which no structure can end.",
             param="structured_outputs",
         )
-    special = set(special_tokens(tokenizer, eos_token_ids).values())
+    named = special_tokens(tokenizer, eos_token_ids).values()
+    special = {token for token in named if token < vocab_size}
     tokens = [
         _special_name(i) if i in special else tokenizer.token_bytes(i) for i in range(vocab_size)
     ]
