@@ -37,7 +37,7 @@ from torch import Tensor
 
 from quire.core.quantized import E2M1, QuantizedWeight
 from quire.core.sampling_params import SamplingParams
-from quire.ops.metadata import AttentionMetadata, KVCache, StateSlots
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache, StateSlots
 from quire.ops.providers import open_device
 from quire.ops.sample_row import SampleRow
 from quire.ops.torch_ops.arrays import array
@@ -189,7 +189,9 @@ def attention(card: Card, ops: TritonOps) -> Iterator[Row]:
         q = torch.randn(sequences * new, heads, width, device=card.device).to(torch.bfloat16)
         meta = decoding(card, sequences, length, block, new)
         cache = KVCache(k, v)
-        times = seconds(card.device, [partial(ops.paged_attention, q, cache, meta, width**-0.5)])
+        times = seconds(
+            card.device, [partial(ops.paged_attention, q, cache, meta, AttentionRules(width**-0.5))]
+        )
         nbytes = k.nbytes + v.nbytes + 2 * q.nbytes
         flops = 4 * heads * width * sequences * new * (length - new // 2)
         yield row(card, f"attention {sequences} x {length}, {new} new", times, nbytes, flops)

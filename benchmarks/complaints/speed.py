@@ -22,7 +22,7 @@ from quire.bench.kernels.case import noise
 from quire.core.dtypes import BFLOAT16
 from quire.core.errors import QuireError
 from quire.core.outputs import RequestOutput
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.kernels import Pool as Threads
 from quire.ops.native.kernels import native_kernels
@@ -149,7 +149,7 @@ def variants(repetitions: int) -> Seen:
     grid = {}
     for lengths, kv_heads in [*even, ((2048,) + (64,) * 7, 4), ((2048,) + (64,) * 7, 1)]:
         case = _decode(lengths, kv_heads)
-        call = partial(ops.paged_attention, *case, 64**-0.5)
+        call = partial(ops.paged_attention, *case, AttentionRules(64**-0.5))
         name = f"{len(lengths)} x {lengths[0]}, {kv_heads} kv heads"
         grid[name if len(set(lengths)) == 1 else f"uneven {name}"] = _of_best(call)
     undecided = [name for name, (_, low, high) in grid.items() if high - low > DECIDED]

@@ -18,7 +18,7 @@ import torch
 
 from quire import _native
 from quire.ops.memory import empty
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.kernels import available_isas
 
@@ -57,7 +57,9 @@ def least_times(
     for _ in range(repetitions):
         for mode, split in MODES.items():
             start = time.perf_counter()
-            ops.paged_attention(q, next(turns), meta, HEAD_DIM**-0.5, out=out, split=split)
+            ops.paged_attention(
+                q, next(turns), meta, AttentionRules(HEAD_DIM**-0.5), out=out, split=split
+            )
             least[mode] = min(least[mode], time.perf_counter() - start)
     return least
 

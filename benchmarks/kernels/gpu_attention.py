@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.triton import attention
 from quire.ops.triton.attention import Shape
 
@@ -124,7 +124,7 @@ def run(case: Case, variants: dict[str, tuple[int, int, Shape]], until: float) -
     """Print flash's time of a case, and each variant's."""
     size = 2 * case.sequences * case.length * KV_HEADS * case.width * DTYPE.itemsize
     sets = [case.arrays() for _ in range(max(1, min(8, L2_BYTES // size)))]
-    scale = case.width**-0.5
+    rules = AttentionRules(case.width**-0.5)
 
     def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=case.new > 1, enable_gqa=True)
@@ -144,7 +144,7 @@ def run(case: Case, variants: dict[str, tuple[int, int, Shape]], until: float) -
             break
         choose(*variant)
         calls: list[Callable[[], object]] = [
-            lambda q=q, cache=cache, meta=meta: attention.paged_attention(q, cache, meta, scale)
+            lambda q=q, cache=cache, meta=meta: attention.paged_attention(q, cache, meta, rules)
             for q, cache, meta in sets
         ]
         try:
@@ -163,24 +163,24 @@ def check(width: int) -> None:
     """Print how many rows differ alone, in a chunk and as one token; and the error."""
     length, chunk = (1500, 200) if REAL else (40, 9)
     q, cache, meta = Case(4, length, length, width).arrays()
-    scale = width**-0.5
-    everything = attention.paged_attention(q, cache, meta, scale).view(4, length, HEADS, width)
+    rules = AttentionRules(width**-0.5)
+    everything = attention.paged_attention(q, cache, meta, rules).view(4, length, HEADS, width)
     queries = q.view(4, length, HEADS, width)
     differing: dict[str, Any] = {}
     for name, new in (("prompt alone", length), ("chunk", chunk), ("token", 1)):
         for i in range(2):
             alone = metadata(meta.block_tables[i : i + 1], length, new)
-            found = attention.paged_attention(queries[i, -new:].contiguous(), cache, alone, scale)
+            found = attention.paged_attention(queries[i, -new:].contiguous(), cache, alone, rules)
             differing[name] = int((found != everything[i, -new:]).any(-1).sum())
     batch = metadata(meta.block_tables, length, 1)
-    found = attention.paged_attention(queries[:, -1].contiguous(), cache, batch, scale)
+    found = attention.paged_attention(queries[:, -1].contiguous(), cache, batch, rules)
     differing["tokens in a batch"] = int((found != everything[:, -1]).any(-1).sum())
     k, v = (
         whole(part, meta).double().repeat_interleave(HEADS // KV_HEADS, 1)
         for part in (cache.k, cache.v)
         if part is not None
     )
-    scores = torch.einsum("shd,shtd->sht", queries[:, -1].double(), k[:, :, :length]) * scale
+    scores = torch.einsum("shd,shtd->sht", queries[:, -1].double(), k[:, :, :length]) * rules.scale
     exact = torch.einsum("sht,shtd->shd", scores.softmax(-1), v[:, :, :length])
     error = (found.double() - exact).abs().max() / exact.abs().max()
     print(f"width {width}: differing heads {differing}, error {float(error):.1e}", flush=True)

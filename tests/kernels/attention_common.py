@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import spoiled_cache
@@ -124,8 +124,8 @@ class World:
         q = torch.cat([self.q[s][first:last] for s, first, last in spans])
         scale = self.shape.head_dim**-0.5
         out = paged_attention(
-            _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, causal=causal,
-            sinks=self.sinks, chunked=self.chunked, split=split,
+            _native.table(isa), pool, q, self.cache, meta,
+            AttentionRules(scale, window, softcap, causal, self.sinks, self.chunked), split=split,
         )  # fmt: skip
         return list(out.split([last - first for _, first, last in spans]))
 

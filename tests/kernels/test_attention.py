@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from quire import _native
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from tests.kernels.attention_common import (
     INTEGERS,
     LONG_SHAPES,
@@ -142,7 +142,7 @@ def test_strided_queries_and_outputs(
     both = torch.stack(world.cache[:2], 1)
     cache = KVCache(both[:, 0], both[:, 1])
     kernels = _native.table(isa)
-    paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 64**-0.5, out=out)
+    paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, AttentionRules(64**-0.5), out=out)
     assert_same_bits(out, expected)
     room[1:41, 2:6] = 7.0
     assert bool((room == 7).all())
@@ -155,9 +155,9 @@ def test_strided_queries_and_outputs(
         ((wide[:, 2:6], KVCache(cache.k.char(), cache.v.char())), "cache.k_scale is missing"),
     ):
         with pytest.raises(ValueError, match=message):
-            paged_attention(kernels, pools[0], *bad, meta, 1.0)
+            paged_attention(kernels, pools[0], *bad, meta, AttentionRules(1.0))
     with pytest.raises(ValueError, match="scale"):
-        paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 0.0)
+        paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, AttentionRules(0.0))
 
 
 def test_exp2(isa: str, generator: torch.Generator) -> None:

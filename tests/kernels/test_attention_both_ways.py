@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import paged_attention
 from tests.native import ISAS
 from tests.native import paged_attention as native_attention
@@ -92,10 +92,8 @@ def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
     pool = _native.Pool(threads)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
-        return native_attention(
-            _native.table(isa), pool, q, cache, meta, texts.scale, texts.window,
-            causal=texts.parts, split=split,
-        )  # fmt: skip
+        rules = AttentionRules(texts.scale, texts.window, causal=texts.parts)
+        return native_attention(_native.table(isa), pool, q, cache, meta, rules, split=split)
 
     return attend
 
@@ -125,7 +123,9 @@ def test_plain(dtype: torch.dtype, window: int | None, parts: bool) -> None:
     texts = make_texts(dtype, window, parts)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
-        return paged_attention.paged_attention(q, cache, meta, texts.scale, window, causal=parts)
+        return paged_attention.paged_attention(
+            q, cache, meta, AttentionRules(texts.scale, window, causal=parts)
+        )
 
     together = texts.run(attend, range(len(LENGTHS)))
     for i, expected in enumerate(texts.expected):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from quire import _native
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.gemm import WeightKind
 from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.tuning import AttentionTuning, GemmTuning
@@ -15,6 +17,7 @@ from tests.kernels.fused_common import draw, new_generator, pick
 from tests.native import ISAS, PackedLinear, paged_attention, pool_of
 
 ROWS = (1, 2, 3, 7, 33, 120)
+RULES: AttentionRules[Any] = AttentionRules(0.125)
 
 
 @pytest.fixture(params=ISAS)
@@ -57,7 +60,7 @@ def test_attention(kernels: Kernels, dtype: torch.dtype) -> None:
     q, cache, meta = batch(generator, dtype)
 
     def attended(tuning: AttentionTuning) -> Tensor:
-        return paged_attention(kernels, pool_of(2), q, cache, meta, 0.125, tuning=tuning)
+        return paged_attention(kernels, pool_of(2), q, cache, meta, RULES, tuning=tuning)
 
     expected = attended(AttentionTuning())
     for thread_tasks in (1, 2, 30, 1024):
@@ -108,4 +111,4 @@ def test_what_no_kernel_can_heed_is_refused() -> None:
     q, cache, meta = batch(new_generator(), torch.float32)
     tuning = AttentionTuning(thread_tasks=-1)
     with pytest.raises(ValueError, match="no such tuning"):
-        paged_attention(_native.table("portable"), pool_of(2), q, cache, meta, 1.0, tuning=tuning)
+        paged_attention(_native.table("portable"), pool_of(2), q, cache, meta, RULES, tuning=tuning)

@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import AttentionRules, KVCache
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
@@ -144,8 +144,9 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
                 qkv, torch.arange(4), torch.randn(9, 32), gain[:80], gain[:80], 1e-6, cache,
                 meta.slot_mapping, 4, 2, 80,
             )  # fmt: skip
-            attention.paged_attention(q, cache, meta, 0.1, window=512)
-            attention.paged_attention(q, cache, meta, 0.1, softcap=3.0, sinks=torch.ones(4))
+            attention.paged_attention(q, cache, meta, AttentionRules(0.1, window=512))
+            rules = AttentionRules(0.1, softcap=3.0, sinks=torch.ones(4))
+            attention.paged_attention(q, cache, meta, rules)
     stacked = DenseWeight(torch.randn(4 * 64, 96).to(dtype), None, "silu_mul", 4)
     down = DenseWeight(torch.randn(4 * 96, 32).to(dtype), None, "none", 4)
     chosen = torch.tensor([[0, 2], [1, 3], [0, 1]])

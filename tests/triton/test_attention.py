@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
 from quire.ops.triton import attention
@@ -95,16 +95,17 @@ SOON = ("capped", "float16", "int8", "int4")
 def test_rules(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     short_segments(monkeypatch)
     given = RULES[rule]
+    rules = AttentionRules(0.2, **given)
     news = [8, 1] if given.get("causal", True) else [18, 5]
     meta = metadata([40, 10] if given.get("causal", True) else news, news, 16)
     cache = filled("float32", meta, 4, 2, 24)
     q = torch.randn(sum(news), 4, 24, generator=torch.Generator().manual_seed(5))
-    expected = plain.paged_attention(q, cache, meta, 0.2, **given)
-    found = attention.paged_attention(q, cache, meta, 0.2, **given)
+    expected = plain.paged_attention(q, cache, meta, rules)
+    found = attention.paged_attention(q, cache, meta, rules)
     # Weights sum to 1; both sum some hundred products of float32.
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     monkeypatch.setattr(attention, "processors", lambda device: 0)
-    assert torch.equal(attention.paged_attention(q, cache, meta, 0.2, **given), found)
+    assert torch.equal(attention.paged_attention(q, cache, meta, rules), found)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_caches(kind: str) -> None:
     meta = metadata([33, 60], [1, 5], 8)
     cache = filled(kind, meta, 6, 2, 40, dtype)
     q = torch.randn(6, 6, 40, generator=torch.Generator().manual_seed(6)).to(dtype)
-    expected = plain.paged_attention(q, cache, meta, 0.15)
-    found = attention.paged_attention(q, cache, meta, 0.15)
+    expected = plain.paged_attention(q, cache, meta, AttentionRules(0.15))
+    found = attention.paged_attention(q, cache, meta, AttentionRules(0.15))
     # In 16 bits, softmax weights are rounded before they multiply values of about 1.
     atol = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(kind, 4e-6)
     assert torch.allclose(found, expected, rtol=0, atol=atol)
@@ -133,11 +134,11 @@ def test_chunks_change_no_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
     whole = metadata([24], [24], 16)
     cache = filled(kind, whole, 4, 1, 16, dtype)
     q = torch.randn(24, 4, 16, generator=torch.Generator().manual_seed(7)).to(dtype)
-    expected = attention.paged_attention(q, cache, whole, 0.3)
+    expected = attention.paged_attention(q, cache, whole, AttentionRules(0.3))
     for first, last, programs in ((1, 9, 0), (9, 23, 1000), (23, 24, 1000)):
         monkeypatch.setattr(attention, "processors", lambda device, n=programs: n)
         chunk = metadata([last], [last - first], 16)
-        found = attention.paged_attention(q[first:last], cache, chunk, 0.3)
+        found = attention.paged_attention(q[first:last], cache, chunk, AttentionRules(0.3))
         assert torch.equal(found, expected[first:last])
 
 
@@ -155,9 +156,9 @@ def test_a_window_needs_the_parts_of_its_segments(monkeypatch: pytest.MonkeyPatc
     meta = metadata([300], [1], 16)
     cache = filled("float32", meta, 4, 1, 16)
     q = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(5))
-    found = attention.paged_attention(q, cache, meta, 0.2, 14)
+    found = attention.paged_attention(q, cache, meta, AttentionRules(0.2, 14))
     assert [(split.on, split.segments) for split in splits] == [(True, 3)]
-    expected = plain.paged_attention(q, cache, meta, 0.2, 14)
+    expected = plain.paged_attention(q, cache, meta, AttentionRules(0.2, 14))
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
 
 
@@ -311,6 +312,6 @@ def test_a_void_row_writes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -
     for segment in (512, 4):  # one program a tile, or two
         monkeypatch.setattr(attention, "SEGMENT", segment)
         monkeypatch.setattr(attention, "KEYS", 4)
-        found = attention.paged_attention(q, cache, void, 0.1)
+        found = attention.paged_attention(q, cache, void, AttentionRules(0.1))
         assert not found[0].any()
         assert found[1].any()

@@ -9,7 +9,7 @@ from quire.layers.linear import Linear
 from quire.layers.norm import GatheredNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.system.records import dataclass
 
 
@@ -23,9 +23,7 @@ class Attention:
     of all [heads · D] (OLMo 2); `v_norm` is that of each head of v, and `rotated_q_norm` that of a
     norm of each head of q behind the rotation. `cos_sin` is the rotation's table (see
     `layers.rotary`), and `q_cos_sin` that of q, if it is another: then whole heads are rotated.
-    Without `causal` a token attends to all of its sequence, which has to be computed in one step.
-    `sinks` are one more score of each head that has no value, float32 [heads]. With `chunked`, a
-    token attends to its chunk of `window` tokens. The q, k and v that `joined` computes of
+    The q, k and v that `joined` computes of
     `Tokens.joined` are added to those of `qkv`. `sub_norm` stands before `out` (BitNet). With
     `gated`, the last rows of `qkv` are a gate [heads · D], whose sigmoid is a factor of the result.
     """
@@ -37,10 +35,7 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
-    scale: float
-    window: int | None = None
-    softcap: float | None = None
-    sinks: Array | None = None
+    rules: AttentionRules
     cos_sin: Array | None = None
     q_cos_sin: Array | None = None
     rotated_q_norm: Array | None = None
@@ -48,9 +43,7 @@ class Attention:
     k_norm: Array | None = None
     v_norm: Array | None = None
     eps: float = 0.0
-    causal: bool = True
     joined: Linear | None = None
-    chunked: bool = False
     sub_norm: Norm | GatheredNorm | None = None
     gated: bool = False
 
@@ -81,19 +74,15 @@ class Attention:
 
     def attend(self, ops: Ops, q: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for the queries of `enter`."""
-        meta, window = self._seen(tokens)
-        mixed = ops.paged_attention(
-            q, cache, meta, self.scale, window, self.softcap, self.causal, self.sinks,
-            self.chunked,
-        )  # fmt: skip
+        mixed = ops.paged_attention(q, cache, *self._seen(tokens))
         flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
         return flat
 
-    def _seen(self, tokens: Tokens) -> tuple[AttentionMetadata, int | None]:
-        """Return the sequences that are attended to, and the window in them."""
-        if tokens.windows is not None and self.window is not None:
-            return tokens.windows, None
-        return tokens.meta, self.window
+    def _seen(self, tokens: Tokens) -> tuple[AttentionMetadata, AttentionRules]:
+        """Return the sequences that are attended to, and the rules in them."""
+        if tokens.windows is not None and self.rules.window is not None:
+            return tokens.windows, self.rules._replace(window=None)
+        return tokens.meta, self.rules
 
     def _place(
         self,

@@ -43,6 +43,7 @@ from quire.models.weights.row_order import packed_bias, packed_rows
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
+from quire.ops.metadata import AttentionRules
 from quire.ops.weights import LinearWeight
 
 if TYPE_CHECKING:
@@ -227,22 +228,22 @@ class Builder:
         else:
             qkv = self.linear(spec.qkv)
         sub_norm, out = self._output(spec.sub_norm, spec.out)
+        rules = AttentionRules(
+            spec.head_dim**-0.5 if scale is None else scale, spec.window, config.attention_softcap,
+            config.causal, None if spec.sinks is None else self._array(spec.sinks.name),
+            config.chunked and spec.window is not None,
+        )  # fmt: skip
         return Attention(
             qkv,
             heads=config.num_attention_heads,
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
-            window=spec.window,
-            scale=spec.head_dim**-0.5 if scale is None else scale,
-            softcap=config.attention_softcap,
-            sinks=None if spec.sinks is None else self._array(spec.sinks.name),
+            rules=rules,
             cos_sin=self._rotations.table(spec.rope),
             q_cos_sin=self._rotations.of_queries(spec.rope),
             **self._head_norms(spec),
             eps=self._rotations.norm_eps(spec.rope),
-            causal=config.causal,
             joined=joined,
-            chunked=config.chunked and spec.window is not None,
             sub_norm=sub_norm,
             out=out,
             gated=config.output_gate,

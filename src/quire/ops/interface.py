@@ -17,7 +17,7 @@ from quire.core.model_config import Activation
 from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -97,16 +97,7 @@ class StepOps(ABC, Generic[A]):
 
     @abstractmethod
     def paged_attention(
-        self,
-        q: A,
-        cache: KVCache[A],
-        meta: AttentionMetadata[A],
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        causal: bool = True,
-        sinks: A | None = None,
-        chunked: bool = False,
+        self, q: A, cache: KVCache[A], meta: AttentionMetadata[A], rules: AttentionRules[A]
     ) -> A:
         """Return the attention of each new token over its sequence's cached tokens."""
 

@@ -11,6 +11,27 @@ from quire.core.dtypes import HostArray
 from quire.ops.array import A
 
 
+class AttentionRules(NamedTuple, Generic[A]):
+    """What a token attends to, and how scores become weights.
+
+    Attributes:
+        scale: multiplies q · k.
+        window: attend to tokens less than `window` away only; None is all.
+        softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
+        causal: attend to no later token; else to later ones as to earlier ones, and all of the
+            sequence is in the step.
+        sinks: one more score per head, [num_heads], that has no value (gpt-oss).
+        chunked: attend to tokens of the same chunk only; chunks have `window` tokens (Llama 4).
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    causal: bool = True
+    sinks: A | None = None
+    chunked: bool = False
+
+
 class KVCache(NamedTuple, Generic[A]):
     """One layer's paged cache: the provider's arrays
     [num_blocks, num_kv_heads, block_size, head_dim].

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quire.core.op_profile import OpTime
 from quire.ops.array import Array
 from quire.ops.interface import SAMPLING_OPS, Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 
 NATIVE = "native "
 """What the source of a native op begins with."""
@@ -253,7 +253,7 @@ _FLOPS = {"rms_norm": 4, "add_rms_norm": 5, "layer_norm": 7, "add_layer_norm": 8
 def _attention_cost(args: tuple[Any, ...], out: Array) -> tuple[int, int]:
     cache: KVCache = next(arg for arg in args if isinstance(arg, KVCache))
     meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
-    window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
+    window = args[3].window if isinstance(args[3], AttentionRules) else None
     _, heads, width = out.shape
     blocks, _, block_size, _ = cache.k.shape
     token_bytes = sum(part.nbytes for part in cache.tensors) // (blocks * block_size)

@@ -10,7 +10,7 @@ from quire.layers.attention import Attention
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.layers.rotary import rope_table
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import AttentionRules, KVCache
 from quire.ops.providers import load_ops
 from quire.ops.torch_ops import reference
 from tests.golden.harness import make_metadata
@@ -31,7 +31,7 @@ def test_forward() -> None:
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
-        scale=HEAD_DIM**-0.5,
+        rules=AttentionRules(HEAD_DIM**-0.5),
         cos_sin=cos_sin,
         q_norm=q_weight,
         k_norm=k_weight,

@@ -10,7 +10,7 @@ import pytest
 from quire.core.dtypes import HostArray
 from quire.core.op_profile import OpTime
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.op_times import TimedOps
 from quire.ops.plan import record
 from quire.ops.providers import load_ops
@@ -52,7 +52,7 @@ class Layer:
             ops.linear(x, self.qkv), positions, self.cos_sin, None, None, 1e-6,
             self.cache, meta.slot_mapping, HEADS, KV_HEADS, HEAD_DIM,
         )  # fmt: skip
-        x = ops.paged_attention(q, self.cache, meta, 0.25, self.window).reshape(
+        x = ops.paged_attention(q, self.cache, meta, AttentionRules(0.25, self.window)).reshape(
             -1, HEADS * HEAD_DIM
         )
         x, residual = ops.add_layer_norm(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import AttentionRules, KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.paged_attention import paged_attention
 from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
@@ -82,9 +82,8 @@ def run_paged(
     everything = make_metadata(batch.seq_lens, batch.seq_lens, tables, block_size)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, everything.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, tables, block_size)
-    return paged_attention(
-        torch.cat(batch.q), cache, meta, head_dim**-0.5, window, sinks=sinks, chunked=chunked
-    )
+    rules = AttentionRules(head_dim**-0.5, window, sinks=sinks, chunked=chunked)
+    return paged_attention(torch.cat(batch.q), cache, meta, rules)
 
 
 def run_dense(
@@ -203,7 +202,7 @@ def test_an_int8_cache_is_worth_its_products(window: int | None) -> None:
     cache = spoiled_cache((12, 2, 16, 16), torch.int8)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
-    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, window)
+    got = paged_attention(torch.cat(batch.q), cache, meta, AttentionRules(0.25, window))
     assert torch.equal(got, run_paged(plain, 16, window, seed=6))
 
 
@@ -219,7 +218,7 @@ def test_an_int4_cache_is_worth_its_levels_rotated_back() -> None:
     cache = spoiled_cache((12, 2, 16, 16), torch.uint8)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
-    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25)
+    got = paged_attention(torch.cat(batch.q), cache, meta, AttentionRules(0.25))
     expected = run_paged(plain, 16, None, seed=6)
     largest = max(float(v.abs().max()) for v in plain.v)
     assert float((got - expected).abs().max()) < 150 * 2.0**-24 * 16 * largest
@@ -235,7 +234,7 @@ def test_a_cache_of_8_bit_floats_is_worth_its_products(dtype: torch.dtype) -> No
     cache = spoiled_cache((12, 2, 16, 16), dtype)._replace(k_unit=0.25, v_unit=0.5)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
-    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, None)
+    got = paged_attention(torch.cat(batch.q), cache, meta, AttentionRules(0.25))
     assert torch.equal(got, run_paged(plain, 16, None, seed=6))
 
 
@@ -246,12 +245,15 @@ def test_unused_entries_of_the_table_may_hold_anything() -> None:
     everything = make_metadata(batch.seq_lens, batch.seq_lens, tables, 16)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, everything.slot_mapping)
     meta = make_metadata(batch.query_lens, batch.seq_lens, tables, 16)
-    expected = paged_attention(torch.cat(batch.q), cache, meta, 0.5)
+    expected = paged_attention(torch.cat(batch.q), cache, meta, AttentionRules(0.5))
     meta.block_tables[0, 2:] = 10**6
-    assert torch.equal(paged_attention(torch.cat(batch.q), cache, meta, 0.5), expected)
-    windowed = paged_attention(torch.cat(batch.q), cache, meta, 0.5, window=20)
+    assert torch.equal(
+        paged_attention(torch.cat(batch.q), cache, meta, AttentionRules(0.5)), expected
+    )
+    rules = AttentionRules(0.5, window=20)
+    windowed = paged_attention(torch.cat(batch.q), cache, meta, rules)
     meta.block_tables[1, : (291 - 20) // 16] = -1
-    assert torch.equal(paged_attention(torch.cat(batch.q), cache, meta, 0.5, window=20), windowed)
+    assert torch.equal(paged_attention(torch.cat(batch.q), cache, meta, rules), windowed)
 
 
 def test_blocks_behind_the_window_are_not_read() -> None:

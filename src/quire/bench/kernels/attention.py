@@ -11,7 +11,7 @@ from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, dtype_of
 from quire.core.layers import LatentConfig
 from quire.ops.array import Array
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 
 _LEAST_PREFILL = 16
 
@@ -43,7 +43,7 @@ def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Ca
     return s.case(
         "attention", name, f"{heads}/{kv_heads}x{dim} ctx {context}", sequences * new,
         lambda i: s.ops.paged_attention(
-            q[i % len(q)], caches[i % len(caches)], meta, dim**-0.5, window
+            q[i % len(q)], caches[i % len(caches)], meta, AttentionRules(dim**-0.5, window)
         ),
         lambda torch: torch.attention(q, sequences, *dense),
         flops=4 * pairs * heads * dim, moved_bytes=kv_bytes * seen // slots + 2 * q[0].nbytes,

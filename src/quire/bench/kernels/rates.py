@@ -11,7 +11,7 @@ from quire.bench.kernels.case import cache_bytes, noise
 from quire.core.dtypes import BFLOAT16, HostArray, dtype_of
 from quire.core.quantized import QuantizedWeight
 from quire.explain.limits import corner_of
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 
 if TYPE_CHECKING:
     from quire.ops.interface import Ops
@@ -131,7 +131,9 @@ class Attention:
     def _seconds(self, rows: int, meta: AttentionMetadata, caches: list[KVCache]) -> float:
         start = time.perf_counter()
         for cache in caches:
-            self._ops.paged_attention(self._queries[rows], cache, meta, HEAD_DIM**-0.5, None)
+            self._ops.paged_attention(
+                self._queries[rows], cache, meta, AttentionRules(HEAD_DIM**-0.5)
+            )
         return time.perf_counter() - start
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from quire import _native
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.ops.array import address
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.checks import (
     CACHE_CODES,
     DTYPE_CODES,
@@ -41,12 +40,7 @@ class AttentionKernels(OnPool):
         q: HostArray,
         cache: KVCache[HostArray],
         meta: AttentionMetadata[HostArray],
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        causal: bool = True,
-        sinks: HostArray | None = None,
-        chunked: bool = False,
+        rules: AttentionRules[HostArray],
         *,
         out: HostArray | None = None,
         split: bool | None = None,
@@ -55,7 +49,7 @@ class AttentionKernels(OnPool):
         """`Ops.paged_attention`, on all threads of the pool.
 
         On one instruction set, a token's result has the same bits in every batch and chunking and
-        with any number of threads. `sinks` is float32.
+        with any number of threads. Sinks are float32.
 
         Args:
             q: [T, num_heads, head_dim]; a token's heads lie together.
@@ -71,7 +65,7 @@ class AttentionKernels(OnPool):
         Raises:
             ValueError: dtypes or layouts that the kernels do not take, or shapes that do not fit.
         """
-        _check(q, cache, meta, scale, window, softcap)
+        _check(q, cache, meta, rules)
         k = cache.k
         if out is None:
             out = np.empty(q.shape, q.dtype)
@@ -85,13 +79,14 @@ class AttentionKernels(OnPool):
             _tokens(q),
             cache_view(cache),
             batch_view(meta),
-            window or 0,
-            causal,
-            scale,
-            softcap or 0.0,
+            rules.window or 0,
+            rules.causal,
+            rules.scale,
+            rules.softcap or 0.0,
             SPLIT[split],
             (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
-            *_extras(sinks, q.shape[1], chunked=chunked),
+            0 if rules.sinks is None else address(rules.sinks),
+            rules.chunked,
         )
         return out
 
@@ -100,9 +95,7 @@ def _check(
     q: HostArray,
     cache: KVCache[HostArray],
     meta: AttentionMetadata[HostArray],
-    scale: float,
-    window: int | None,
-    softcap: float | None,
+    rules: AttentionRules[HostArray],
 ) -> None:
     """Raise ValueError for arrays that the kernels would misread."""
     k, v = cache.k, cache.v
@@ -121,10 +114,13 @@ def _check(
     if not block_dense(k) or not block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {describe(k)}, {describe(v)}")
     check_batch(meta, block_size)
+    scale, window, softcap, _, sinks, _ = rules
     if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be positive")
+    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != FLOAT32):
+        raise ValueError(f"sinks is {describe(sinks)}, but there are {heads} heads")
 
 
 def check_batch(meta: AttentionMetadata[HostArray], block_size: int) -> None:
@@ -135,14 +131,6 @@ def check_batch(meta: AttentionMetadata[HostArray], block_size: int) -> None:
     for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables, *whole):
         if index.dtype != INT32 or index.strides[-1] != index.itemsize:
             raise ValueError(f"the batch's index is {describe(index)}; wanted dense int32")
-
-
-def _extras(sinks: HostArray | None, heads: int, *, chunked: bool) -> tuple[Any, ...]:
-    """Return the last arguments of the kernel, or none if they are its defaults."""
-    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != FLOAT32):
-        raise ValueError(f"sinks is {describe(sinks)}, but there are {heads} heads")
-    found = (0 if sinks is None else address(sinks), chunked)
-    return found[: 1 + chunked] if any(found) else ()
 
 
 def _tokens(t: HostArray) -> _native.Matrix:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.torch_ops.paged_attention import Rules, one_sequence
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.torch_ops.paged_attention import one_sequence
 from quire.ops.torch_ops.reference import LINEAR_ROWS, dense_weight, rms_norm, rotary, write_kv
 from quire.ops.weights import LinearWeight
 
@@ -89,5 +89,5 @@ def latent_attention(
     queries = torch.cat((q_rope[..., :rope], q), dim=-1)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        one_sequence(queries, out, cache, span, table, scale, Rules())
+        one_sequence(queries, out, cache, span, table, AttentionRules(scale))
     return out

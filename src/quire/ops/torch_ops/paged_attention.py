@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, KVCache, Span
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache, Span
 from quire.ops.torch_ops import int4
 
 QUERY_ROWS = 16
@@ -34,56 +34,37 @@ def paged_attention(
     q: Tensor,
     cache: KVCache[Tensor],
     meta: AttentionMetadata[Tensor],
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    causal: bool = True,
-    sinks: Tensor | None = None,
-    chunked: bool = False,
+    rules: AttentionRules[Tensor],
 ) -> Tensor:
     """Return the attention of each new token over its sequence's cached tokens, itself included.
 
     Args:
         q: [T, num_heads, head_dim]; head h reads kv head h // (num_heads / num_kv_heads).
         cache: holds the keys and values of this step's tokens too.
-        scale: multiplies q · k.
-        window: attend to tokens less than `window` away only; None is all.
-        softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
-        causal: attend to no later token; else to later ones as to earlier ones, and all of the
-            sequence is in the step.
-        sinks: one more score per head, [num_heads], that has no value (gpt-oss).
-        chunked: attend to tokens of the same chunk only; chunks have `window` tokens (Llama 4).
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    rules = Rules(window, softcap, causal, chunked)
     for number, (span, table) in enumerate(zip(meta.spans, meta.block_tables, strict=False)):
-        ahead = meta.whole is not None and bool(meta.whole[number])
-        own = rules._replace(sees_ahead=True) if ahead else rules
-        one_sequence(q, out, cache, span, table, scale, own, sinks)
+        sees_ahead = meta.whole is not None and bool(meta.whole[number])
+        one_sequence(q, out, cache, span, table, rules, sees_ahead=sees_ahead)
     return out
 
 
-class Rules(NamedTuple):
-    """What a row sees, and the cap of its scores; see `paged_attention`."""
+class _Sight(NamedTuple):
+    """Which tokens a row sees.
 
-    window: int | None = None
-    softcap: float | None = None
-    causal: bool = True
-    chunked: bool = False
-    sees_ahead: bool = False
+    Attributes:
+        window: of earlier tokens, or the size of chunks; None is all.
+        no_later: it sees no later token.
+        ahead: the window of later tokens; None is all.
+    """
 
-    @property
-    def no_later(self) -> bool:
-        """Return whether a row sees no later token."""
-        return self.causal and not self.sees_ahead
-
-    @property
-    def window_ahead(self) -> int | None:
-        """Return the window of later tokens; None if a row sees all of them."""
-        return None if self.sees_ahead else self.window
+    window: int | None
+    chunked: bool
+    no_later: bool
+    ahead: int | None
 
     def first(self, position: Any) -> Any:
         """Return the first token that the one at `position` sees, perhaps below 0."""
@@ -98,11 +79,18 @@ def one_sequence(
     cache: KVCache[Tensor],
     span: Span,
     table: Tensor,
-    scale: float,
-    rules: Rules,
-    sinks: Tensor | None = None,
+    rules: AttentionRules[Tensor],
+    *,
+    sees_ahead: bool = False,
 ) -> None:
-    """Fill rows [span.start, span.end) of `out`, whose heads are as wide as values."""
+    """Fill rows [span.start, span.end) of `out`, whose heads are as wide as values.
+
+    Args:
+        sees_ahead: rows see all later tokens of the sequence, also in a causal model.
+    """
+    no_later = rules.causal and not sees_ahead
+    sight = _Sight(rules.window, rules.chunked, no_later, None if sees_ahead else rules.window)
+    sinks = rules.sinks
     first = span.seq_len - (span.end - span.start)
     keys = _KeyTiles(cache, table, out.shape[2])
     if sinks is not None:
@@ -114,10 +102,10 @@ def one_sequence(
         queries = q[row : row + rows]
         if cache.packed:
             queries = int4.rotate(queries)
-        tile = _query_tile(queries, cache.k.shape[1], scale)
-        ahead = 0 if rules.no_later else (rules.window_ahead or span.seq_len + 1) - 1
+        tile = _query_tile(queries, cache.k.shape[1], rules.scale)
+        ahead = 0 if no_later else (sight.ahead or span.seq_len + 1) - 1
         end = min(position + rows + ahead, span.seq_len)
-        attended = _rows_of(_attend(tile, keys, position, end, rules, sinks), rows)
+        attended = _rows_of(_attend(tile, keys, position, end, sight, rules.softcap, sinks), rows)
         out[row : row + rows] = int4.rotate(attended) if cache.packed else attended
 
 
@@ -139,12 +127,13 @@ def _attend(
     keys: _KeyTiles,
     position: int,
     end: int,
-    rules: Rules,
+    sight: _Sight,
+    softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
     """Softmax-weighted values of a query tile whose first row is token `position`, over keys before
     `end`; `sinks` are those of its rows."""
-    begin, softcap = max(0, rules.first(position)), rules.softcap
+    begin = max(0, sight.first(position))
     top = q.new_full((*q.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(top)
     acc = q.new_zeros(*q.shape[:2], keys.value_width)
@@ -153,9 +142,9 @@ def _attend(
         scores = torch.bmm(q, k.transpose(1, 2))
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        last = position + 1 if rules.no_later else end  # keys before it are seen by all
-        if start + KEY_COLUMNS > last or rules.window is not None:
-            hidden = _hidden(start, position, end, rules, q.device)
+        last = position + 1 if sight.no_later else end  # keys before it are seen by all
+        if start + KEY_COLUMNS > last or sight.window is not None:
+            hidden = _hidden(start, position, end, sight, q.device)
             scores.view(q.shape[0], -1, QUERY_ROWS, KEY_COLUMNS).masked_fill_(hidden, -torch.inf)
         new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
         # Of a row that has seen nothing yet, exp(-inf - 0) is 0 where -inf - -inf were NaN.
@@ -168,17 +157,17 @@ def _attend(
     return acc / (total if sinks is None else total + torch.exp(sinks - top))
 
 
-def _hidden(start: int, position: int, end: int, rules: Rules, device: torch.device) -> Tensor:
+def _hidden(start: int, position: int, end: int, sight: _Sight, device: torch.device) -> Tensor:
     """Return which keys from `start` on the rows from `position` on may not attend to:
     bool [QUERY_ROWS, KEY_COLUMNS]."""
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
     column = torch.arange(start, start + KEY_COLUMNS, device=device)
     hidden = (column >= end).expand(QUERY_ROWS, -1)
-    if rules.no_later:
+    if sight.no_later:
         hidden = hidden | (column > row)
-    elif rules.window_ahead is not None:
-        hidden = hidden | (column >= row + rules.window_ahead)
-    behind: Tensor = column < rules.first(row)
+    elif sight.ahead is not None:
+        hidden = hidden | (column >= row + sight.ahead)
+    behind: Tensor = column < sight.first(row)
     return hidden | behind
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
 from quire.ops.triton import tables
@@ -181,16 +181,12 @@ def paged_attention(
     q: Tensor,
     cache: KVCache[Tensor],
     meta: AttentionMetadata[Tensor],
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    causal: bool = True,
-    sinks: Tensor | None = None,
-    chunked: bool = False,
+    rules: AttentionRules[Tensor],
 ) -> Tensor:
     """See `torch_ops.paged_attention.paged_attention`."""
     if not supported(cache) or meta.whole is not None:
-        return plain.paged_attention(q, cache, meta, scale, window, softcap, causal, sinks, chunked)
+        return plain.paged_attention(q, cache, meta, rules)
+    scale, window, softcap, causal, sinks, chunked = rules
     heads, width = q.shape[1:]
     kv_heads, block_size = cache.k.shape[1:3]
     group = heads // kv_heads

@@ -16,7 +16,7 @@ from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
 from quire.core.dtypes import HostArray, dtype_of
 from quire.ops.array import Array
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.gemm import PackedLinear
 from quire.ops.native.kernels import Pool, native_kernels
@@ -99,10 +99,9 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
         q: HostArray,
         cache: KVCache[HostArray],
         meta: AttentionMetadata[HostArray],
-        scale: float,
-        window: int | None,
+        rules: AttentionRules[HostArray],
     ) -> Array:
-        return native.paged_attention(q, cache, meta, scale, window, tuning=chosen)
+        return native.paged_attention(q, cache, meta, rules, tuning=chosen)
 
     def apply(values: Values) -> None:
         nonlocal chosen
