@@ -103,7 +103,6 @@ def read_adapter(folder: Path, targets: Mapping[str, LoRATarget], max_rank: int)
         )
     config = read_json(folder / CONFIG)
     _check_config(config)
-    _check_modules(config, targets)
     if not (folder / WEIGHTS).is_file():
         raise ModelNotFoundError(
             f"{folder.name} holds no {WEIGHTS}.",
@@ -135,7 +134,7 @@ def read_adapter(folder: Path, targets: Mapping[str, LoRATarget], max_rank: int)
         delta = _delta(file, config, module, rank, halves[module], targets[module])
         digest.update(f"{module} {delta.scale!r}".encode())
         deltas.append(delta)
-    _check_complete(config, halves)
+    _check_modules(config, targets, halves)
     return Adapter(deltas, digest.digest())
 
 
@@ -205,22 +204,22 @@ def _check_config(config: Mapping[str, Any]) -> None:
     _integer(config, "r")
 
 
-def _check_modules(config: Mapping[str, Any], targets: Mapping[str, LoRATarget]) -> None:
-    """Refuse target_modules that the model does not have, or that cannot have adapters here."""
+def _check_modules(
+    config: Mapping[str, Any], targets: Iterable[str], modules: Iterable[str]
+) -> None:
+    """Refuse target_modules of which the model has layers, but the adapter no tensors.
+
+    PEFT ignores names that the model lacks. An expression, and modules that are excluded, leave to
+    the tensors what is changed.
+    """
     wanted = config.get("target_modules")
-    if isinstance(wanted, str):  # a regular expression; the tensors show what it matched
+    if isinstance(wanted, str):
         return
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
         raise CheckpointError(f"{CONFIG}: target_modules is {wanted!r}; wanted a list of names.")
-    for name in wanted:
-        if not any(_is_meant(name, module) for module in targets):
-            raise _unknown(name, targets)
-
-
-def _check_complete(config: Mapping[str, Any], modules: Iterable[str]) -> None:
-    wanted = config["target_modules"]
-    for name in () if isinstance(wanted, str) else wanted:
-        if not any(_is_meant(name, module) for module in modules):
+    for name in () if config.get("exclude_modules") else wanted:
+        there, changed = (any(_is_meant(name, m) for m in each) for each in (targets, modules))
+        if there and not changed:
             raise CheckpointError(
                 f"{CONFIG} has the target module {name!r}, {WEIGHTS} nothing for it."
             )

@@ -158,6 +158,23 @@ def test_values_that_the_dtype_cannot_hold(tables: dict[str, LoraTable], tmp_pat
     pool.shutdown()
 
 
+def test_names_of_target_modules_without_tensors(tmp_path: Path) -> None:
+    """Those that the model lacks change nothing, and neither do those that are excluded."""
+    own = [module.rpartition(".")[2] for module in SHAPES]
+    generic = write_tiny_adapter(tmp_path / "a", target_modules=[*own, "c_attn", "lm_head"])
+    assert len(read_adapter(generic, TARGETS, 8).deltas) == len(TARGETS)
+
+    def leave_out(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if "k_proj" in name]:
+            del tensors[name]
+
+    some = write_tiny_adapter(tmp_path / "b", edit=leave_out, exclude_modules=["k_proj"])
+    assert len(read_adapter(some, TARGETS, 8).deltas) == len(TARGETS) - 2
+    damaged = write_tiny_adapter(tmp_path / "c", edit=leave_out)
+    with pytest.raises(CheckpointError, match="target module 'k_proj'"):
+        read_adapter(damaged, TARGETS, 8)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
