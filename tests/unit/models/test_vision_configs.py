@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.models.registry import model_config
+from tests.golden.tiny_vision import MODELS
 
 SIGLIP = {
     "hidden_size": 1152, "intermediate_size": 4304, "model_type": "siglip_vision_model",
@@ -64,3 +66,28 @@ def test_what_is_left_out_has_its_default(
         found.head_dim,
         found.max_position_embeddings,
     )
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_the_base_of_a_towers_positions(kind: str) -> None:
+    name, config, _ = MODELS[kind]
+    text = config["text_config"] | {"model_type": f"{kind}_text"}
+    config = config | {"architectures": [f"{name}ForConditionalGeneration"], "text_config": text}
+
+    def base(**rope: Any) -> float:
+        tower = config["vision_config"] | {"rope_parameters": rope}
+        vision = model_config(config | {"vision_config": tower}).vision
+        assert vision is not None
+        return vision.rope_theta
+
+    assert (base(), base(rope_type="default", rope_theta=5000.0)) == (10_000.0, 5000.0)
+    with pytest.raises(UnsupportedModelError, match="rope_type is 'yarn'"):
+        base(rope_type="yarn", factor=2.0)
+
+
+def test_an_activation_that_is_no_name() -> None:
+    name, config, _ = MODELS["llava"]
+    tower = config["vision_config"] | {"hidden_act": []}
+    classes = [f"{name}ForConditionalGeneration"]
+    with pytest.raises(CheckpointError, match=r"hidden_act is \[\]"):
+        model_config(config | {"architectures": classes, "vision_config": tower})

@@ -149,6 +149,6 @@ def sections(config: hf.HFConfig) -> tuple[int, ...]:
 def gelu(config: hf.HFConfig, name: str, default: str) -> Gelu:
     """Return the activation of a tower's feed-forwards."""
     value = config.get(name, default)
-    if value not in _GELUS:
+    if not isinstance(value, str) or value not in _GELUS:
         raise hf.wrong(name, value, f"one of {', '.join(map(str, _GELUS))}")
     return _GELUS[value]

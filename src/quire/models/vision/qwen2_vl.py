@@ -31,6 +31,8 @@ def grid(
 ) -> dict[str, Any]:
     """Return the fields that Qwen's towers share; the arguments are what absent ones mean."""
     vision = hf.table(config, "vision_config")
+    rope = hf.table(vision, "rope_parameters")
+    hf.only(rope, "rope_type", "default", "towers without scaled positions")
     merge = hf.integer(vision, "spatial_merge_size", default=2)
     return {
         "image_token": image_token(config, 151655),
@@ -41,7 +43,7 @@ def grid(
         "connector": ((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
         "merge": merge,
         "frames": hf.integer(vision, "temporal_patch_size", default=2),
-        "rope_theta": 10_000.0,
+        "rope_theta": hf.number(rope, "rope_theta", default=10_000.0),
         "sections": sections(config),
     }
 
